@@ -8,6 +8,7 @@ from __future__ import annotations
 
 INVALID_REASONS = (
     "app_id_in_use",
+    "app_marks_full",
     "base_path",
     "base_taken",
     "base_unreadable",

@@ -47,7 +47,7 @@ CACHES = ("manifests", "outcomes", "reuse")
 SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
 QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
 HOLD_ENDINGS = ("arrived", "expired")
-MARK_ENDINGS = ("unused", "full")
+UNUSED = "unused"
 STORE_OPERATIONS = (
     "get",
     "get_range",
@@ -444,10 +444,15 @@ class Telemetry:
         self.app_marks = metrics.level(
             "committerd_app_marks", "Applications whose last unit of work the latest version records."
         )
+        self.app_marks_used_ratio = metrics.level(
+            "committerd_app_marks_used_ratio",
+            "Share of the room for application marks (commit.app_marks_max) that is taken. At 1, records of new "
+            "applications are refused (`app_marks_full`).",
+        )
         self.app_marks_dropped = metrics.count(
             "committerd_app_marks_dropped_total",
-            "Application marks dropped: `unused` for 30 days, or the table was `full` (commit.app_marks_max).",
-            cause=MARK_ENDINGS,
+            "Application marks dropped because they were `unused` for 30 days.",
+            cause=(UNUSED,),
         )
         self.table_version = metrics.level("committerd_table_version", "Latest version known.")
         self.table_fragments = metrics.level("committerd_table_fragments", "Fragments in that version.")

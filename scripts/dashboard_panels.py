@@ -319,10 +319,16 @@ TABLE = Row(
             description="Their last unit of work is in the table's metadata, and so in every commit.",
         ),
         Panel(
+            title="Room for applications taken",
+            queries=[Query(expr=active_level("committerd_app_marks_used_ratio"))],
+            unit="percentunit",
+            description="At 100 %, records of new applications are refused (commit.app_marks_max).",
+        ),
+        Panel(
             title="Applications forgotten",
             queries=[by_label("committerd_app_marks_dropped_total", "cause")],
             unit="ops",
-            description="Unused for 30 days, or beyond commit.app_marks_max.",
+            description="Unused for 30 days.",
         ),
         Panel(
             title="Manifest",

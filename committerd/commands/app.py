@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import anyio
 import click
@@ -11,7 +12,7 @@ from committerd.commands.committing import world
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import monotonic, stores_of
 from committerd.committer import operate
-from committerd.committer.loading import Loading, load
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.errors import SettingsError
 from committerd.table.versions import Table
 
@@ -19,6 +20,28 @@ from committerd.table.versions import Table
 @click.group()
 def app() -> None:
     """Applications that count their units of work (header app-id), such as Spark streaming queries."""
+
+
+@app.command("list")
+@config_option
+@json_option
+def list_marks(as_json: bool) -> None:
+    """List the applications that the table remembers, with what each has committed last, the newest first."""
+    configured = settings()
+
+    async def main() -> Loaded:
+        async with stores_of(configured) as stores:
+            return await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic, later=True))
+
+    for app_id, mark in sorted(anyio.run(main).marks.items(), key=lambda item: (-item[1].used_ms, item[0])):
+        if mark.released:
+            continue
+        used = datetime.fromtimestamp(mark.used_ms / 1000, UTC).isoformat(timespec="seconds")
+        if as_json:
+            known = {"app_id": app_id, "run": mark.run, "app_version": mark.version, "version": mark.table_version}
+            click.echo(json.dumps(known | {"used": used}))
+        else:
+            click.echo(f"{app_id}: version {mark.version} of run {mark.run or '(none)'}, committed {used}")
 
 
 @app.command()
@@ -56,7 +79,6 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
                     new_position=None,
                     change_marks=lambda marks: operate.released(marks, app_id),
                     reason=reason,
-                    marks_max=configured.commit.app_marks_max,
                 )
             assert mark is not None
             if as_json:

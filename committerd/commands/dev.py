@@ -197,7 +197,6 @@ async def _accept_new_queue(configured: Settings) -> None:
             new_position=operate.adopted(found, None),
             change_marks=lambda marks: marks,
             reason="committerd dev --fresh",
-            marks_max=configured.commit.app_marks_max,
         )
 
 

@@ -150,7 +150,6 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
                 new_position=target,
                 change_marks=lambda marks: marks,
                 reason=change.reason,
-                marks_max=configured.commit.app_marks_max,
             )
         _print_change(found, target, version, as_json=as_json)
 

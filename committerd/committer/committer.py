@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -33,11 +33,12 @@ from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
+from committerd.queue.position import AppMark, MarkRoom
 from committerd.queue.race import Race
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
 from committerd.table.work import LIGHT_BYTES_MAX
-from committerd.telemetry import MARK_ENDINGS, Telemetry
+from committerd.telemetry import UNUSED, Telemetry
 from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ class Committer:
         run_max = 1 if intervals.interval_min else RUN_MAX
         self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, run_max=run_max)
         self._refused_code = ""
+        self._marks_shown: Mapping[str, AppMark] | None = None
+        """The marks that the metrics show."""
         self._waiting_since_ms: int | None = None
         self.state = State()
         self.view: View | None = None
@@ -222,7 +225,7 @@ class Committer:
             self._show_view(view)
             parts.file_checker.latest = view.head.manifest
             try:
-                if view.head.lacks_keys(marks_max=parts.former.options.app_marks_max):
+                if view.head.lacks_keys():
                     run: Run | None = await self._pipeline.form_keys(view.head)
                     _log.info("keys.put_back", extra={"version": view.head.version + 1})
                 else:
@@ -435,9 +438,7 @@ class Committer:
             # At most 5 % of the time is spent on versions that commit nothing.
             self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         formed.verdicts.count(telemetry)
-        telemetry.app_marks.set(len(group.marks))
-        for cause, count in zip(MARK_ENDINGS, formed.dropped_marks, strict=True):
-            telemetry.app_marks_dropped.add(count, cause=cause)
+        telemetry.app_marks_dropped.add(formed.unused_marks, cause=UNUSED)
         telemetry.last_commit_timestamp.set(self._parts.wall_clock().timestamp())
         telemetry.manifest_bytes.set(len(formed.prepared.body))
         _log.info(
@@ -460,6 +461,11 @@ class Committer:
         telemetry.ledger_bytes.set(head.ledger.bytes)
         telemetry.unread_versions.set(view.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)
+        if self._marks_shown is not head.marks:
+            self._marks_shown = head.marks
+            room = MarkRoom.left_by(head.marks, most=self._parts.former.options.app_marks_max)
+            telemetry.app_marks.set(room.count)
+            telemetry.app_marks_used_ratio.set(room.used)
         telemetry.footprint_bytes.set(head.table.footprint_bytes)
         for cache, size in head.table.cache_bytes().items():
             telemetry.cache_bytes.set(size, cache=cache)

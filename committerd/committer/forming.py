@@ -42,9 +42,9 @@ from committerd.queue.grouping import (
     sole,
     with_members,
 )
-from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe
+from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe, no_room_for
 from committerd.queue.outcomes import Settled, Status
-from committerd.queue.position import AppMark, Position, advance, dropped_marks, kept_marks
+from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
 from committerd.queue.precedence import Precedence
 from committerd.queue.race import Found
@@ -136,6 +136,8 @@ class _Forming:
     """`Pending.number` of the last record to arrive among those that the group settles."""
     round_end: int | None = None
     """As `FormedVersion.round_end`."""
+    mark_room: MarkRoom | None = None
+    """The room for marks of more applications; None = none has asked for it."""
 
     decoded_bytes: int = 0
     """The most memory of the transactions that were decoded for it."""
@@ -478,7 +480,7 @@ class Former:
             members=forming.uuids,
             refusals=forming.refused.get(request.uuid, ()),
         )
-        decision = decision or _expired(envelope, forming.now_ms)
+        decision = decision or _expired(envelope, forming.now_ms) or self._no_room(request, pending, forming)
         if decision is None and envelope.read_uuid is not None:
             decision = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
         if decision is not None:
@@ -492,6 +494,15 @@ class Former:
             ),
             world=self.world,
         )
+
+    def _no_room(self, request: Request, pending: Pending, forming: _Forming) -> Refused | None:
+        """Refuse a unit of an application that the table does not know, if the table has no room for its mark."""
+        app, most = request.envelope.app, self.options.app_marks_max
+        if app is None or not is_new_to(forming.marks, app.app_id):
+            return None
+        if forming.mark_room is None:
+            forming.mark_room = MarkRoom.left_by(forming.marks, most=most, now_ms=pending.record.timestamp_ms)
+        return None if forming.mark_room.takes(app.app_id, app.run) else no_room_for(app, most=most)
 
     def _after_first(self, judged: Judged, *, tells_rows_and_keys: bool) -> Judged | Rejected:
         """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
@@ -553,7 +564,8 @@ class Former:
         request = pending.decoded
         assert isinstance(request, Request)
         marks: Mapping[str, AppMark] = {}
-        if request.envelope.app is not None:
+        app = request.envelope.app
+        if app is not None:
             used_ms = pending.record.timestamp_ms
             marks = mark_of(request, forming.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
         change = judged.change
@@ -568,6 +580,8 @@ class Former:
         # Of thousands of versions since its read version, there may be a conflict with each.
         forming.judged.append(replace(judged, found=NOTHING_FOUND))
         forming.uuids.add(request.uuid)
+        if app is not None and forming.mark_room is not None and is_new_to(forming.marks, app.app_id):
+            forming.mark_room.add(app.app_id, app.run)
         forming.marks |= marks
 
     def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
@@ -604,7 +618,7 @@ class Former:
         passable = waiting[: len(settled) + 1]  # one more than the position can pass
         offsets = [pending.offset for pending in passable]
         position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
-        marks = kept_marks(forming.marks, most=self.options.app_marks_max)
+        marks = kept_marks(forming.marks)
         judged, members = await self._together(forming, head, position, marks)
         transaction = judged.transaction
         group = Group(
@@ -643,7 +657,7 @@ class Former:
             round_end=forming.round_end,
             rows_and_keys=forming.rows_and_keys,
             verdicts=forming.verdicts,
-            dropped_marks=dropped_marks(forming.marks, marks),
+            unused_marks=len(forming.marks) - len(marks),
         )
 
     async def _together(

@@ -104,14 +104,13 @@ class Head:
         """Return this head after all its versions were created."""
         return replace(self, history=self.history.of_the_table())
 
-    def lacks_keys(self, *, marks_max: int) -> bool:
+    def lacks_keys(self) -> bool:
         """Whether the latest version carries another position or other marks than the head, which must be put back."""
         if not self.is_carried:
             return False
         if self.carried != self.position:
             return True
-        kept = kept_marks(self.marks, most=marks_max)
-        return any(self.carried_marks.get(app_id) != mark for app_id, mark in kept.items())
+        return any(self.carried_marks.get(app_id) != mark for app_id, mark in kept_marks(self.marks).items())
 
     def acknowledgeable(self) -> tuple[Position, int] | None:
         """Return the position and version that may be acknowledged; None before any version carries a position.

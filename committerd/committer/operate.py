@@ -196,7 +196,6 @@ async def write(
     new_position: Position | None,
     change_marks: Callable[[Mapping[str, AppMark]], Mapping[str, AppMark]],
     reason: str,
-    marks_max: int,
 ) -> int:
     """Commit one version that sets position and marks; returns its number.
 
@@ -209,7 +208,7 @@ async def write(
         table, position = loaded.table, new_position or loaded.position
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
-        marks = kept_marks(change_marks(loaded.marks), most=marks_max)
+        marks = kept_marks(change_marks(loaded.marks))
         uuid = str(world.new_uuid())
         transaction = position_only(position, marks, read_version=loaded.version, uuid=uuid, reason=reason)
         prepared = await build_version(

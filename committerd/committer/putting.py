@@ -63,8 +63,8 @@ class FormedVersion:
     """The head after it is created."""
     newest: int = 0
     """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
-    dropped_marks: tuple[int, int] = (0, 0)
-    """Numbers of application marks that it drops: unused for 30 days, and beyond `commit.app_marks_max`."""
+    unused_marks: int = 0
+    """The number of application marks that it drops because they were unused for 30 days."""
     round_end: int | None = None
     """The last offset of the version's round, if records of it still wait; None = the round is over."""
     rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)

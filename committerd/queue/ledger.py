@@ -500,6 +500,21 @@ def looked_for_above(read_version: int, *, latest: int) -> int:
     return max(min(read_version, latest - KNOWN_VERSIONS), 0)
 
 
+def no_room_for(app: AppUnit, *, most: int) -> Refused:
+    """The refusal of an application that has no mark, where the table has no room for one more.
+
+    Doing the work again at once can't help, so it is INVALID and not RETRYABLE: the producer learns at once that an
+    operator has to act, and the dead letter can be replayed when the operator has.
+    """
+    return Refused(
+        status=Status.INVALID,
+        reason="app_marks_full",
+        message=f"application {app.app_id!r} is new, and the table has no room to remember it (commit.app_marks_max is "
+        f"{most}). Let the operator release one that is given up (`committerd app release ID`) or raise the setting, "
+        "and then run `committerd dead replay`",
+    )
+
+
 def again(earlier: Refusal) -> Refused:
     """The same outcome as in an earlier refusal."""
     return Refused(

@@ -27,6 +27,10 @@ FORMAT = 1
 
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
 """A mark that no commit has used for this time (30 days, in milliseconds) is dropped."""
+MARK_BYTES = 1024
+"""The bytes that a mark may take on average, as it is encoded. Every version carries all marks."""
+_MARK_BYTES_MIN = 280
+"""The bytes of a mark without its app-id and run: key, uuid, and numbers of up to 20 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,22 +176,65 @@ def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
         into[app_id] = higher_mark(into.get(app_id), mark)
 
 
-def kept_marks(marks: Marks, *, most: int) -> dict[str, AppMark]:
-    """The marks that the next version carries: those used in the last 30 days, and of these the `most` newest.
+def kept_marks(marks: Marks) -> dict[str, AppMark]:
+    """The marks that the next version carries: those used in the last 30 days. No other mark is ever dropped.
 
     The 30 days end at the last use of any mark, so a wrong clock can't drop a mark.
     """
     now_ms = max((mark.used_ms for mark in marks.values()), default=0)
-    alive = [i for i in marks.items() if now_ms - i[1].used_ms <= MARK_UNUSED_MS_MAX]
-    alive.sort(key=lambda item: (-item[1].used_ms, item[0]))
-    return dict(sorted(alive[:most]))
+    return {app_id: mark for app_id, mark in sorted(marks.items()) if now_ms - mark.used_ms <= MARK_UNUSED_MS_MAX}
 
 
-def dropped_marks(marks: Marks, kept: Marks) -> tuple[int, int]:
-    """The numbers of marks that are not in `kept`: (unused for 30 days, more than a table may carry)."""
-    now_ms = max((mark.used_ms for mark in marks.values()), default=0)
-    unused = sum(now_ms - mark.used_ms > MARK_UNUSED_MS_MAX for mark in marks.values())
-    return unused, len(marks) - len(kept) - unused
+@dataclass(slots=True, kw_only=True)
+class MarkRoom:
+    """The room that a table has for the marks of more applications.
+
+    A mark is a promise to its application that none of its units is committed twice, so it is never dropped for the
+    mark of another one. There is no room for the newcomer then.
+    """
+
+    most: int
+    """Maximum number of marks. A mark may take `MARK_BYTES` on average."""
+    count: int = 0
+    """Marks that are in use: released ones don't count."""
+    bytes: int = 0
+    """An upper estimate of their encoded size."""
+
+    @classmethod
+    def left_by(cls, marks: Marks, *, most: int, now_ms: int = 0) -> MarkRoom:
+        """The room that these marks leave, without those that age has ended at `now_ms` (Unix milliseconds)."""
+        room = cls(most=most)
+        now_ms = max([now_ms, *(mark.used_ms for mark in marks.values())])
+        for app_id, mark in marks.items():
+            if not mark.released and now_ms - mark.used_ms <= MARK_UNUSED_MS_MAX:
+                room.add(app_id, mark.run)
+        return room
+
+    def takes(self, app_id: str, run: str) -> bool:
+        """Whether there is room for the mark of one more application."""
+        return self.count < self.most and self.bytes + _mark_bytes(app_id, run) <= self.most * MARK_BYTES
+
+    def add(self, app_id: str, run: str) -> None:
+        """Count the mark of one more application."""
+        self.count += 1
+        self.bytes += _mark_bytes(app_id, run)
+
+    @property
+    def used(self) -> float:
+        """The share of the room that is taken, 0 to 1; more if the operator has reduced the room since."""
+        return max(self.count / self.most, self.bytes / (self.most * MARK_BYTES))
+
+
+def is_new_to(marks: Marks, app_id: str) -> bool:
+    """Whether this application has no mark yet, or one that was released."""
+    mark = marks.get(app_id)
+    return mark is None or mark.released
+
+
+def _mark_bytes(app_id: str, run: str) -> int:
+    """An upper estimate of the bytes of a mark in `table_metadata`, where JSON escapes what is not ASCII."""
+    escaped = 2 if run.isascii() and run.isprintable() else 12
+    return _MARK_BYTES_MIN + len(app_id) + escaped * len(run)
 
 
 def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:

@@ -131,8 +131,8 @@ class CommitSettings(SettingsGroup):
         default=1000,
         ge=1,
         le=100_000,
-        description="Maximum number of application ids that the table remembers; with more, those unused for the "
-        "longest time are dropped.",
+        description="Maximum number of application ids that the table remembers, with 1 KiB for each on average. It "
+        "forgets those that are unused for 30 days; until it has room, records of a new application are INVALID.",
     )
     republish_max: int = Field(
         default=10_000,

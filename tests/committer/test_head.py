@@ -55,7 +55,7 @@ def test_a_version_of_ours_raises_the_position_and_says_which_marks_are_left() -
     before = head()
     after = then(before, found(4, replace(START, next_offset=9)))
     assert (after.version, after.position.next_offset, after.marks, after.manifest) == (4, 9, {}, MANIFEST)
-    assert not after.lacks_keys(marks_max=10)
+    assert not after.lacks_keys()
     assert not after.ledger.rules_out("u4", 0)
     assert (before.version, before.position, before.marks) == (3, START, {"a": MARK})
     assert before.ledger.rules_out("u4", 0)
@@ -65,13 +65,13 @@ def test_a_version_of_ours_raises_the_position_and_says_which_marks_are_left() -
 def test_a_foreign_version_moves_neither_position_nor_marks(position: Position | None) -> None:
     after = then(head(), found(4, position, ours=False))
     assert (after.version, after.position, after.marks) == (4, START, {"a": MARK})
-    assert after.lacks_keys(marks_max=10)
+    assert after.lacks_keys()
 
 
 def test_a_dropped_mark_is_put_back() -> None:
-    assert head(carried_marks={}).lacks_keys(marks_max=10)
-    assert not head().lacks_keys(marks_max=10)
-    assert not head(is_carried=False, carried=None).lacks_keys(marks_max=10)
+    assert head(carried_marks={}).lacks_keys()
+    assert not head().lacks_keys()
+    assert not head(is_carried=False, carried=None).lacks_keys()
 
 
 def test_a_position_set_by_hand_makes_it_start_again() -> None:

@@ -417,20 +417,25 @@ def test_what_another_writer_makes_up_under_our_keys_is_not_believed(scene: Scen
     scene.audit(ids)
 
 
-def test_a_mark_beyond_the_most_is_gone_for_the_running_and_the_restarted(scene: Scene) -> None:
+def test_no_application_is_forgotten_for_a_new_one(scene: Scene) -> None:
     scene.table.create()
     daemon = scene.started(COMMIT__APP_MARKS_MAX="2")
 
-    def unit(app_id: str) -> int:
-        (answer,) = scene.ask(scene.table.append(), app_id=app_id, app_version="1", app_run="r")
-        return answer.status
+    def unit(app_id: str, version: int = 1) -> tuple[str, str]:
+        (answer,) = scene.ask(scene.table.append(), app_id=app_id, app_version=str(version), app_run="r")
+        return Status.Name(answer.status), answer.reason
 
-    assert [unit(app_id) for app_id in ("a", "b", "c")] == [Status.COMMITTED] * 3
-    assert daemon.metric("committerd_app_marks_dropped_total", cause="full") == 1
-    assert daemon.metric("committerd_app_marks") == 2
-    assert unit("a") == Status.COMMITTED
-    assert unit("c") == Status.DUPLICATE
+    new, seen, full = ("COMMITTED", ""), ("DUPLICATE", "app_version_seen"), ("INVALID", "app_marks_full")
+    assert [unit(app_id) for app_id in ("a", "b", "c")] == [new, new, full]
+    assert (daemon.metric("committerd_app_marks"), daemon.metric("committerd_app_marks_used_ratio")) == (2, 1)
+    assert daemon.metric("committerd_dead_letters_total", reason="app_marks_full") == 1
+    assert [unit("a"), unit("b"), unit("a", 2)] == [seen, seen, new]
     daemon.kill()
     daemon.start()
-    assert unit("b") == Status.COMMITTED
-    assert unit("a") == Status.DUPLICATE
+    assert [unit("a", 2), unit("b"), unit("c")] == [seen, seen, full]
+    assert [line.split(":")[0] for line in scene.command("app", "list").splitlines()] == ["a", "b"]
+    scene.command("app", "release", "b", "--apply", "--reason", "the job is gone")
+    scene.command("dead", "replay", "0", "1", "--apply")  # the second one is a duplicate of the first
+    scene.topics.wait_answers([scene.topics.read_staged()[-1].offset])
+    assert {json.loads(line)["app_id"] for line in scene.command("app", "list", "--json").splitlines()} == {"a", "c"}
+    assert [unit("a", 2), unit("c"), unit("c", 2), unit("d")] == [seen, seen, new, full]

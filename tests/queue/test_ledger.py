@@ -19,7 +19,9 @@ from committerd.queue.ledger import (
     OlderVersions,
     dedupe,
     hashes_of,
+    looked_for_above,
     names,
+    no_room_for,
     refusal_in,
 )
 from committerd.queue.outcomes import Settled, Status, short
@@ -94,6 +96,12 @@ class TestDedupe:
         assert answer is not None
         assert (answer.status, answer.reason) == (Status.INVALID, "app_id_in_use")
         assert "committerd app release spark" in answer.message
+
+    def test_a_new_application_without_room_is_told_the_way_out(self) -> None:
+        answer = no_room_for(AppUnit(app_id="loads", version=0), most=1000)
+        assert (answer.status, answer.reason) == (Status.INVALID, "app_marks_full")
+        for words in ("commit.app_marks_max is 1000", "committerd app release", "committerd dead replay"):
+            assert words in answer.message
 
     def test_what_was_refused_before_another_run_began_gets_the_same_answer_again(self) -> None:
         app = AppUnit(app_id="spark", version=0, run="q2")
@@ -373,6 +381,11 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(
     assert known.rules_out("new", known.floor)
     assert known.covers(0)
     assert known.with_older(Ledger.empty(), unread_below=7) is known
+
+
+def test_without_a_ledger_the_newest_versions_are_searched_at_least() -> None:
+    cases = [(0, 5), (4, 5), (0, 5000), (3000, 5000), (4999, 5000)]
+    assert [looked_for_above(read, latest=latest) for read, latest in cases] == [0, 0, 0, 3000, 4000]
 
 
 def test_a_record_waits_for_no_more_than_the_newest_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,14 @@ from committerd.queue.position import (
     MARK_UNUSED_MS_MAX,
     POSITION_KEY,
     AppMark,
+    MarkRoom,
     advance,
     decode_marks,
     decode_position,
-    dropped_marks,
     encode_metadata,
     higher_mark,
     highest,
+    is_new_to,
     kept_marks,
     merge_marks,
     start_of,
@@ -155,25 +156,66 @@ def test_a_mark_names_the_record_that_brought_it_and_not_the_same_bytes_staged_a
     assert not found.names("v", era=1, offset=4)
 
 
-def test_marks_that_nobody_uses_go_and_the_newest_stay() -> None:
+def test_only_marks_that_nobody_uses_go() -> None:
     now = MARK_UNUSED_MS_MAX + 5000
-    marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000), "b": mark(used_ms=now), "a": mark(used_ms=now)}
-    assert set(kept_marks(marks, most=10)) == {"edge", "a", "b"}
-    assert set(kept_marks(marks, most=1)) == {"a"}
-
-
-def test_marks_that_are_dropped_are_counted_by_cause() -> None:
-    now = MARK_UNUSED_MS_MAX + 5000
-    marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000), "b": mark(used_ms=now), "a": mark(used_ms=now)}
-    assert dropped_marks(marks, kept_marks(marks, most=10)) == (1, 0)
-    assert dropped_marks(marks, kept_marks(marks, most=1)) == (1, 2)
-    assert dropped_marks({}, {}) == (0, 0)
+    marks = {"old": mark(used_ms=4999), "edge": mark(used_ms=5000)}
+    marks |= {f"m{n}": mark(used_ms=now) for n in range(3000)}
+    assert kept_marks(marks).keys() == marks.keys() - {"old"}
 
 
 def test_marks_age_by_each_other_and_by_no_clock() -> None:
     marks = {"a": mark(used_ms=1), "b": mark(used_ms=2)}
-    assert kept_marks(marks, most=10) == marks
-    assert kept_marks({}, most=10) == {}
+    assert kept_marks(marks) == marks
+    assert kept_marks({}) == {}
+
+
+def test_there_is_room_for_so_many_marks_and_no_more() -> None:
+    room = MarkRoom.left_by({}, most=3)
+    assert room.used == 0
+    marks: dict[str, AppMark] = {}
+    for app_id in ("a", "b", "c"):
+        assert room.takes(app_id, "run")
+        room.add(app_id, "run")
+        marks[app_id] = mark(run="run")
+    assert not room.takes("d", "run")
+    assert room.used == 1
+    assert MarkRoom.left_by(marks, most=3) == room
+    assert MarkRoom.left_by(marks, most=4).takes("d", "run")
+    assert MarkRoom.left_by(marks, most=2).used == 1.5
+
+
+def test_age_and_release_make_room() -> None:
+    now = MARK_UNUSED_MS_MAX + 5000
+    marks = {"old": mark(used_ms=4999), "released": replace(mark(used_ms=now), version=-1), "b": mark(used_ms=5000)}
+    assert [is_new_to(marks, app_id) for app_id in ("b", "released", "none")] == [False, True, True]
+    assert MarkRoom.left_by(marks, most=9).count == 1
+    assert MarkRoom.left_by({"old": mark(used_ms=4999)}, most=9).count == 1
+    assert MarkRoom.left_by({"old": mark(used_ms=4999)}, most=9, now_ms=now).count == 0
+
+
+@pytest.mark.parametrize("run", ["r", "r" * 1024, "\U0001f600" * 256, "\x00" * 1024, '"' * 1024, "é" * 512, ""])
+def test_the_size_of_a_mark_is_never_above_its_estimate(run: str) -> None:
+    """JSON escapes what is not ASCII."""
+    most, app_id = 64, "a" * 128
+    room, marks = MarkRoom(most=most), dict[str, AppMark]()
+    big = 2**63 - 1
+    while room.takes(app_id, run):
+        room.add(app_id, run)
+        marks[f"{len(marks):0128}"] = replace(
+            mark(used_ms=big),
+            run=run,
+            uuid="00000000-0000-0000-0000-000000000000",
+            version=2**53 - 1,
+            table_version=big,
+            era=big,
+            offset=big,
+            life=big,
+        )
+    plain = encode_metadata(START, {})
+    encoded = encode_metadata(START, marks).items() - plain.items()
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in encoded)
+    assert size <= room.bytes <= most * 1024
+    assert len(marks) == most or size > most * 1024 / 12
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])

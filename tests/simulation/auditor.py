@@ -72,8 +72,6 @@ class Auditor:
     bucket: Bucket
     broker: FakeBroker
     note: Callable[[str], None]
-    marks_max: int = 1000
-    """The largest number of application marks in a version."""
     verifies_files: bool = True
     """Whether committers check that the files of a record exist."""
     sleepless: bool = True
@@ -602,8 +600,6 @@ class Auditor:
         marks = decode_marks(seen.file.manifest.table_metadata)
         for app_id, mark in self._marks.items():
             found = marks.get(app_id)
-            if found is None and len(marks) == self.marks_max:
-                continue  # no room
             if found is None or (found.life, found.version) < (mark.life, mark.version):
                 self.fail(f"version {seen.settled.version}: the mark of {app_id} went down from {mark} to {found}")
         self._marks = marks

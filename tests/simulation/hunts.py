@@ -379,7 +379,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_what_others_make_up: MADE_UP,
     m.believes_its_own_clock: WRONG_CLOCKS,
     m.does_not_ask_what_time_it_is: WRONG_CLOCKS,
-    m.remembers_marks_that_it_has_dropped: FEW_MARKS,
+    m.forgets_one_application_for_another: FEW_MARKS,
     m.does_not_check_the_topic: OTHER_TOPICS,
     m.checks_the_topic_at_start_only: OTHER_TOPICS,
     m.keeps_the_first_answer_about_the_topic: OTHER_TOPICS,

@@ -337,16 +337,14 @@ def does_not_ask_what_time_it_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clock.QueueClock, "ask", silent)
 
 
-def remembers_marks_that_it_has_dropped(patch: pytest.MonkeyPatch) -> None:
-    then = Head.then
+def forgets_one_application_for_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forming, "is_new_to", lambda marks, app_id: False)
 
-    def keeping(self: Head, *arguments: Any, **named: Any) -> Head:
-        after = then(self, *arguments, **named)
-        marks = dict(after.marks)
-        position.merge_marks(marks, self.marks)
-        return replace(after, marks=marks)
+    def newest(marks: position.Marks) -> dict[str, position.AppMark]:
+        return dict(sorted(marks.items(), key=lambda item: item[1].used_ms)[-1:])
 
-    patch.setattr(Head, "then", keeping)
+    patch.setattr(forming, "kept_marks", newest)
+    patch.setattr(head, "kept_marks", newest)
 
 
 def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:

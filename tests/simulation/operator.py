@@ -44,7 +44,6 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
         new_position=position,
         change_marks=lambda marks: marks,
         reason="simulated",
-        marks_max=1000,
     )
     world.note(f"operator adopts offset {position.next_offset} in version {version}")
     world.auditor.adopted(position, by_cause=offset is None)

@@ -110,7 +110,6 @@ class World:
             self.bucket,
             self.broker,
             self.note,
-            marks_max=self.settings.commit.app_marks_max,
             sleepless=not {Chaos.stand_still, Chaos.oversleep} & scenario.events.keys(),
         )
         self.auditor.verifies_files = self.settings.commit.verify_files == "always"
