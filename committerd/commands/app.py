@@ -33,9 +33,10 @@ def list_marks(as_json: bool) -> None:
         async with stores_of(configured) as stores:
             return await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic, later=True))
 
-    for app_id, mark in sorted(anyio.run(main).marks.items(), key=lambda item: (-item[1].used_ms, item[0])):
-        if mark.released:
-            continue
+    marks = [(app_id, mark) for app_id, mark in anyio.run(main).marks.items() if not mark.released]
+    if not marks and not as_json:
+        click.echo("The table remembers no application.")
+    for app_id, mark in sorted(marks, key=lambda item: (-item[1].used_ms, item[0])):
         used = datetime.fromtimestamp(mark.used_ms / 1000, UTC).isoformat(timespec="seconds")
         if as_json:
             known = {"app_id": app_id, "run": mark.run, "app_version": mark.version, "version": mark.table_version}
