@@ -1,77 +1,27 @@
-"""Which units of an application are in a table, as the table itself records it.
-
-The committer keeps the mark of each application in `table_metadata` (ARCHITECTURE, "What a table carries"). Looking at
-it before a batch is written saves the files of a batch that is there already. The committer decides; this look may
-only save work, so a mark that can't be read counts as none.
-"""
+"""The unit of work of a batch, and whether the table has it already."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-from committerd_batch.errors import AppIdInUse, AppIdMissing, app_id_in_use
+from committerd_batch.errors import AppIdMissing, app_id_in_use
+from committerd_client.app_marks import AppMark
+from committerd_client.errors import InvalidTransaction
 from committerd_client.headers import App, app_unit
-from committerd_client.results import CommitResult, CommitStatus
+from committerd_client.results import CommitResult
 
-_KEY_PREFIX = "committerd.app."
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppMark:
-    """The last unit of an application that is in the table."""
-
-    app_id: str
-    run: str
-    version: int
-    """The unit's number; -1 after `committerd app release`."""
-    uuid: str
-    table_version: int
-    offset: int
-
-    def result(self, app: App) -> CommitResult | None:
-        """The result for a unit that is in the table already; None if it is not. Raises `AppIdInUse`."""
-        if self.version < 0:
-            return None
-        if app.run != self.run:
-            raise self._in_use(app)
-        if app.version > self.version:
-            return None
-        return CommitResult(
-            uuid=self.uuid,
-            status=CommitStatus.DUPLICATE,
-            version=self.table_version if app.version == self.version else None,
-            offset=self.offset,
-            operation="",
-            reason="app_version_seen",
-            message=f"the table records version {self.version} of application {self.app_id!r}",
-        )
-
-    def _in_use(self, app: App) -> AppIdInUse:
-        said = f"The table records version {self.version} of run {self.run!r}, and this is run {app.run!r}"
-        return app_id_in_use(self.app_id, said)
-
-
-def mark_in(table_metadata: Mapping[str, str], app_id: str) -> AppMark | None:
-    """The application's mark in a version; None if there is none."""
-    text = table_metadata.get(f"{_KEY_PREFIX}{app_id}")
-    if text is None:
+def result_of(mark: AppMark | None, app: App | None) -> CommitResult | None:
+    """The result for a unit that is in the table already; None if it is not. Raises `AppIdInUse`."""
+    if mark is None or app is None:
         return None
     try:
-        raw = json.loads(text)
-        return AppMark(
-            app_id=app_id,
-            run=str(raw["run"]),
-            version=int(raw["version"]),
-            uuid=str(raw["uuid"]),
-            table_version=int(raw["table_version"]),
-            offset=int(raw["offset"]),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
+        return mark.result(app)
+    except InvalidTransaction as error:
+        said = str(error).partition(": ")[0]
+        raise app_id_in_use(mark.app_id, said[:1].upper() + said[1:]) from error
 
 
 def unit(app_id: str | None, app_version: int | None) -> App | None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from committerd_batch.app_marks import result_of
 from committerd_batch.errors import AppIdInUse, TableChanged, app_id_in_use
 from committerd_batch.gathering import Gathered, gather, stage
 from committerd_batch.target import Mode, Plan, Target, mark_of
 from committerd_batch.tasks import TaskResult
 from committerd_client import staging
+from committerd_client.app_marks import below_the_last
 from committerd_client.errors import (
     IncompatibleConflict,
     InvalidTransaction,
@@ -72,7 +74,7 @@ def before_writing(client: SyncCommitClient, target: Target, app: App | None) ->
     client.start()
     dataset = target.open()
     mark = None if app is None else mark_of(dataset, app.app_id)
-    return dataset, None if mark is None or app is None else mark.result(app)
+    return dataset, result_of(mark, app)
 
 
 def add_new_columns(client: SyncCommitClient, target: Target, given: pa.Schema, mode: Mode, *, dataset: Any) -> Any:
@@ -102,12 +104,18 @@ class BatchLog:
         self._what, self._began = what, time.monotonic()
 
     def done(self, result: CommitResult | None, rows: int = 0, *, files: int = 0) -> None:
-        """Name the batch, its version, rows, new data files, and milliseconds."""
+        """Name the batch, its version, rows, new data files, and milliseconds.
+
+        A batch below the last one of its application is a warning: its rows may never have been in the table.
+        """
         took = (time.monotonic() - self._began) * 1000
         if result is None:
             said = "it changes nothing"
+        elif result.duplicate and result.version is None:
+            _log.warning("%s: %s", self._what, below_the_last(result))
+            return
         elif result.duplicate:
-            said = f"it is in the table already (version {result.version or 'not known'})"
+            said = f"it is in the table already (version {result.version})"
         else:
             said = f"version {result.version}"
         _log.info("%s: %s, %d rows, %d files, %.0f ms", self._what, said, rows, files, took)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from committerd_batch.app_marks import AppMark, mark_in
 from committerd_batch.casting import check
 from committerd_batch.changes import Changes
 from committerd_batch.errors import SchemaMismatch, TableMissing
 from committerd_batch.tasks import TargetTable, WriteTask
+from committerd_client.app_marks import AppMark, mark_in
 from committerd_client.arguments import count
 from committerd_client.data import schema_of
 from committerd_client.staging.fragments import lance_schema

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from committerd_client import arguments
+from committerd_client.app_marks import log_duplicate, mark_in
 from committerd_client.data import ArrowSchema, Data, is_schema, rows_of, scalars, schema_of
 from committerd_client.errors import IncompatibleConflict, RetryableConflict, TableExists
-from committerd_client.headers import AppUnit, Staged, StagedChange, require_app
+from committerd_client.headers import App, AppUnit, Staged, StagedChange, app_unit, require_app
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Files, NewTable, Timeout
 from committerd_client.place import Place
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
-from committerd_client.results import CommitResult, CompactionResult, WriteResult
+from committerd_client.results import APP_VERSION_SEEN, CommitResult, CompactionResult, WriteResult
 from committerd_common.backports import Unpack
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class TableCalls:
 
     Each call writes its files into the table's folder, commits them, and executes what is refused again. `timeout`:
     seconds until the outcome, from the moment at which the files are written. `attempts`: how often it is executed at
-    most. `app`: a unit of a replayable source (`App`); a unit that is committed already adds nothing. `properties`:
-    stored with the version.
+    most. `app`: a unit of a replayable source (`App`), such as `("daily", 20261031)`; its number grows with each unit.
+    A unit that the table has adds nothing: the call looks before it writes, and the result is a `duplicate`. A number
+    below the last one is taken for a duplicate too, with a warning in the log. `properties`: stored with the version.
 
     If the outcome is unknown (`CommitTimeout`, `ClientClosed`), do not make the same call again, which would write the
     rows again: `client.commit(error.work)` is safe, because it has the same uuid.
@@ -554,7 +556,13 @@ class TableCalls:
         attempts: int,
         always: bool = False,
     ) -> WriteResult:
-        """Execute the change, and commit it. `always`: commit it too if it changes no row."""
+        """Execute the change, and commit it. `always`: commit it too if it changes no row.
+
+        A unit `app` that is in the table already is neither executed nor committed.
+        """
+        there = None if app is None else await to_thread.run_sync(_there, self._table(), app_unit(app))
+        if there is not None:
+            return _duplicate(there)
         staged = await to_thread.run_sync(change, None)
         spent = 0  # executions of earlier commits
 
@@ -585,6 +593,9 @@ class TableCalls:
                     raise
                 staged = await to_thread.run_sync(change, None)
             else:
+                if commit.reason == APP_VERSION_SEEN and app is not None:
+                    log_duplicate(app_unit(app), commit)
+                    return _duplicate(commit, attempts=spent + commit.attempts)
                 return _result(staged, commit, spent + commit.attempts)
         return WriteResult(version=None if staged is None else staged.transaction.read_version, attempts=max(spent, 1))
 
@@ -592,7 +603,7 @@ class TableCalls:
 def _result(staged: Staged, commit: CommitResult, attempts: int) -> WriteResult:
     """The result of a call whose last execution was committed."""
     result = WriteResult(version=commit.version, attempts=attempts, commit=commit)
-    if result.duplicate or not isinstance(staged, StagedChange):
+    if not isinstance(staged, StagedChange):
         return result
     return replace(
         result,
@@ -600,6 +611,22 @@ def _result(staged: Staged, commit: CommitResult, attempts: int) -> WriteResult:
         num_updated_rows=staged.updated,
         num_deleted_rows=staged.deleted,
     )
+
+
+def _duplicate(commit: CommitResult, *, attempts: int = 1) -> WriteResult:
+    return WriteResult(version=commit.version, attempts=attempts, duplicate=True, commit=commit)
+
+
+def _there(place: Place, app: App) -> CommitResult | None:
+    """The result of a unit that is in the table already, which is logged; None if it is not there."""
+    from committerd_client.staging.transactions import read_table
+
+    dataset = place.find()
+    mark = None if dataset is None else mark_in(read_table(dataset).manifest.table_metadata, app.app_id)
+    found = None if mark is None else mark.result(app)
+    if found is not None:
+        log_duplicate(app, found)
+    return found
 
 
 def _on_latest(place: Place, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:

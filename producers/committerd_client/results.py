@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from committerd_common.backports import StrEnum
 
-_APP_VERSION_SEEN = "app_version_seen"
+APP_VERSION_SEEN = "app_version_seen"
 """The reason of a DUPLICATE whose version of the application another transaction has brought."""
 
 
@@ -63,13 +63,11 @@ class WriteResult:
     """Rows that an `overwrite` or a `restore` replaces are not counted."""
     attempts: int = 1
     """How often it was executed: 1, and 1 more after each refusal."""
+    duplicate: bool = False
+    """Whether the table has the unit `app`, or a later one of that application, so that this call added nothing. If
+    `version` is None, it is below the last unit, and its rows need not be in the table."""
     commit: CommitResult | None = field(default=None, repr=False)
     """The commit; None if there was nothing to change, and nothing was committed."""
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether the version of `app` was committed before, and this call added nothing."""
-        return self.commit is not None and self.commit.reason == _APP_VERSION_SEEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from committerd_batch.app_marks import AppMark
+from committerd_batch.app_marks import result_of
 from committerd_batch.committing import BatchCommit, BatchLog, add_new_columns, before_writing, remove_files
 from committerd_batch.errors import AppIdInUse
 from committerd_batch.target import Plan, mark_of
 from committerd_batch.tasks import TaskResult
+from committerd_client.app_marks import AppMark
 from committerd_client.headers import App
 from committerd_client.results import CommitResult
 from committerd_spark.arrow_types import arrow_schema
@@ -50,7 +51,7 @@ class CommitterdDataSource(DataSource):
         options = Options.of(self.options)
         app = options.app
         plan, mark = _plan(options, schema, overwrite=overwrite, app_id=None if app is None else app.app_id)
-        return JobWriter(options, plan, app, None if mark is None or app is None else mark.result(app))
+        return JobWriter(options, plan, app, result_of(mark, app))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Plan the write of a micro-batch; as `writer`. Spark calls it anew for each micro-batch, and its commit."""
@@ -120,7 +121,7 @@ class StreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             raise SparkWriteError("this task does not belong to a stream")
         app = App(self._app_id, batch.batch_id, batch.query_id)
         try:
-            there = None if self._mark is None else self._mark.result(app)
+            there = result_of(self._mark, app)
         except AppIdInUse as error:
             return Written(self._plan, app=app, refused=error)
         if there is not None:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from committerd_client import CommitClient, CompactionResult, Staged, SyncCommitClient, TableExists, TableMissing
+from committerd_client import (
+    CommitClient,
+    CompactionResult,
+    InvalidTransaction,
+    Staged,
+    SyncCommitClient,
+    TableExists,
+    TableMissing,
+    WriteResult,
+)
 from committerd_client.changes import Append
 from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
@@ -134,6 +145,76 @@ def test_a_unit_of_a_source_is_added_once_and_says_so(scene: Scene) -> None:
         assert client.delete("id = 99", app=("load", 8)).commit is not None  # the mark moves on
         assert client.append([{"id": 2}], app=("load", 8)).duplicate
     assert _rows(scene) == [(1,)]
+
+
+Call = Callable[[SyncCommitClient, tuple[str, int]], WriteResult]
+UNITS: dict[str, Call] = {
+    "append": lambda client, app: client.append([{"id": 2}], app=app),
+    "append to a new table": lambda client, app: client.append([{"id": 2}], create=True, app=app),
+    "upsert": lambda client, app: client.upsert([{"id": 2}], on="id", app=app),
+    "merge": lambda client, app: client.merge_insert(
+        [{"id": 1}], on="id", when_matched_delete=True, when_not_matched_insert_all=True, app=app
+    ),
+    "delete": lambda client, app: client.delete("id = 1", app=app),
+    "update": lambda client, app: client.update({"id": 7}, app=app),
+    "overwrite": lambda client, app: client.overwrite([{"id": 7}], app=app),
+}
+
+
+def test_a_unit_that_the_table_has_writes_nothing_and_an_older_one_warns(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "committerd_client")
+    scene.daemon()
+    with _client(scene) as client:
+        last = client.append([{"id": 1}], create=True, app=("daily", 20261031))
+        files = _all_files(scene)
+        for name, call in UNITS.items():
+            caplog.clear()
+            again = call(client, ("daily", 20261031))
+            assert (again.duplicate, again.version, again.num_inserted_rows) == (True, last.version, 0), name
+            assert "duplicate=True" in repr(again)
+            assert caplog.messages == ["app=('daily', 20261031): it is in the table already (version 1)"]
+            assert {one.levelname for one in caplog.records} == {"INFO"}
+            caplog.clear()
+            older = call(client, ("daily", 20261030))
+            assert (older.duplicate, older.version) == (True, None), name
+            (warning,) = caplog.records
+            assert warning.levelname == "WARNING"
+            assert "records version 20261031 of application 'daily'" in warning.message
+            assert "write them under another app-id" in warning.message
+        assert _all_files(scene) == files, "nothing was written"
+        with pytest.raises(InvalidTransaction, match="in run '', and this is run 'other'") as caught:
+            client.append([{"id": 2}], app=("daily", 20261101, "other"))
+        assert caught.value.code == "app_id_in_use"
+    assert _rows(scene) == [(1,)]
+
+
+def test_the_committer_finds_a_unit_that_came_while_the_call_worked(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.daemon()
+    with _client(scene) as client:
+        client.create(pa.schema([("id", pa.int64())]))
+        append = Append(place=Place(uri=scene.table.uri), rows=rows_of(pa.table({"id": [1]})))
+
+        def late(name: str, again: Any = None) -> StagedChange:
+            client.append([{"id": 2}], app=(name, 8))
+            return append(again)
+
+        for name, unit, version in (("last", 8, 2), ("older", 7, None)):
+
+            def write(one: CommitClient, name: str = name, unit: int = unit) -> Any:
+                return one._write(partial(late, name), app=(name, unit), timeout=20, attempts=1)
+
+            found = client._call(write)
+            assert (found.duplicate, found.version, found.num_inserted_rows) == (True, version, 0)
+    assert _rows(scene) == [(2,), (2,)]
+    assert ["older" in one for one in caplog.messages if "another app-id" in one] == [True]
+
+
+def _all_files(scene: Scene) -> set[str]:
+    return {str(path) for path in Path(scene.table.uri).rglob("*") if path.is_file()}
 
 
 def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_as_they_fit(scene: Scene) -> None:

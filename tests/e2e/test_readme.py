@@ -117,8 +117,9 @@ def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callab
     """Pasted into the interactive interpreter before the committer has made its topics; then the programs of docs/."""
     (first,) = _blocks(_section("First commit"), "python")
     added, merged, state = _run(here(first), interactive=True)
-    assert added == "WriteResult(version=1, num_inserted_rows=2, num_updated_rows=0, num_deleted_rows=0, attempts=1)"
-    assert merged == "WriteResult(version=2, num_inserted_rows=1, num_updated_rows=1, num_deleted_rows=0, attempts=1)"
+    rest = "num_deleted_rows=0, attempts=1, duplicate=False)"
+    assert added == f"WriteResult(version=1, num_inserted_rows=2, num_updated_rows=0, {rest}"
+    assert merged == f"WriteResult(version=2, num_inserted_rows=1, num_updated_rows=1, {rest}"
     assert re.search(r"1 committer runs .* the table is at version 2\.", state)
     assert _names(here) == {1: "Ann", 2: "Rob", 3: "Cid"}
     for program in _blocks(CLIENT, "python"):

@@ -143,8 +143,10 @@ def test_kafka_is_asked_before_any_file_is_written(
         queue.writer().write(fails_late(spark.range(0, 200_000, 1, 2), queue.uri))
     assert files_of(queue) == 1, "what the other task has written is removed"
     caplog.set_level(logging.INFO, logger="committerd_batch")
-    queue.writer().write(spark.range(5), app_id="job", app_version=7)
-    queue.writer().write(spark.range(5), app_id="job", app_version=7)
-    first, second = (record.getMessage() for record in caplog.records if record.name == "committerd_batch")
+    for version in (7, 7, 6):
+        queue.writer().write(spark.range(5), app_id="job", app_version=version)
+    *lines, last = (record for record in caplog.records if record.name == "committerd_batch")
+    first, second = (record.getMessage() for record in lines)
     assert first.startswith("batch 7 of job: version 2, 5 rows, 1 files, ")
     assert second.startswith("batch 7 of job: it is in the table already (version 2), 0 rows, 0 files, ")
+    assert (last.levelname, last.getMessage().partition(",")[0]) == ("WARNING", "batch 6 of job: nothing is added")
