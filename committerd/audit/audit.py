@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from committerd.audit.history import AuditedHistory, Entry, Finding, Findings, NumberMap, NumbersInMemory
+from committerd.lance.format.kind import Kind
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.records import record_sha256
 from committerd_common.messages import DecodeError, Outcome, Transaction
@@ -25,6 +26,10 @@ OUTCOME_CLOCK_MS = 60 * 60 * 1000
 """The largest difference, in milliseconds, between a committer's clock, which dates outcomes, and the broker's, which
 dates records.
 """
+
+_WITHOUT_ROWS = frozenset({Kind.REWRITE, Kind.RESERVE_FRAGMENTS})
+_LOST = 2
+"""The number in `Audit.outcome_numbers` of an offset whose transaction is known to be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,19 +181,60 @@ class Audit:
         return position is not None and position.identity == self.bounds.identity and position.passes(offset)
 
     def _earlier(self, outcome: Outcome) -> None:
-        """Count an outcome of an earlier era if the table does not confirm it: it may no longer be true."""
+        """Count an outcome of an earlier era if the table does not confirm it: it may no longer be true.
+
+        If the table has lost the transaction that it is about, and an operator wanted it committed again, that is a
+        finding.
+        """
         entry = self.history.entry(outcome.topic_id, outcome.offset)
-        if entry is None or disagreement(entry, outcome):
-            self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
+        if entry is not None and not disagreement(entry, outcome):
+            return
+        self._unchecked["outcomes of an earlier era that the table does not confirm"] += 1
+        if outcome.status == StatusNumber.COMMITTED and self._is_lost(outcome, entry):
+            self._lost(outcome, entry)
+
+    def _is_lost(self, outcome: Outcome, entry: Entry | None) -> bool:
+        """Whether the transaction was in the history that the table has lost, and is certainly not in its present one.
+
+        Compactions and reserved ids are not lost: they hold no rows of their own.
+        """
+        position, place = self.history.position, (outcome.topic_id, outcome.offset)
+        if position is None or position.lost is None or outcome.topic_id != position.topic_id:
+            return False
+        if not position.lost.concerns(outcome.offset, outcome.version) or outcome.operation in _WITHOUT_ROWS:
+            return False
+        if self.history.uuids.get(outcome.uuid) is not None:
+            return False
+        if entry is None:
+            return position.passes(outcome.offset) and not self.history.is_gone(*place)
+        return entry.status not in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE)
+
+    def _lost(self, outcome: Outcome, entry: Entry | None) -> None:
+        if self.outcome_numbers.get(outcome.offset) == _LOST:
+            return
+        self.outcome_numbers.put(outcome.offset, _LOST)
+        who = f", of {outcome.producer}" if outcome.producer else ""
+        why = (
+            f"{StatusNumber.Name(entry.status)} {entry.reason} in version {entry.at}"
+            if entry is not None
+            else "the position was set to behind its record"
+        )
+        self.findings.add(
+            "not_committed_again",
+            f"transaction {outcome.uuid} is not in the table: {why} ({outcome.operation}, lost with version "
+            f"{outcome.version}{who})",
+            offset=outcome.offset,
+        )
 
     def _compare_with_earlier(self, outcome: Outcome, *, present: bool) -> None:
         """Compare the outcomes of one record with each other, because the version that settled it was not read."""
         if not present:
             return
-        number = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid)) or 1
+        number = hash((outcome.era, outcome.status, outcome.version, outcome.reason, outcome.uuid))
+        number = number if number not in (0, _LOST) else 1
         before = self.outcome_numbers.get(outcome.offset)
         self.outcome_numbers.put(outcome.offset, number)
-        if before not in (0, number):
+        if before not in (0, _LOST, number):
             self._false("outcomes_differ", outcome, "another outcome differs from it")
 
     def _without_entry(self, offset: int) -> None:

@@ -47,6 +47,7 @@ from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
 from committerd.queue.precedence import Precedence
+from committerd.queue.put_back import lost_history, on_the_latest, refuse_lost
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import AHEAD_MAX, goes_ahead
@@ -392,7 +393,7 @@ class Former:
             if isinstance(request, Refused):
                 parts.setdefault(round_.refused(), []).append(pending)
                 continue
-            if not head.ledger.covers(_read_at(request)):
+            if not head.ledger.covers(_known_from(request, head)):
                 break  # it waits until the versions above its read version are read, and those behind it wait too
             part = part_of(request.transaction, limits.coalesce)
             app = request.envelope.app
@@ -462,9 +463,10 @@ class Former:
         `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
         """
         envelope, version = request.envelope, head.version + 1
+        lost = await _is_read_at_lost(request, head)
         candidate = Candidate(
             uuid=request.uuid,
-            read_version=request.transaction.read_version,
+            read_version=_known_from(request, head) if lost else request.transaction.read_version,
             app=envelope.app,
             is_replay=envelope.replay_of is not None,
         )
@@ -481,19 +483,20 @@ class Former:
             refusals=forming.refused.get(request.uuid, ()),
         )
         decision = decision or _expired(envelope, forming.now_ms) or self._no_room(request, pending, forming)
-        if decision is None and envelope.read_uuid is not None:
+        if decision is None and lost:
+            decision = refuse_lost(request)
+        elif decision is None and envelope.read_uuid is not None:
             decision = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
         if decision is not None:
             return decision
-        return await judge(
-            head.history,
-            head.manifest,
-            request.transaction,
-            options=self._prepare_options(
-                request, pending, forming.now_ms, as_member=as_member, tells_rows_and_keys=tells_rows_and_keys
-            ),
-            world=self.world,
+        options = self._prepare_options(
+            request, pending, forming.now_ms, as_member=as_member, tells_rows_and_keys=tells_rows_and_keys
         )
+        transaction = request.transaction
+        if lost:
+            # Its files may be gone, and the schema that they were written for, too.
+            transaction, options = on_the_latest(transaction), replace(options, verify_files=True, compares_types=True)
+        return await judge(head.history, head.manifest, transaction, options=options, world=self.world)
 
     def _no_room(self, request: Request, pending: Pending, forming: _Forming) -> Refused | None:
         """Refuse a unit of an application that the table does not know, if the table has no room for its mark."""
@@ -735,6 +738,25 @@ def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_row
 def _read_at(request: Request) -> int:
     """Return the version of this table that the request was read at; 0 for a Clone, which names one of its source."""
     return 0 if request.operation == Kind.CLONE else request.transaction.read_version
+
+
+def _known_from(request: Request, head: Head) -> int:
+    """Return the version above which the history must be known to judge the request: its read version.
+
+    If the table may have lost that one, it is the last version that the table has certainly kept: whoever committed the
+    same record did so later.
+    """
+    lost = lost_history(request, head.position)
+    return _read_at(request) if lost is None else lost.kept
+
+
+async def _is_read_at_lost(request: Request, head: Head) -> bool:
+    """Whether the request was read at a version that the table has lost; also if that can't be ruled out."""
+    lost, version = lost_history(request, head.position), request.transaction.read_version
+    if lost is None or request.envelope.read_uuid is None or not lost.may_have_kept(version):
+        return lost is not None
+    made = await head.history.committed(version)
+    return made is None or made.uuid != request.envelope.read_uuid
 
 
 def _nothing_can_follow(head: Head, error: Exception) -> Exception:

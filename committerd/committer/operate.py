@@ -16,7 +16,7 @@ from committerd.errors import CommitterError, PutUnknown, RefusedToRun, Settings
 from committerd.queue.grouping import position_only
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
-from committerd.queue.position import AppMark, Position, encode_metadata, kept_marks, start_of
+from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
 from committerd.queue.race import Found, Race, race
 from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, starting_position
@@ -142,7 +142,8 @@ def adopted(situation: Situation, offset: int | None) -> Position:
     facts = situation.facts
     if offset is not None:
         _require_in_log(offset, facts)
-        return replace(start_of(facts.identity, offset), era=_last_era(situation) + 1)
+        chosen = start_of(facts.identity, offset)
+        return replace(chosen, era=_last_era(situation) + 1, lost=_lost_after(situation, chosen))
     code = situation.refusal.code if situation.refusal else ""
     if code not in _ADOPTED:
         raise SettingsError(
@@ -156,7 +157,7 @@ def adopted(situation: Situation, offset: int | None) -> Position:
             "to continue: records below it that have no outcome are not committed, and records from it on are judged "
             "again"
         )
-    return replace(position, era=_last_era(situation) + 1)
+    return replace(position, era=_last_era(situation) + 1, lost=_lost_after(situation, position))
 
 
 def rewound(situation: Situation, offset: int) -> Position:
@@ -172,7 +173,11 @@ def rewound(situation: Situation, offset: int) -> Position:
             f"offset {offset} is not below {known}, where the outcomes end: `position adopt` goes forward"
         )
     _require_in_log(offset, facts)
-    return replace(start_of(facts.identity, offset), era=_last_era(situation) + 1)
+    # Also of the records between the table's own position and this offset: the audit names those that are lost.
+    start = min(offset, reached) if carried is not None and carried.identity == facts.identity else offset
+    return replace(
+        start_of(facts.identity, offset), era=_last_era(situation) + 1, lost=_lost(situation, start, facts.log_end)
+    )
 
 
 def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
@@ -276,6 +281,31 @@ def _known_here(situation: Situation) -> Position | None:
     if code in _OTHER_LOG:
         return start_of(facts.identity, min(max(facts.log_start, situation.unchanged_below), facts.log_end))
     return with_outcomes(situation)
+
+
+def _lost_after(situation: Situation, position: Position) -> LostHistory | None:
+    """Return what the table has lost, for the records that are to be judged from this adopted position on."""
+    carried, code = situation.loaded.position, situation.refusal.code if situation.refusal else ""
+    if code == "position_went_back":
+        return _lost(situation, position.next_offset, situation.facts.log_end)
+    if carried is None or carried.lost is None or carried.identity != position.identity or code in _OTHER_LOG:
+        return None
+    known = carried.lost
+    return replace(known, start=position.next_offset) if position.next_offset < known.end else None
+
+
+def _lost(situation: Situation, start: int, end: int) -> LostHistory:
+    """Return what a table that was put back has lost, for the records of this half-open range of offsets.
+
+    What it carries itself was in the table before, so it has kept all up to its newest version of the queue. Later ones
+    may be those of other writers, who have written to it since.
+    """
+    loaded = situation.loaded
+    known = loaded.position.lost if loaded.position is not None else None
+    kept, latest = loaded.newest_ours, loaded.version
+    if known is not None:
+        kept, latest = min(kept, known.kept), min(latest, known.latest)
+    return LostHistory(kept=kept, latest=latest, start=start, end=end)
 
 
 def _last_era(situation: Situation) -> int:

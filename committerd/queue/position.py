@@ -34,6 +34,31 @@ _MARK_BYTES_MIN = 280
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostHistory:
+    """The table was put back to an older state, and an operator has set the position since.
+
+    Records that were staged before may have been read at versions that the table has lost. Other versions may have
+    their numbers now.
+    """
+
+    kept: int
+    """The table has kept all versions up to this one."""
+    latest: int
+    """The table's latest version before the position was set: no such record was read at a later one of this table."""
+    start: int
+    end: int
+    """The half-open range of the offsets of these records."""
+
+    def concerns(self, offset: int, read_version: int) -> bool:
+        """Whether the record at this offset may have been read at a version that the table has lost."""
+        return self.start <= offset < self.end and read_version > self.kept
+
+    def may_have_kept(self, read_version: int) -> bool:
+        """Whether this version of the table may be the one that such a record was read at."""
+        return read_version <= self.latest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """How far a table has settled its staged topic.
 
@@ -52,6 +77,8 @@ class Position:
     last_sha256: str = ""
     """Hash of that record (`record_sha256`); shows whether the log was rewritten."""
     leader_epoch: int = -1
+    lost: LostHistory | None = None
+    """What the table has lost, if it was put back to an older state; of the last time."""
 
     @property
     def identity(self) -> TopicIdentity:
@@ -284,8 +311,9 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
             last_offset=_whole(raw["last"]),
             last_sha256=_text(raw["sha256"]),
             leader_epoch=_whole(raw["leader_epoch"]),
+            lost=_decode_lost(raw["lost"]) if "lost" in raw else None,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(POSITION_KEY, metadata[POSITION_KEY]) from error
 
 
@@ -312,9 +340,19 @@ def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
     return marks
 
 
+def _decode_lost(raw: object) -> LostHistory:
+    if not isinstance(raw, list):
+        raise TypeError(raw)
+    kept, latest, start, end = map(_counted, raw)
+    return LostHistory(kept=kept, latest=latest, start=start, end=end)
+
+
 def _encode_position(position: Position) -> str:
+    lost = position.lost
+    own = {} if lost is None else {"lost": [lost.kept, lost.latest, lost.start, lost.end]}
     return _dump(
-        {
+        own
+        | {
             "cluster_id": position.cluster_id,
             "era": position.era,
             "last": position.last_offset,

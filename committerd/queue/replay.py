@@ -55,7 +55,17 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
     known = dedupe(candidate, since.earlier, since.marks, version=0)
     if known is not None:
         return known.message
-    return next(filter(None, (_known(letter, outcome) for outcome in since.outcomes)), "")
+    return next(filter(None, (_known(letter, outcome) for outcome in _last_ones(since.outcomes))), "")
+
+
+def _last_ones(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes without those of records that were judged again since, in a later era."""
+    given = list(outcomes)
+    eras: dict[tuple[str, int], int] = {}
+    for one in given:
+        place = one.topic_id, one.offset
+        eras[place] = max(one.era, eras.get(place, 0))
+    return [one for one in given if one.era == eras[one.topic_id, one.offset]]
 
 
 def _known(letter: Letter, outcome: Outcome) -> str:

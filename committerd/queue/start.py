@@ -76,20 +76,24 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
     if behind is not None and position.next_offset < behind:
         raise RefusedToRun(
             f"the table's position is offset {position.next_offset}, but the group has acknowledged {behind}: the "
-            "table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, or use "
-            "`committerd position rewind` to judge these records again, or `committerd position adopt` to pass them",
+            f"table went back (restored and cleaned up, keys dropped, or a copy). {_ways_out(position)}",
             code="position_went_back",
         )
     for offset in facts.with_outcome(position.era):
         if not position.passes(offset):
             raise RefusedToRun(
                 f"the record at offset {offset} has an outcome, but the table's position is {position.next_offset}: "
-                "the table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost versions back, "
-                "or use `committerd position rewind` to judge these records again, or `committerd position adopt` "
-                "to pass them",
+                f"the table went back (restored and cleaned up, keys dropped, or a copy). {_ways_out(position)}",
                 code="position_went_back",
             )
     return position
+
+
+def _ways_out(position: Position) -> str:
+    return (
+        f"Bring the lost versions back, or use `committerd position rewind --offset {position.next_offset}` to judge "
+        "these records again, or `committerd position adopt` to give them up"
+    )
 
 
 def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:

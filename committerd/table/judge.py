@@ -18,6 +18,7 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
+from committerd.concurrency import for_each
 from committerd.errors import (
     CommitterError,
     CorruptTable,
@@ -54,6 +55,7 @@ from committerd.lance.transactions.transaction import excerpt, footprint_of_ours
 from committerd.lance.transactions.validation import require_valid
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import CreateOptions
+from committerd.lance.versions.fragments import differing_types
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.outcomes import Status
 from committerd.queue.rounds import Part, part_of
@@ -69,6 +71,7 @@ from committerd.table.staged_files import (
     OpenStore,
     Places,
     copies_of,
+    described,
     missing_file,
     missing_files,
     read_merge,
@@ -81,7 +84,7 @@ from committerd.table.staged_files import (
 from committerd.table.versions import Gap, Table
 from committerd.table.work import Work, at_once, following_size, heavy_size_to_judge
 from committerd_common.malformed import MalformedError
-from committerd_common.messages import BasePath, Manifest, Transaction
+from committerd_common.messages import BasePath, DataFile, Manifest, Transaction
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
@@ -104,6 +107,8 @@ class PrepareOptions:
     """Something other than the history proves that the transaction was not committed before."""
     create: CreateOptions = field(default_factory=CreateOptions)
     create_only: bool = False
+    compares_types: bool = False
+    """Whether an Append at read version 0 is compared with the table by the types in its data files too."""
     copy_clone: bool = False
     """Whether a deep Clone copies the files; if not, they must exist."""
     trusts_rewrites: bool = False
@@ -192,7 +197,9 @@ async def judge(
             if refused is not None:
                 return refused
             await _require_as_read(case, transaction, latest)
-            return await _with_content(case, Judged(transaction=transaction, create=options.create), files)
+            complete = await _with_content(case, Judged(transaction=transaction, create=options.create), files)
+            refused = await _other_types(case, complete, files) if options.compares_types else None
+            return refused or complete
         found = since.found
         judged = await _over_history(case, transaction, since)
         if isinstance(judged, Rejected):
@@ -309,12 +316,33 @@ def _other_schema(case: _Case, transaction: Transaction) -> Rejected | None:
     if case.latest is None:
         return None
     differing = case.operation.differing_schema(transaction, case.latest.outline)
-    if differing is None:
+    return None if differing is None else _schema_differs(differing, case.latest.version)
+
+
+async def _other_types(case: _Case, judged: Judged, files: StagedFiles) -> Rejected | None:
+    """Refuse new data whose files say that its columns are of other types than the latest version's; None if they fit.
+
+    Field ids alone don't show an Overwrite that has reused them.
+    """
+    if case.latest is None:
         return None
+    schema, places = case.latest.outline.fields, case.readable_places(judged.transaction)
+    differing: list[str] = []
+
+    async def compare(file: DataFile) -> None:
+        if not differing:
+            found = differing_types(file, await described(places, file), schema)
+            differing.extend([found] if found else [])
+
+    await for_each(files.data_files, compare)
+    return _schema_differs(differing[0], case.latest.version) if differing else None
+
+
+def _schema_differs(differing: str, version: int) -> Rejected:
     return Rejected(
         status=Status.RETRYABLE,
         reason="schema_differs",
-        message=f"the data was not written for the schema of version {case.latest.version}: {differing}. "
+        message=f"the data was not written for the schema of version {version}: {differing}. "
         "Open the table, write the data again, and stage it with the version that you have opened",
     )
 

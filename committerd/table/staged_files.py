@@ -29,6 +29,7 @@ from committerd_common.deletion_file import decode_deletions
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import (
     BasePath,
+    DataFile,
     DataFragment,
     FileDescriptor,
     IndexMetadata,
@@ -630,8 +631,7 @@ async def with_schema_metadata(places: Places, transaction: Transaction) -> Tran
     if overwrite.schema_metadata or file is None:
         return transaction
     try:
-        store, key = places.locate(data_key(file.path), file.base_id if file.HasField("base_id") else None)
-        descriptor = await _descriptor(store, key)
+        descriptor = await described(places, file)
     except (InvalidRequest, StoreUnavailable):
         if not file.HasField("base_id"):
             raise
@@ -644,6 +644,14 @@ async def with_schema_metadata(places: Places, transaction: Transaction) -> Tran
     for name, value in descriptor.schema.metadata.items():
         filled.overwrite.schema_metadata[name] = value
     return filled
+
+
+async def described(places: Places, file: DataFile) -> FileDescriptor | None:
+    """Read what a data file says of itself (row count and schema); None when it is missing or says nothing.
+
+    Raises `InvalidRequest` (`file_unreadable`), and `StoreUnavailable`.
+    """
+    return await _descriptor(*places.locate(data_key(file.path), file.base_id if file.HasField("base_id") else None))
 
 
 async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from committerd.audit.audit import OUTCOME_CLOCK_MS, Audit
+from committerd.audit.audit import OUTCOME_CLOCK_MS, Audit, AuditReport
 from committerd.audit.history import AuditedHistory
 from committerd.queue.port import Record
-from committerd_common.messages import Outcome
+from committerd.queue.position import LostHistory
+from committerd_common.messages import Member, Outcome, Refusal
+from committerd_common.messages import Status as StatusNumber
 from tests.audit.samples import (
     BOUNDS,
     NOW_MS,
@@ -172,3 +177,89 @@ def test_another_topic_than_the_positions_is_found_once() -> None:
     assert report.unchecked == {"records of another topic than the position's": 5}
     old = audited(outcomes=[committed(1, 2)], identity=OTHER)
     assert codes(old) == ["outcome_false", "topic_id"]
+
+
+# What a restored table has lost
+
+LOST = LostHistory(kept=2, latest=2, start=1, end=5)
+GONE = refusal(2, StatusNumber.RETRYABLE, reason="read_version_lost")
+
+
+def restored(
+    *entries: Member | Refusal, told: Sequence[Outcome], next_offset: int = 5, records: Sequence[Record] = RECORDS
+) -> AuditReport:
+    """The table was put back to version 2, and the position rewound to offset 1; then the entries were settled."""
+    versions = [
+        foreign_version(1),
+        queue_version(2, position(1), member(0)),
+        queue_version(3, replace(position(1, era=1), lost=LOST)),
+        queue_version(4, replace(position(next_offset, era=1), lost=LOST), *entries),
+    ]
+    return audited(versions, [committed(0, 2), committed(1, 3), *told], records, acknowledged=None)
+
+
+def test_what_was_committed_again_or_is_in_the_table_already_is_not_lost() -> None:
+    for second in (member(2), refusal(2, StatusNumber.DUPLICATE, reason="app_version_seen")):
+        assert codes(restored(member(1), second, member(3), member(4), told=[committed(2, 4)])) == []
+    # By a replay, which is another record.
+    records = [*RECORDS[:3], record(3, 2), RECORDS[4]]
+    assert codes(restored(member(1), GONE, member(3, 2), member(4), told=[committed(2, 4)], records=records)) == []
+
+
+def test_a_transaction_that_did_not_come_back_is_named_once_with_its_reason_and_its_producer() -> None:
+    told = [committed(2, 4, operation="delete", producer="p")] * 2
+    # Those of this era confirm the table.
+    told += [refused(2, status=StatusNumber.RETRYABLE, reason="read_version_lost", era=1)] * 2
+    (finding,) = restored(member(1), GONE, member(3), member(4), told=told).findings
+    assert (finding.code, finding.offset) == ("not_committed_again", 2)
+    assert finding.message == (
+        f"transaction {uuid_of(2)} is not in the table: RETRYABLE read_version_lost in version 4 (delete, lost with "
+        "version 4, of p)"
+    )
+    (finding,) = restored(member(1), GONE, member(3), member(4), told=[committed(2, 4, operation="delete")]).findings
+    assert finding.message.endswith("(delete, lost with version 4)")
+
+
+def test_what_an_operator_has_passed_over_is_lost_too() -> None:
+    """Its record had expired, and the position was set to behind it."""
+    versions = [
+        foreign_version(1),
+        queue_version(2, position(1), member(0)),
+        queue_version(3, replace(position(3, era=1), lost=LOST)),
+    ]
+    report = audited(versions, [committed(0, 2), committed(1, 3), committed(2, 4)], acknowledged=None)
+    assert codes(report) == ["not_committed_again"] * 2
+    assert "the position was set to behind its record" in report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        committed(2, 4, operation="rewrite"),
+        committed(2, 4, operation="reserve_fragments"),
+        committed(2, 2),
+        committed(2, 4, topic_id=OTHER.topic_id),
+        refused(2),
+    ],
+    ids=["no rows", "ids alone", "a version that was kept", "another topic", "refused then too"],
+)
+def test_what_brought_no_rows_or_was_not_lost_is_no_finding(told: Outcome) -> None:
+    assert codes(restored(member(1), GONE, member(3), member(4), told=[told])) == []
+
+
+def test_what_waits_or_can_not_be_known_is_no_finding() -> None:
+    assert codes(restored(member(1), told=[committed(2, 4)], next_offset=2)) == []
+    # The version that settled it was cleaned up.
+    versions = [foreign_version(3), queue_version(5, replace(position(5, era=1), lost=LOST))]
+    assert "not_committed_again" not in codes(audited(versions, [committed(2, 4)], acknowledged=None))
+
+
+def test_the_number_of_a_lost_transaction_is_not_that_of_an_outcome() -> None:
+    """Its version was not read, and an outcome of the present era is compared with others of its record alone."""
+    versions = [
+        foreign_version(1),
+        queue_version(2, position(1), member(0)),
+        queue_version(3, replace(position(3, era=1), lost=LOST)),
+    ]
+    told = [committed(2, 4), refused(2, era=1, version=0), refused(2, era=1, version=0)]
+    assert codes(audited(versions, told, acknowledged=None)) == ["not_committed_again"]

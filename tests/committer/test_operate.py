@@ -11,18 +11,19 @@ import pytest
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded
 from committerd.committer.older_history import SettledVersions
-from committerd.committer.operate import Situation, adopted, undecided_below
+from committerd.committer.operate import Situation, adopted, rewound, undecided_below
 from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.queue.ledger import Ledger
 from committerd.queue.port import Queue, Record, TopicIdentity
-from committerd.queue.position import Position, start_of
+from committerd.queue.position import LostHistory, Position, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
 from committerd.table.versions import Table
 from committerd_common.messages import Outcome
 
 TOPIC = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="i")
+OTHER = replace(TOPIC, topic_id="another")
 FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group_offset=50, group_era=0)
 
 
@@ -30,11 +31,20 @@ def outcomes(*offsets: int, era: int = 0) -> list[Outcome]:
     return [Outcome(offset=offset, era=era, topic_id=TOPIC.topic_id) for offset in offsets]
 
 
-def situation(code: str, facts: QueueFacts, carried: Position | None = None, unchanged: int = 0) -> Situation:
+def situation(
+    code: str,
+    facts: QueueFacts,
+    carried: Position | None = None,
+    unchanged: int = 0,
+    *,
+    versions: tuple[int, int] = (0, 1),
+) -> Situation:
+    """`versions`: the newest one of the queue, and the latest."""
     loaded = Loaded(
         table=Table(LocalStore(Path("nowhere"))),
         read_at=0.0,
-        version=1,
+        version=versions[1],
+        newest_ours=versions[0],
         ledger=Ledger.empty(),
         position=carried,
         marks={},
@@ -72,6 +82,42 @@ def test_what_the_table_passes_is_answered() -> None:
     carried = replace(start_of(TOPIC, 60), settled=(62,))
     facts = replace(FACTS, group_offset=50, outcomes=outcomes(60, 64))
     assert proposed("position_went_back", facts, carried) == (61, (62, 64), 1)
+
+
+@pytest.mark.parametrize(
+    ("carried", "start"),
+    [(start_of(TOPIC, 20), 20), (start_of(TOPIC, 40), 30), (start_of(OTHER, 20), 30), (None, 30)],
+    ids=["behind the table's position", "before it", "it is of another topic", "it has none"],
+)
+def test_a_rewound_position_names_what_the_table_may_have_lost(carried: Position | None, start: int) -> None:
+    found = situation("position_went_back", FACTS, carried, versions=(7, 9))
+    lost = LostHistory(kept=7, latest=9, start=start, end=100)
+    assert rewound(found, 30) == replace(start_of(TOPIC, 30), era=1, lost=lost)
+
+
+def test_of_two_losses_the_earlier_version_counts() -> None:
+    for before, kept, latest in (((3, 5), 3, 5), ((8, 12), 7, 9)):
+        lost = LostHistory(kept=before[0], latest=before[1], start=0, end=15)
+        carried = replace(start_of(TOPIC, 20), era=1, lost=lost)
+        found = situation("position_went_back", FACTS, carried, versions=(7, 9))
+        assert rewound(found, 20).lost == LostHistory(kept=kept, latest=latest, start=20, end=100)
+
+
+def test_records_that_waited_while_a_table_was_put_back_are_told_too() -> None:
+    found = situation("position_went_back", FACTS, start_of(TOPIC, 20), versions=(7, 9))
+    assert adopted(found, None).lost == LostHistory(kept=7, latest=9, start=50, end=100)
+    assert adopted(found, 60).lost == LostHistory(kept=7, latest=9, start=60, end=100)
+
+
+def test_what_is_given_up_later_is_forgotten_and_what_still_waits_is_not() -> None:
+    lost = LostHistory(kept=3, latest=5, start=20, end=70)
+    carried = replace(start_of(TOPIC, 50), era=1, lost=lost)
+    for code, offset, start in (("", 60, 60), ("", 70, None), ("topic_id", 60, None), ("log_rewritten", 60, None)):
+        kept = adopted(situation(code, FACTS, carried, versions=(7, 9)), offset).lost
+        assert kept == (None if start is None else replace(lost, start=start))
+    other = replace(start_of(OTHER, 50), lost=lost)
+    assert adopted(situation("", FACTS, other), 60).lost is None
+    assert adopted(situation("keys_missing", FACTS), 60).lost is None
 
 
 def test_answers_of_an_earlier_era_prove_nothing() -> None:

@@ -17,6 +17,7 @@ from committerd.queue.position import (
     MARK_UNUSED_MS_MAX,
     POSITION_KEY,
     AppMark,
+    LostHistory,
     MarkRoom,
     advance,
     decode_marks,
@@ -51,6 +52,13 @@ def test_position_and_marks_survive_the_table_metadata() -> None:
     assert metadata[FORMAT_KEY] == "1"
 
 
+def test_what_a_table_has_lost_survives_too_and_costs_nothing_where_there_is_nothing() -> None:
+    lost = replace(START, lost=LostHistory(kept=3, latest=5, start=10, end=20))
+    assert decode_position(encode_metadata(lost, {})) == lost
+    assert "lost" not in encode_metadata(START, {})[POSITION_KEY]
+    assert lost.union(replace(lost, next_offset=4)).lost == lost.lost
+
+
 def test_a_table_without_our_keys_carries_nothing() -> None:
     assert decode_position({"owner": "someone"}) is None
     assert decode_marks({"owner": "someone"}) == {}
@@ -75,6 +83,9 @@ def test_keys_of_a_newer_committerd_are_refused_and_nothing_is_guessed() -> None
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":-1')},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', f'"next":{1 << 63}')},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"topic":"events.staged"', '"topic":1')},
+        {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"lost":7,"next":0')},
+        {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"lost":[1,2,3],"next":0')},
+        {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"lost":[1,2,3,-4],"next":0')},
     ],
 )
 def test_a_position_that_someone_spoilt_is_named(metadata: dict[str, str]) -> None:

@@ -79,3 +79,14 @@ def test_answers_whose_version_is_gone_still_count() -> None:
         assert f"{StatusNumber.Name(status)} at version 6, for the record at offset 30" in said
     undecided = Outcome(uuid=_UUID, status=StatusNumber.UNDECIDED, topic="t.staged", offset=30)
     assert "UNDECIDED for the record at offset 30" in refuse_replay(LETTER, _request(), _since(outcomes=[undecided]))
+
+
+def test_an_outcome_of_a_record_that_was_judged_again_since_counts_no_more() -> None:
+    told = Outcome(uuid=_UUID, status=StatusNumber.COMMITTED, version=6, topic="t.staged", offset=17)
+    again = Outcome(uuid=_UUID, status=StatusNumber.INVALID, topic="t.staged", offset=17, era=1)
+    assert "COMMITTED at version 6" in refuse_replay(LETTER, _request(), _since(outcomes=[told]))
+    for outcomes in ([told, again], [again, told]):
+        assert refuse_replay(LETTER, _request(), _since(outcomes=outcomes)) == ""
+    # Another record of the same transaction was not judged again: it is in the table.
+    other = Outcome(uuid=_UUID, status=StatusNumber.DUPLICATE, version=6, topic="t.staged", offset=9)
+    assert "for the record at offset 9" in refuse_replay(LETTER, _request(), _since(outcomes=[other, told, again]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 
 from committerd.lance.format.fragment_list import FragmentList
-from committerd_common.messages import DataFile, DataFragment, Manifest
+from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor, Manifest
 
 CHOSEN_IDS_AHEAD = 1_000
 """The most by which a fragment id that a producer chooses may exceed the highest used one, because ids are limited."""
@@ -20,6 +20,28 @@ FileIdentity = tuple[str, tuple[int, ...], tuple[int, ...], int, int, int | None
 def files_of(fragments: Iterable[DataFragment]) -> list[DataFile]:
     """The data files of fragments, in their order."""
     return [file for fragment in fragments for file in fragment.files]
+
+
+def differing_types(file: DataFile, said: FileDescriptor | None, schema: Sequence[Field]) -> str:
+    """How the types that a data file says its columns have differ from those of a schema; empty if they don't.
+
+    `said`: what the file says of itself; None if it says nothing. Columns that the schema lacks count as dropped.
+    """
+    own = {field.id: field for field in said.schema.fields} if said is not None else {}
+    if unknown := [number for number in file.fields if number >= 0 and number not in own]:
+        return f"file {file.path!r} does not say which type its field {unknown[0]} has"
+    for known in schema:
+        theirs = own.get(known.id)
+        if theirs is None:
+            continue
+        if (theirs.logical_type, theirs.parent_id) != (known.logical_type, known.parent_id):
+            return (
+                f"field {known.id} is {theirs.name!r} of type {theirs.logical_type!r} in file {file.path!r}, and "
+                f"{known.name!r} of type {known.logical_type!r} in the table"
+            )
+        if theirs.nullable and not known.nullable:
+            return f"column {known.name!r} may be null in file {file.path!r}, and not in the table"
+    return ""
 
 
 def next_fragment_id(manifest: Manifest, kept: FragmentList) -> int:
