@@ -13,6 +13,7 @@
     ├── UnsupportedTable            the table needs a feature that we do not support: write nothing, report, wait
     ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
     ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it
+    ├── SourceError                 an input file of a command can't be read or does not fit: exit code 1
     └── SettingsError               the operator's input is wrong: exit code 2
 
 `PutUnknown` is deliberately not an `Unavailable`: a handler that retries blindly must not catch it.
@@ -41,6 +42,7 @@ __all__ = [
     "RefusedToRun",
     "RequestError",
     "SettingsError",
+    "SourceError",
     "StoreUnavailable",
     "Unavailable",
     "UnsupportedRequest",
@@ -80,6 +82,12 @@ class RefusedToRun(CommitterError):
     """To continue would lose a record, commit one twice, or contradict a published outcome. The code is the cause."""
 
     code = "refused"
+
+
+class SourceError(CommitterError):
+    """A file that a command is to read can't be read, or does not fit the table. The message names it."""
+
+    code = "file"
 
 
 class SettingsError(CommitterError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,6 +41,28 @@ def find(uri: str | None, storage_options: Mapping[str, str] | None, uuid: str) 
         lowest -= 1
     looked = "no version can be read" if lowest == latest else f"versions {lowest + 1} to {latest} don't have it"
     return None, f"of the table {looked}"
+
+
+def committed_among(table: Any, uuids: Collection[str], *, above: int) -> tuple[dict[str, int], bool]:
+    """Which of these transactions are in the versions above `above`, up to that of the dataset `table`.
+
+    Returns the version of each, and whether all these versions were read: they were not if some were cleaned up, or
+    are more than 1,000. Blocks.
+    """
+    found: dict[str, int] = {}
+    for version in range(table.version, above, -1):
+        try:
+            transaction = table.read_transaction(version) if version > table.version - VERSIONS_MAX else None
+        except (OSError, ValueError):  # cleaned up
+            transaction = None
+        if transaction is None:
+            return found, False
+        properties = transaction.transaction_properties or {}
+        members = Members.FromString(base64.b64decode(properties.get(_MEMBERS, ""))).members
+        for uuid in (transaction.uuid, *(member.uuid for member in members)):
+            if uuid in uuids:
+                found[uuid] = version
+    return found, True
 
 
 def _settled(transaction: Any, version: int, uuid: str) -> Outcome | None:

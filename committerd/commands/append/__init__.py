@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
-from committerd.commands.lance_options import client_access
+from committerd.commands.append.sources import FORMATS, sources
+from committerd.commands.lance_options import ClientAccess, client_access
 from committerd.commands.options import config_option, json_option
-from committerd.commands.source_files import FORMATS, SourceFile, format_of
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings, load_settings
 from committerd_client import SyncCommitClient
+from committerd_client.place import place_of
 from committerd_common.extras import install_line
 from committerd_common.uris import canonical_uri, queue_name
 
+if TYPE_CHECKING:
+    from committerd.commands.append.loading import Appended
+
 _STEPS = 1000
 """Steps of the progress bar for each file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Appended:
-    file: str
-    rows: int
-    version: int | None
-    duplicate: bool
-    """Whether this job had appended the file before."""
+_JOB = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @click.command()
@@ -44,12 +41,26 @@ class _Appended:
     "--format",
     "chosen",
     type=click.Choice(FORMATS),
-    help="Format of all files; by default that of their names (.parquet, .arrow, .feather, .csv, .lance).",
+    help="Format of all files; by default that of their names (.parquet, .arrow, .feather, .csv, .jsonl, .ndjson, "
+    ".json, .lance; .csv and JSON lines also with .gz, .bz2 or .zst).",
 )
 @click.option("--name", help="Name of the dataset. By default the last part of URI without .lance.")
 @click.option(
     "--job",
-    help="Name of this job: files that it has appended are not appended again if the same command is repeated.",
+    help="Name of this job, with A-Z a-z 0-9 . _ -. The table records the files of a job, and each is appended once, "
+    "in whatever order and company they are given.",
+)
+@click.option(
+    "--null",
+    "nulls",
+    multiple=True,
+    help="In CSV, a text without quotes that means null, such as NA; may be given several times. An empty field "
+    "without quotes is always null.",
+)
+@click.option(
+    "--undecided",
+    type=click.Choice(("appended", "missing")),
+    help="What to take files for that an earlier run of the job may have appended, where nothing shows it any more.",
 )
 @click.option(
     "--timeout",
@@ -67,36 +78,48 @@ def append(
     chosen: str | None,
     name: str | None,
     job: str | None,
+    nulls: tuple[str, ...],
+    undecided: str | None,
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Append files to the table at URI, through its queue: Parquet, Arrow (IPC), CSV with a header, or Lance tables.
+    """Append files to the table at URI, through its queue: Parquet, Arrow (IPC), CSV with a header, JSON lines, or
+    Lance tables. FILE is a file, a folder of files, or the URI of an object in S3.
 
-    Each file is one transaction, in the order given; files before one that fails are in the table. Columns match by
-    name, and values are cast to the table's types. The settings are those of `committerd run`, except the dataset.
+    Each file is one transaction, in the order given. All schemas are checked first; files before one that fails later
+    are in the table. Columns match by name, and the types are those of the table: a value that does not fit is an
+    error. The settings are those of `committerd run`, except the dataset.
 
     Needs pylance (extra `lance`).
     """
     if find_spec("lance") is None:
         raise SettingsError(f"`committerd append` needs pylance: {install_line('lance')}")
+    if job is not None and not _JOB.fullmatch(job):
+        raise click.BadParameter(f"{job!r} is not a name of 1 to 128 of A-Z a-z 0-9 . _ -", param_hint="--job")
+    from committerd.commands.append.loading import Loader  # needs pylance
+
     uri = uri if "://" in canonical_uri(uri) else os.path.abspath(canonical_uri(uri))
-    sources = [SourceFile(file, chosen or format_of(file)) for file in files]
     configured = load_settings(dataset={"name": name or queue_name(uri), "uri": uri})
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
-    done: list[_Appended] = []
+    access = client_access(configured)
+    found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
+    done: list[Appended] = []
     try:
-        with _client(configured, timeout) as client, _progress(len(sources)) as advance:
-            for number, source in enumerate(sources, start=1):
-                source.on_read = partial(_advance_within, advance, number - 1)
-                app = None if job is None else (job, number)
-                result = client.append(source, create=create, app=app)
-                found = _Appended(
-                    file=source.path, rows=result.num_inserted_rows, version=result.version, duplicate=result.duplicate
-                )
-                done.append(found)
+        with _client(configured, access, timeout) as client, _progress(len(found)) as advance:
+            loader = Loader(
+                client=client,
+                place=place_of(configured.dataset.uri, access.storage_options),
+                create=create,
+                nulls=nulls,
+                assume=undecided,
+                # The last tenth is for the commit.
+                on_read=lambda number, share: advance(number * _STEPS + round(share * 0.9 * _STEPS)),
+            )
+            for number, one in enumerate(loader.load(found, job), start=1):
+                done.append(one)
                 advance(_STEPS * number)
                 if not as_json and not _on_terminal():
-                    click.echo(_line(found))
+                    click.echo(_line(one))
     finally:
         if as_json:
             click.echo(
@@ -107,13 +130,7 @@ def append(
                 click.echo(_line(one))
 
 
-def _advance_within(advance: Callable[[int], None], files: int, share: float) -> None:
-    """Note how much of a file is read. `files`: whole files before it. The last tenth is for its commit."""
-    advance(files * _STEPS + round(share * 0.9 * _STEPS))
-
-
-def _client(configured: Settings, timeout: float) -> SyncCommitClient:
-    access = client_access(configured)
+def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncCommitClient:
     return SyncCommitClient(
         configured.kafka.bootstrap_servers,
         dataset=configured.dataset.name,
@@ -128,13 +145,11 @@ def _client(configured: Settings, timeout: float) -> SyncCommitClient:
     )
 
 
-def _line(one: _Appended) -> str:
-    version = f"version {one.version}"
-    return (
-        f"{one.file}: appended by this job before, in {version}"
-        if one.duplicate
-        else f"{one.file}: {one.rows:,} rows in {version}"
-    )
+def _line(one: Appended) -> str:
+    version = "" if one.version is None else f" in version {one.version}"
+    if one.duplicate:
+        return f"{one.file}: appended by this job before{version and ',' + version}"
+    return f"{one.file}: {one.rows:,} rows{version}"
 
 
 def _on_terminal() -> bool:

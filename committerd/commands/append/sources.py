@@ -1,0 +1,197 @@
+"""The files that `committerd append` reads: where they are, and who each of them is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+
+from committerd.commands.append.job import FileId, file_id
+from committerd.errors import SourceError
+from committerd.settings.load import Settings
+from committerd_common.uris import canonical_uri, lance_uri
+
+FORMATS = ("parquet", "arrow", "csv", "json", "lance")
+_SUFFIXES = {
+    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow", ".csv": "csv",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".lance": "lance",
+}  # fmt: skip
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Of text files; the other formats compress inside."""
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a Lance table."""
+
+    path: str
+    """As it was given, or found in a folder that was given."""
+    kind: str
+    place: str
+    """Its path in the file system."""
+    files: pyarrow.fs.FileSystem = field(repr=False)
+    storage_options: Mapping[str, str] = field(repr=False)
+    """pylance's, for a Lance table."""
+
+    @property
+    def compression(self) -> str | None:
+        """How the whole file is compressed."""
+        return _COMPRESSIONS.get(PurePosixPath(self.path).suffix.lower())
+
+    def open(self) -> pa.NativeFile:
+        """The file, for reads at any place."""
+        return self.files.open_input_file(self.place)
+
+    def text(self) -> pa.NativeFile:
+        """The content as a stream, uncompressed."""
+        stream = self.files.open_input_stream(self.place, compression=None)
+        return pa.CompressedInputStream(stream, self.compression) if self.compression else stream
+
+    def dataset(self) -> Any:
+        """The Lance table."""
+        import lance  # imported here because it takes a third of a second
+
+        return lance.dataset(lance_uri(self.path), storage_options=dict(self.storage_options) or None)
+
+    @cached_property
+    def identity(self) -> FileId:
+        """Name and content. An object's ETag stands for its content. Raises `SourceError`."""
+        try:
+            if self.kind == "lance":
+                return self._identity_of_table()
+            if "://" in canonical_uri(self.path):
+                name, file = canonical_uri(self.path), self.open()
+                tag = next(
+                    (value for key, value in (file.metadata() or {}).items() if "etag" in str(key).lower()), None
+                )
+                if tag:
+                    return file_id(name, file.size(), tag)
+            else:
+                name, file = os.path.realpath(self.place), self.open()
+            with file:
+                digest = hashlib.blake2b(digest_size=16)
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                return file_id(name, file.size(), digest.digest())
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise SourceError(unreadable(self, error)) from error
+
+    def _identity_of_table(self) -> FileId:
+        dataset = self.dataset()
+        uri = canonical_uri(self.path)
+        digest = hashlib.blake2b(dataset.schema.serialize().to_pybytes(), digest_size=16)
+        for fragment in dataset.get_fragments():
+            digest.update(str(fragment.metadata.to_json()).encode())
+        return file_id(uri if "://" in uri else os.path.realpath(uri), dataset.count_rows(), digest.digest())
+
+
+def unreadable(source: Source, error: Exception) -> str:
+    """The message for a file that can't be read."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"{source.path} can't be read as {source.kind}: {first}"
+
+
+def sources(
+    paths: Sequence[str], *, chosen: str | None, settings: Settings, storage_options: Mapping[str, str]
+) -> list[Source]:
+    """The files that were given, and those of each folder, by name. `chosen`: the format of all of them.
+
+    Files and folders whose names begin with `.` or `_` are left out of folders. Raises `SourceError`.
+    """
+    places = _Places(settings, storage_options)
+    found = {path: list(places.found(path, chosen)) for path in paths}
+    for path, inside in found.items():
+        if not inside:
+            raise SourceError(f"{path}: there is no file in this folder")
+    return [one for path in paths for one in found[path]]
+
+
+@dataclass(frozen=True)
+class _Places:
+    settings: Settings
+    storage_options: Mapping[str, str]
+
+    def found(self, path: str, chosen: str | None) -> Iterator[Source]:
+        kind = chosen or _format_of(path)
+        if kind == "lance":
+            # pylance opens it by its own means.
+            yield Source(path, kind, path, pyarrow.fs.LocalFileSystem(), self._options_of(path))
+            return
+        files, place = self._opened(path)
+        try:
+            about = files.get_file_info(place)
+            if about.type is not pyarrow.fs.FileType.Directory:
+                yield Source(path, kind or _unnamed(path), place, files, {})
+                return
+            inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=True))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+        root = place.rstrip("/")
+        below = {PurePosixPath(one.path[len(root) + 1 :]): one for one in inside}
+        # A Lance table is a folder with a folder `_versions`.
+        tables = {one.parent for one in below if one.name == "_versions"}
+        for table in sorted(tables):
+            name = path.rstrip("/") if table == PurePosixPath() else f"{path.rstrip('/')}/{table}"
+            yield Source(name, "lance", name, files, self._options_of(name))
+        for one, about in sorted(below.items()):
+            hidden = any(part.startswith((".", "_")) for part in one.parts)
+            if about.type is pyarrow.fs.FileType.File and not hidden and not tables.intersection(one.parents):
+                name = f"{path.rstrip('/')}/{one}"
+                yield Source(name, chosen or _format_of(name) or _unnamed(name), about.path, files, {})
+
+    def _options_of(self, path: str) -> Mapping[str, str]:
+        return self.storage_options if canonical_uri(path).startswith("s3://") else {}
+
+    def _opened(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        """(file system, path in it)."""
+        uri = canonical_uri(path)
+        scheme, mark, key = uri.partition("://")
+        if not mark:
+            return pyarrow.fs.LocalFileSystem(), os.path.abspath(uri)
+        if scheme == "s3":
+            return self._s3, key
+        try:
+            files, place = pyarrow.fs.FileSystem.from_uri(path)
+            return files, str(place)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+
+    @cached_property
+    def _s3(self) -> pyarrow.fs.FileSystem:
+        """With the settings of the group `s3`, and else the usual AWS variables."""
+        s3 = self.settings.s3
+        endpoint = s3.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        given: dict[str, Any] = {
+            "access_key": s3.access_key_id and s3.access_key_id.get_secret_value(),
+            "secret_key": s3.secret_access_key and s3.secret_access_key.get_secret_value(),
+            "session_token": s3.session_token and s3.session_token.get_secret_value(),
+            "region": s3.region or ("us-east-1" if endpoint else None),
+            "force_virtual_addressing": s3.addressing_style == "virtual",
+        }
+        if endpoint:
+            parts = urlsplit(endpoint)
+            given |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+        return pyarrow.fs.S3FileSystem(**given)
+
+
+def _format_of(path: str) -> str | None:
+    """The format that the name says; None if it says none."""
+    name = PurePosixPath(path.rstrip("/"))
+    if name.suffix.lower() in _COMPRESSIONS:
+        name = name.with_suffix("")
+        found = _SUFFIXES.get(name.suffix.lower())
+        return found if found in ("csv", "json") else None
+    return _SUFFIXES.get(name.suffix.lower())
+
+
+def _unnamed(path: str) -> str:
+    raise SourceError(f"{path}: the name does not say the format: give --format ({', '.join(FORMATS)})")
