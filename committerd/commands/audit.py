@@ -15,7 +15,7 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.surroundings import stores_of
 from committerd.concurrency import for_each
@@ -40,6 +40,7 @@ _EVERYTHING_MS = 2**62
 
 
 @click.command()
+@table_argument
 @click.option(
     "--versions",
     type=click.IntRange(1),
@@ -47,7 +48,7 @@ _EVERYTHING_MS = 2**62
 )
 @config_option
 @json_option
-def audit(versions: int | None, as_json: bool) -> None:
+def audit(uri: str | None, name: str | None, versions: int | None, as_json: bool) -> None:
     """Prove from the table and the topics that nothing was lost, doubled or reported falsely.
 
     Exactly one version must give each staged record below the table's position its outcome, every published outcome
@@ -55,12 +56,14 @@ def audit(versions: int | None, as_json: bool) -> None:
     positions must not go back. Versions that were cleaned up, and records and outcomes that have expired, can't be
     checked; the audit counts them. Committers may run meanwhile. The audit writes nothing.
 
+    The dataset is that of the settings, or the table at URI.
+
     It takes less than 100 MiB of memory, and a temporary file of up to 150 bytes for each record (in TMPDIR).
 
     The exit code is 1 if anything was found.
     """
     return_large_blocks()
-    report = anyio.run(_audit, settings(), versions)
+    report = anyio.run(_audit, settings(uri, name), versions)
     _print(report, as_json=as_json)
     sys.exit(1 if report.findings else 0)
 

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from committerd.errors import SettingsError
 from committerd.settings.load import CONFIG_VARIABLE, Settings, all_settings, load_settings
+from committerd_common.uris import canonical_uri, names_same_table, queue_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,9 +32,37 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
-def settings() -> Settings:
-    """The settings from the file and the environment. Raises `SettingsError`."""
-    return load_settings()
+def table_argument(command: F) -> F:
+    """Add the argument URI and `--name`: a table other than that of the settings, for `settings`."""
+    named = click.option(
+        "--name",
+        help="Name of the dataset at URI. By default that of the settings if their table is this one, else the last "
+        "part of URI without .lance.",
+    )(command)
+    return click.argument("uri", required=False)(named)
+
+
+def settings(uri: str | None = None, name: str | None = None) -> Settings:
+    """The settings from the file and the environment. Raises `SettingsError`.
+
+    `uri` and `name`: the table, instead of that of the settings.
+    """
+    if uri is None:
+        if name is not None:
+            raise click.UsageError("--name belongs to URI: give the URI of the table too")
+        return load_settings()
+    place = canonical_uri(uri)
+    given = uri if "://" in place else os.path.abspath(place)
+    return load_settings(dataset={"uri": given, "name": name or _name_in_settings(given) or queue_name(given)})
+
+
+def _name_in_settings(uri: str) -> str | None:
+    """The name in the settings, if their table is the one at this URI."""
+    try:
+        dataset = load_settings().dataset
+    except SettingsError:
+        return None
+    return dataset.name if names_same_table(uri, served=dataset.uri, aliases=dataset.aliases) else None
 
 
 def settings_help() -> str:

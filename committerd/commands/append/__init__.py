@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +15,13 @@ import click
 
 from committerd.commands.append.sources import FORMATS, sources
 from committerd.commands.lance_options import ClientAccess, client_access
-from committerd.commands.options import config_option, json_option
+from committerd.commands.options import config_option, json_option, settings
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
-from committerd.settings.load import Settings, load_settings
+from committerd.settings.load import Settings
 from committerd_client import SyncCommitClient
 from committerd_client.place import place_of
 from committerd_common.extras import install_line
-from committerd_common.uris import canonical_uri, queue_name
 
 if TYPE_CHECKING:
     from committerd.commands.append.loading import Appended
@@ -44,7 +42,11 @@ _JOB = re.compile(r"[A-Za-z0-9._-]{1,128}")
     help="Format of all files; by default that of their names (.parquet, .arrow, .feather, .csv, .jsonl, .ndjson, "
     ".json, .lance; .csv and JSON lines also with .gz, .bz2 or .zst).",
 )
-@click.option("--name", help="Name of the dataset. By default the last part of URI without .lance.")
+@click.option(
+    "--name",
+    help="Name of the dataset. By default that of the settings if their table is this one, else the last part of URI "
+    "without .lance.",
+)
 @click.option(
     "--job",
     help="Name of this job, with A-Z a-z 0-9 . _ -. The table records the files of a job, and each is appended once, "
@@ -98,8 +100,7 @@ def append(
         raise click.BadParameter(f"{job!r} is not a name of 1 to 128 of A-Z a-z 0-9 . _ -", param_hint="--job")
     from committerd.commands.append.loading import Loader  # needs pylance
 
-    uri = uri if "://" in canonical_uri(uri) else os.path.abspath(canonical_uri(uri))
-    configured = load_settings(dataset={"name": name or queue_name(uri), "uri": uri})
+    configured = settings(uri, name)
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
     access = client_access(configured)
     found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
@@ -123,7 +124,13 @@ def append(
     finally:
         if as_json:
             click.echo(
-                json.dumps({"uri": uri, "rows": sum(one.rows for one in done), "files": list(map(asdict, done))})
+                json.dumps(
+                    {
+                        "uri": configured.dataset.uri,
+                        "rows": sum(one.rows for one in done),
+                        "files": list(map(asdict, done)),
+                    }
+                )
             )
         elif _on_terminal():
             for one in done:

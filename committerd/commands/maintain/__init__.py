@@ -20,7 +20,7 @@ from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
 from committerd.commands.maintain.topic import OperatorsTopic
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @click.command()
+@table_argument
 @click.option("--once", is_flag=True, help="Do what there is to do now, and end.")
 @click.option(
     "--dry-run",
@@ -49,8 +50,8 @@ _log = logging.getLogger(__name__)
 )
 @config_option
 @json_option
-def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
-    """Keep the table of one dataset fit for reading, until SIGTERM.
+def maintain(uri: str | None, name: str | None, as_json: bool, dry_run: bool, once: bool) -> None:
+    """Keep the table of one dataset, that of the settings or the one at URI, fit for reading, until SIGTERM.
 
     Rewrites small fragments and those with many deleted rows together, keeps indices up to date, and deletes old
     versions and files that nothing names. Every change goes through the queue, as a producer's does. The settings are
@@ -61,14 +62,13 @@ def maintain(as_json: bool, dry_run: bool, once: bool) -> None:
 
     Needs pylance (extra `lance`).
     """
-    sys.exit(0 if run(as_json=as_json, dry_run=dry_run, once=once) else 1)
+    sys.exit(0 if run(settings(uri, name), as_json=as_json, dry_run=dry_run, once=once) else 1)
 
 
-def run(*, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> bool:
+def run(configured: Settings, *, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> bool:
     """Run the command; whether all of its work succeeded. `hour_ms`: the length of an hour by which ages count."""
     if find_spec("lance") is None:
         raise SettingsError(f"`committerd maintain` needs pylance: {install_line('lance')}")
-    configured = settings()
     lacks = sorted({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE} - configured.commit.allowed_operations)
     if lacks:
         raise SettingsError(

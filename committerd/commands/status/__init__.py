@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
@@ -38,6 +38,7 @@ class _Status:
 
 
 @click.command()
+@table_argument
 @click.option(
     "--versions",
     type=click.IntRange(1, 1000),
@@ -47,8 +48,10 @@ class _Status:
 )
 @config_option
 @json_option
-def status(versions: int, as_json: bool) -> None:
+def status(uri: str | None, name: str | None, versions: int, as_json: bool) -> None:
     """Print where a dataset stands: version, position, lag, age of what waits, last commits, growth, members.
+
+    The dataset is that of the settings, or the table at URI.
 
     The command only reads, and committers may run meanwhile. If Kafka or the store can't be reached, it prints the
     state of the other.
@@ -57,7 +60,7 @@ def status(versions: int, as_json: bool) -> None:
     one would refuse to run, or if settings of the topics are wrong.
     """
     return_large_blocks()
-    found = anyio.run(_look, settings(), versions)
+    found = anyio.run(_look, settings(uri, name), versions)
     if as_json:
         click.echo(json.dumps(_json(found), indent=2))
     else:

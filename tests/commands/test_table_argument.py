@@ -1,0 +1,56 @@
+"""`status`, `audit` and `maintain` take the URI of a table, as `append` and `dev` do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from committerd.commands.options import settings
+from committerd.errors import SettingsError
+from tests.commands.running import run
+from tests.commands.story import Story
+
+OTHER = {"DATASET__NAME": "another", "DATASET__URI": "/nowhere/another.lance"}
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
+def test_the_table_at_a_uri_is_taken_instead_of_that_of_the_settings(story: Story) -> None:
+    scene = story.scene
+    table = (scene.table.uri, "--name", scene.name)
+    assert run(scene, "status", *table, "--json", **OTHER).json()["dataset"] == scene.name
+    audited = run(scene, "audit", *table, **OTHER)
+    assert (audited.code, "records passed" in audited.out) == (0, True), audited.err
+    assert run(scene, "maintain", *table, "--dry-run", **OTHER).code == 0
+    ran = run(scene, "status", "--name", scene.name)
+    assert (ran.code, "give the URI of the table too" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "found"),
+    [
+        ("/lake/users.lance", None, ("/lake/users.lance", "users")),
+        ("users.lance", None, (f"{os.getcwd()}/users.lance", "users")),
+        ("s3a://lake/users", "people", ("s3a://lake/users", "people")),
+        ("file:///lake/events.lance/", None, ("/lake/events.lance", "ev-2")),  # the table of the settings
+        (None, None, ("/lake/events.lance", "ev-2")),
+    ],
+)
+def test_the_name_is_that_of_the_settings_for_their_table(
+    monkeypatch: pytest.MonkeyPatch, uri: str | None, name: str | None, found: tuple[str, str]
+) -> None:
+    for variable in ("DATASET__URI=/lake/events.lance", "DATASET__NAME=ev-2", "KAFKA__BOOTSTRAP_SERVERS=a:1"):
+        monkeypatch.setenv(*f"COMMITTERD_{variable}".split("="))
+    dataset = settings(uri, name).dataset
+    assert (dataset.uri, dataset.name) == found
+
+
+def test_without_a_dataset_in_the_settings_the_uri_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("DATASET__URI", "DATASET__NAME"):
+        monkeypatch.delenv(f"COMMITTERD_{variable}", raising=False)
+    with pytest.raises(SettingsError, match="COMMITTERD_KAFKA__BOOTSTRAP_SERVERS"):
+        settings(str(tmp_path / "t.lance"))
+    monkeypatch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "a:1")
+    assert settings(str(tmp_path / "t.lance")).dataset.name == "t"
