@@ -60,7 +60,8 @@ def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
     Nobody can read what a producer wrote in a Kafka transaction, nor anything after it, until the transaction ends: the
     producer commits or aborts it, or Kafka aborts it when its timeout is over. A transaction that no coordinator knows
     any more stays open until an operator aborts it. Records of a transaction that is aborted here are never delivered,
-    and its producer, if it still runs, gets an error.
+    and its producer, if it still runs, gets an error. One that this user may not describe is never aborted, because it
+    may be healthy.
 
     The exit code is 0 if none is open, or the one named was aborted, else 1.
     """
@@ -93,7 +94,7 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
         [
             (
                 one.producer_id,
-                one.transactional_id or "(unknown to its coordinator)",
+                one.transactional_id or ("(hanging)" if one.is_hanging else "(not named)"),
                 one.first_offset,
                 when(one.last_timestamp_ms),
                 "" if one.started_ms is None else when(one.started_ms),
@@ -102,7 +103,12 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
             for one in found
         ],
     )
+    for one in found:
+        if one.unknown:
+            click.echo(f"\nNo coordinator names the transaction of producer {one.producer_id}: {one.unknown}")
     for one in chosen:
+        if one.unknown:
+            continue
         if apply:
             click.echo(f"\nEnded the transaction of producer {one.producer_id}: what it has written is not delivered.")
         else:

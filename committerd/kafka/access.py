@@ -7,7 +7,12 @@ from kafka import errors
 
 def lacking(operation: str, resource: str, name: str = "") -> str:
     """A sentence about one missing ACL. `operation` and `resource` are Kafka's terms, such as Read and Topic."""
-    flag = {"Group": f"--group {name}", "Topic": f"--topic {name}", "Cluster": "--cluster"}[resource]
+    flag = {
+        "Group": f"--group {name}",
+        "Topic": f"--topic {name}",
+        "Cluster": "--cluster",
+        "TransactionalId": f"--transactional-id '{name}'",
+    }[resource]
     shown = f"{resource} {name}".rstrip()
     return (
         f"the user has no ACL {operation} on {shown}. Remedy: kafka-acls.sh --add --allow-principal User:NAME "

@@ -116,17 +116,17 @@ class TopicAdmin:
                 raise self.failed(f"asking for partitions of {topic}", error, topic=topic) from error
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
-    def broker_count(self) -> int:
-        """Number of brokers in the cluster.
+    def broker_ids(self) -> list[int]:
+        """The ids of the cluster's brokers.
 
         It does not use `describe_cluster`, which in kafka-python 3.0.12 fails on brokers before 3.7: these return no
         endpoint type.
         """
         with self._one:
             try:
-                return len(self._metadata(None, None).brokers)
+                return [broker.node_id for broker in self._metadata(None, None).brokers]
             except errors.KafkaError as error:
-                raise self.failed("asking for the number of brokers", error) from error
+                raise self.failed("asking for the brokers", error) from error
 
     def offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """For each partition, the offset of the first record at or after a time (Unix milliseconds).

@@ -98,6 +98,10 @@ def in_words(error: errors.KafkaError) -> str:
         return "no broker can be reached"
     if isinstance(error, errors.KafkaTimeoutError) and error.args in ((), (None,)):
         return "no response in time"
+    if isinstance(error, errors.BrokerResponseError) and type(error).description:
+        # Its own text begins with the number of the error and the name of a Python class.
+        said = " ".join(str(one) for one in error.args)
+        return f"{said} ({type(error).description.rstrip('.')})" if said else str(type(error).description)
     return str(error)
 
 

@@ -177,7 +177,7 @@ def survey_topics(
             "topic that was deleted and recreated"
         )
     try:
-        plans = planned_topics(settings, topics, brokers=admin.broker_count())
+        plans = planned_topics(settings, topics, brokers=len(admin.broker_ids()))
         found = _describe(client, plans)
         missing = [plan for plan in plans if plan.name not in found]
         created: list[str] = []

@@ -105,7 +105,7 @@ async def test_an_open_transaction_is_listed_and_ended(settings: KafkaSettings, 
             assert (one.transactional_id, one.first_offset) == (f"{dataset}.writer", 0)
             assert one.started_ms is not None
             assert one.timeout_ms is not None
-            await operator.end_transaction(one if known else replace(one, transactional_id=None))
+            await operator.end_transaction(one if known else replace(one, transactional_id=None, is_hanging=True))
             # The end of a transaction takes an offset.
             assert await operator.bounds(staged) == {0: (0, 5)}
             assert await operator.open_transactions() == []

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from anyio import to_thread
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ACLOperation, ResourceType
 
-from committerd.errors import SettingsError
+from committerd.errors import QueueUnavailable, SettingsError
+from committerd.kafka import transactions
+from committerd.kafka.operator import open_operator
 from committerd.kafka.options import Topics, topics_of
 from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Publication
@@ -108,3 +112,92 @@ async def test_with_all_of_them_it_works_and_one_that_is_taken_away_is_named(
         assert topics.group in queue.trouble()
         await to_thread.run_sync(allow, strict_kafka, [right])
         await until(lambda: not queue.trouble(), seconds=30)
+
+
+# Open Kafka transactions
+
+ALTER_CLUSTER: Right = (ACLOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+
+
+@contextlib.contextmanager
+def left_open(broker: KafkaBroker, topics: Topics) -> Iterator[KafkaProducer]:
+    """A healthy transaction that has written one record."""
+    producer = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=f"{topics.staged}.writer", max_block_ms=30_000
+    )
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topics.staged, value=b"first", partition=0).get(30)
+        yield producer
+    finally:
+        producer.close()
+
+
+def named(right: ACLOperation, topics: Topics, name: str = "") -> Right:
+    return right, ResourceType.TRANSACTIONAL_ID, name or f"{topics.staged}.writer"
+
+
+async def test_a_transaction_that_may_not_be_described_is_never_ended(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str
+) -> None:
+    """With the right to end a hanging one, a healthy one would lose its first record."""
+    topics = topics_of(settings, dataset)
+    await make(strict_kafka, dataset, [*needed(topics), ALTER_CLUSTER])
+    with left_open(strict_kafka, topics) as producer:
+        async with open_operator(settings, dataset) as operator:
+            (hidden,) = await operator.open_transactions()
+            assert (hidden.transactional_id, hidden.is_hanging) == (None, False)
+            assert "no ACL Describe on TransactionalId *" in hidden.unknown
+            with pytest.raises(SettingsError, match="is not ended: it may be healthy"):
+                await operator.end_transaction(hidden)
+            # The right to describe this one alone does not show the others.
+            await to_thread.run_sync(allow, strict_kafka, [named(ACLOperation.DESCRIBE, topics)])
+            (seen,) = await operator.open_transactions()
+            assert (seen.transactional_id, seen.unknown) == (f"{topics.staged}.writer", "")
+            with pytest.raises(QueueUnavailable) as raised:
+                await operator.end_transaction(seen)
+            assert f"no ACL Write on TransactionalId {topics.staged}.writer" in str(raised.value)
+            producer.send(topics.staged, value=b"second", partition=0).get(30)
+            producer.commit_transaction()
+            assert [record.value for record in await operator.read(0, 3)] == [b"first", b"second"]
+            assert await operator.open_transactions() == []
+    await to_thread.run_sync(forbid, strict_kafka, ALTER_CLUSTER)
+
+
+async def test_one_that_no_coordinator_names_is_hanging_only_when_it_is_old(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = topics_of(settings, dataset)
+    await make(strict_kafka, dataset, [*needed(topics), named(ACLOperation.DESCRIBE, topics, "*")])
+    # As if its coordinator had forgotten it.
+    monkeypatch.setattr(KafkaAdminClient, "list_transactions", lambda self, **given: {1: []})
+    with left_open(strict_kafka, topics):
+        async with open_operator(settings, dataset) as operator:
+            (young,) = await operator.open_transactions()
+            assert (young.transactional_id, young.is_hanging) == (None, False)
+            assert "wrote less than 20 minutes ago" in young.unknown
+            monkeypatch.setattr(transactions, "TIMEOUT_MS_MAX", 0)
+            monkeypatch.setattr(transactions, "_SLACK_MS", -3_600_000)
+            (old,) = await operator.open_transactions()
+            assert (old.is_hanging, old.unknown) == (True, "")
+            with pytest.raises(QueueUnavailable) as raised:
+                await operator.end_transaction(old)
+            assert "no ACL Alter on Cluster" in str(raised.value)
+            assert "Error" not in str(raised.value)
+            await to_thread.run_sync(allow, strict_kafka, [ALTER_CLUSTER])
+            await operator.end_transaction(old)
+            assert await operator.open_transactions() == []
+    await to_thread.run_sync(forbid, strict_kafka, ALTER_CLUSTER)
+
+
+async def test_without_read_on_the_topic_the_right_is_named(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str
+) -> None:
+    topic = topics_of(settings, dataset).staged
+    for rights in ([], [(ACLOperation.DESCRIBE, ResourceType.TOPIC, topic)]):
+        await make(strict_kafka, dataset, rights)
+        async with open_operator(settings, dataset) as operator:
+            with pytest.raises(QueueUnavailable) as raised:
+                await operator.open_transactions()
+        assert f"no ACL Read on Topic {topic}" in str(raised.value)

@@ -286,11 +286,12 @@ def _held_back(found: _Status, queue: QueueState) -> str:
     if not queue.transactions:
         return text
     first = queue.transactions[0]
-    named = f"of {first.transactional_id!r}" if first.transactional_id is not None else "that no coordinator knows"
+    named = f"of {first.transactional_id!r}" if first.transactional_id is not None else "that no coordinator names"
     since = first.last_timestamp_ms if first.started_ms is None else first.started_ms
+    abort = f" --abort {first.producer_id}` ends it" if not first.unknown else "` says why it can't be ended yet"
     return (
         f"{text} {named} (producer {first.producer_id}), open for {duration(max(found.now_ms - since, 0))}: "
-        f"`committerd topics transactions --abort {first.producer_id}` ends it"
+        f"`committerd topics transactions{abort}"
     )
 
 
