@@ -1,7 +1,8 @@
 """Casts the columns that are written to the schema of the table, without loss.
 
 There are two steps. `check` compares types, on the driver, before any row is read. `conform` casts one batch, in a
-task, and finds the values that don't fit. Columns and struct fields match by name; their order does not matter.
+task, and finds the values that don't fit (`committerd_client.casting`). Columns and struct fields match by name; their
+order does not matter.
 
 A type must fit without loss for all values: an int fits a long or a double, but a long does not fit a double. If Spark
 has no type for a column of the table (unsigned, other time units, fixed sizes such as vectors), the values decide.
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from itertools import chain
 
 import pyarrow as pa
 from pyarrow import types
 
 from committerd_batch.errors import SchemaMismatch
+from committerd_client.casting import cast
+from committerd_client.errors import StagingError
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """Number of decimal digits that a signed integer may have, by its bit width."""
@@ -56,34 +58,15 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     place = batch.schema.get_field_index(field.name)
+    column = pa.nulls(batch.num_rows) if place < 0 else batch.column(place)
     try:
-        if place < 0:
-            column = pa.nulls(batch.num_rows, field.type)
-        else:
-            column = batch.column(place)
-            if isinstance(column, pa.ExtensionArray) and column.type != field.type:
-                column = column.storage
-            if column.type != field.type:
-                column = column.cast(field.type, safe=True)
-    except pa.ArrowException as error:
-        raise SchemaMismatch(f"column {field.name!r} ({field.type}) of the table: {error}") from error
-    null = next(_nulls(column, field, field.name), None) if _requires(field) else None
-    if null is not None:
-        raise SchemaMismatch(f"column {null!r} of the table allows no null, and the DataFrame has one there")
-    return column
+        return cast(column, field)
+    except StagingError as error:
+        raise SchemaMismatch(str(error)) from error
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _requires(field: pa.Field) -> bool:
-    """Whether the field, or one inside it, allows no null."""
-    kind = field.type
-    if not field.nullable:
-        return True
-    inner = [kind.item_field] if types.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
-    return any(_requires(one) for one in inner)
 
 
 def _fields(source: pa.Schema | pa.StructType, target: pa.Schema | pa.StructType, above: str) -> Iterator[str]:
@@ -156,19 +139,3 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or str(kind) == "binary_view")
-
-
-def _nulls(array: pa.Array, field: pa.Field, name: str) -> Iterator[str]:
-    """Paths of the non-nullable fields that hold a null. A cast of pyarrow checks only those inside structs."""
-    kind = field.type
-    if array.null_count and not field.nullable:
-        yield name
-    if types.is_struct(kind):
-        children = array.filter(array.is_valid()).flatten()
-        inner = ((child, kind.field(i), f"{name}.{kind.field(i).name}") for i, child in enumerate(children))
-        yield from chain.from_iterable(_nulls(*each) for each in inner)
-    elif types.is_map(kind):
-        valid = array.filter(array.is_valid())
-        yield from _nulls(valid.items, kind.item_field, f"{name}.value")
-    elif _is_list(kind) or types.is_fixed_size_list(kind):
-        yield from _nulls(array.flatten(), kind.value_field, f"{name}[]")

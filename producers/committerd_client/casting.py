@@ -106,9 +106,9 @@ def require_known(names: Iterable[str], known: Sequence[str], above: str = "") -
 
 
 def misfit(path: str, kind: pa.DataType, given: object, why: object) -> StagingError:
-    """The error for values that don't fit. `kind`: the type in the table. `given`: what the rows have."""
+    """The error for values that don't fit. `kind`: the type in the table. `given`: the type or class of the values."""
     return StagingError(
-        f"column {path!r} is {kind} in the table, and the rows have {given}: {why}", code="schema_differs"
+        f"column {path!r} is {kind} in the table, and the values are {given}: {why}", code="schema_differs"
     )
 
 

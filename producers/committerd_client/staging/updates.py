@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from committerd_client import arguments
+from committerd_client.casting import cast, family, misfit, require_not_null
 from committerd_client.headers import StagedChange
 from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.equalities import asked_values
@@ -38,7 +39,7 @@ def update(
     """Set columns to SQL expressions, as `dataset.update(updates, where)` does.
 
     `updates`: SQL expressions by top-level column, or Arrow scalars, which are the values themselves. An expression may
-    use all columns of the old row. Values are cast to the column's type. `where`: None = all rows. In a table with
+    use all columns of the old row. Values are cast to the column's type without loss, in the ways of SQL. `where`: None = all rows. In a table with
     stable row ids the rows keep their ids. `cache`: as in `delete`.
 
     Raises `StagingError` for unknown columns, blob columns, legacy files and values that can't be cast. With a pylance
@@ -120,20 +121,41 @@ def _write(rows: Iterator[pa.RecordBatch], dataset: lance.LanceDataset) -> list[
         return [fragment(one) for one in write_fragments(reader, dataset, mode="append")]
 
 
-def _cast(column: pa.Array, field: pa.Field) -> Any:
-    import pyarrow as pa
+_AS_TEXT = ("boolean", "integer", "decimal", "date")
+"""What pyarrow writes as SQL does."""
+_ASSIGNED = {
+    *(("text", one) for one in ("boolean", "integer", "float", "decimal", "date", "time", "timestamp")),
+    *((one, "text") for one in _AS_TEXT),
+    *(("boolean", one) for one in ("integer", "float")),
+    *((one, "boolean") for one in ("integer", "float")),
+    *(("integer", one) for one in ("timestamp", "duration")),
+    ("date", "integer"),
+    ("date", "timestamp"),
+    ("timestamp", "timestamp"),
+}
+"""What SQL assigns to columns of other types, besides what `casting` knows."""
 
-    if column.type == field.type:
-        return column
+
+def _cast(column: pa.Array, field: pa.Field) -> Any:
+    """The column with the field's type, as SQL assigns it: '7' is a number too. No value is cut off or rounded."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    way = (family(column.type), family(field.type))
+    if column.type == field.type or way not in _ASSIGNED:
+        return cast(column, field)
     try:
-        if isinstance(field.type, pa.BaseExtensionType):
-            return pa.ExtensionArray.from_storage(field.type, column.cast(field.type.storage_type))
-        return column.cast(field.type)
+        if way == ("text", "float"):
+            return cast(column.cast(pa.float64()), field)
+        made = column.cast(field.type)
+        back = column if way[0] == "text" else made.cast(column.type, safe=False)
     except pa.ArrowException as error:
-        raise StagingError(
-            f"column {field.name!r} is {field.type}, and the expression for it yields {column.type}: {error}",
-            code="column",
-        ) from error
+        raise misfit(field.name, field.type, column.type, error) from error
+    row = pc.index(pc.not_equal(back, column), True).as_py()
+    if row >= 0:
+        raise misfit(field.name, field.type, column.type, f"{column[row]} would be changed")
+    require_not_null(made, field)
+    return made
 
 
 def _delete_rows(
