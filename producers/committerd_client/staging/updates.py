@@ -39,8 +39,8 @@ def update(
     """Set columns to SQL expressions, as `dataset.update(updates, where)` does.
 
     `updates`: SQL expressions by top-level column, or Arrow scalars, which are the values themselves. An expression may
-    use all columns of the old row. Values are cast to the column's type without loss, in the ways of SQL. `where`: None = all rows. In a table with
-    stable row ids the rows keep their ids. `cache`: as in `delete`.
+    use all columns of the old row. Values are cast to the column's type without loss, in the ways of SQL. `where`: None
+    = all rows. In a table with stable row ids the rows keep their ids. `cache`: as in `delete`.
 
     Raises `StagingError` for unknown columns, blob columns, legacy files and values that can't be cast. With a pylance
     that can delete only by predicate (4.0.0), also for a `where` that is not deterministic.
