@@ -32,6 +32,8 @@ from committerd_common.messages import (
     Transaction,
 )
 from scripts.generated import ROOT, check_wanted, keep
+from scripts.key_vectors import ABOUT as KEYS_ABOUT
+from scripts.key_vectors import key_vectors
 
 FILE = ROOT / "docs" / "wire-vectors.json"
 TABLE = "s3://example/lake/events.lance"
@@ -370,6 +372,7 @@ def main() -> int:
         "table": TABLE,
         "files": files(all_of_them),
         "records": [shown(one, offset) for offset, one in enumerate(all_of_them)],
+        "key_hash": {"about": KEYS_ABOUT, "keys": key_vectors()},
     }
     text = json.dumps(content, indent=1) + "\n"
     return keep(FILE, text, check=check, source="scripts/generate_wire_vectors.py writes")

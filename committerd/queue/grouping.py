@@ -17,7 +17,7 @@ from committerd.queue.position import AppMark, Position, encode_metadata
 from committerd.queue.rounds import Coalesce, Part, changed_keys, part_of
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
-from committerd_common.own_properties import KEYS
+from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import Envelope, Request
 
 
@@ -137,7 +137,8 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run
     if shared:
         member.properties.update(request.transaction.transaction_properties)
-        member.properties.pop(KEYS, None)  # large, and part of the version's own
+        for one in (KEYS, KEY_HASH):  # large, and part of the version's own
+            member.properties.pop(one, None)
         member.operation = request.operation
     return member
 
@@ -217,7 +218,7 @@ def appends_together(transactions: Sequence[Transaction]) -> Transaction:
     """The Append of several: all fragments in order, and the lowest read version.
 
     pylance 4.0.0 merges in the same way (`execute_batch`), but drops uuids and properties; committerd keeps both in
-    `members`. Its `committerd.keys` are those of all.
+    `members`. Its `committerd.keys` are those of all, with the name of their hash.
     """
     one = Transaction(read_version=min(t.read_version for t in transactions))
     one.append.SetInParent()
@@ -225,7 +226,7 @@ def appends_together(transactions: Sequence[Transaction]) -> Transaction:
         one.append.fragments.extend(transaction.append.fragments)
     keys = _keys_together(transactions)
     if keys is not None:
-        one.transaction_properties[KEYS] = encoded_keys(keys.message())
+        one.transaction_properties.update({KEYS: encoded_keys(keys.message()), KEY_HASH: BLAKE2B_8})
     return one
 
 

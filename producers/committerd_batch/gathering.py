@@ -16,7 +16,7 @@ from committerd_batch.tasks import TaskResult
 from committerd_client import staging
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
-from committerd_client.staging.keys import KeyHashes, key_columns
+from committerd_client.staging.keys import KeyHashes, key_columns, name_inserted
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import CHANGES
@@ -175,7 +175,7 @@ def _merged(gathered: Gathered, dataset: Any, again: Reexecution | None) -> Stag
         # The deleted keys too: the batch may not pass an Append of one, or its row would stay.
         hashes = KeyHashes(key_columns(dataset, names), most=staging.KEYS_MAX)
         hashes.add_all(keys)
-        update.inserted_rows.CopyFrom(hashes.filter())
+        name_inserted(merged.transaction, hashes.filter())
     return merged if merged.changes or gathered.fragments else None
 
 

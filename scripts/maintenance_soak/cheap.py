@@ -23,7 +23,7 @@ from committerd_client.staging.fragments import fragment
 from committerd_client.staging.keys import key_columns, name_keys
 from committerd_client.staging.transactions import new_transaction, read_table
 from committerd_common.messages import DataFragment, Transaction
-from committerd_common.own_properties import BY_KEY, MERGE
+from committerd_common.own_properties import BLAKE2B_8, BY_KEY, KEY_HASH, MERGE
 from scripts.maintenance_soak.table import STORAGE, Numbers, columns_of, keys_named, rows
 
 _ODD_ID, _ODD_VALUE = 0x1122334455667788, 0x0102030405060708
@@ -126,6 +126,7 @@ class Cheaply:
                 transaction.update.new_fragments.append(self._twos.write(both))
                 transaction.update.fields_for_preserving_frag_bitmap.extend(_FIELDS)
                 transaction.update.inserted_rows.CopyFrom(keys_named(both, self._keyed))
+                transaction.transaction_properties[KEY_HASH] = BLAKE2B_8
             made.append(transaction)
         return made
 

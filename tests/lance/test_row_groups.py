@@ -20,11 +20,11 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.rows import group as groups
 from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted, without_rows
-from committerd.lance.rows.group import RowGroup, either, rebased
+from committerd.lance.rows.group import Recorded, RowGroup, either, rebased
 from committerd.lance.transactions.transaction import named_fragments
 from committerd.lance.versions.fragments import file_identity
 from committerd_common.messages import DataFragment, Transaction
-from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
+from committerd_common.own_properties import BLAKE2B_8, BY_KEY, CHANGES, KEY_HASH, MERGE
 from tests.lance.operations import append, delete, update
 from tests.lance.samples import fragment, generation, manifest, transaction, with_row_ids
 
@@ -128,6 +128,7 @@ class TestChange:
             inserted_rows=exact(7),
             fields_for_preserving_frag_bitmap=[2, 1],
         )
+        staged.transaction_properties[KEY_HASH] = BLAKE2B_8
         change = change_of(staged)
         assert (change.kind, change.keeps_coverage, change.moved) == (Kind.UPDATE, frozenset({1, 2}), 1)
         assert change.keys == key_filter(exact(7))
@@ -425,15 +426,30 @@ class TestTransaction:
             )
             for at in (0, 2)
         ]
+        for one in merges:
+            one.transaction_properties[KEY_HASH] = BLAKE2B_8
         staged = [merges[0], removing, merges[1]]
         group = group_of(*map(change_of, staged))
-        made = group.transaction(staged, group.recorded(READ, {}, latest_version=5, file_ids=count())).update
+        whole = group.transaction(staged, group.recorded(READ, {}, latest_version=5, file_ids=count()))
+        assert dict(whole.transaction_properties) == {KEY_HASH: BLAKE2B_8}
+        made = whole.update
         assert [one.id for one in made.updated_fragments] == [0, 2]
         assert list(made.removed_fragment_ids) == [1]
         assert [one.files[0].path for one in made.new_fragments] == ["n0.lance", "n2.lance"]
         assert list(made.fields_for_preserving_frag_bitmap) == [1, 2]
         assert made.inserted_rows == exact(0, 2)
         assert group.moves == [(1, frozenset({0})), (1, frozenset({2}))]
+
+    def test_members_whose_keys_are_hashed_in_another_way_go_with_nobody(self) -> None:
+        strange, known = (
+            update(fragment(at, deleted=1), new_fragments=[fragment(0, name="new")], inserted_rows=exact(at))
+            for at in (0, 2)
+        )
+        known.transaction_properties[KEY_HASH] = BLAKE2B_8
+        assert not group_of(change_of(strange)).takes(change_of(known))
+        assert group_of(change_of(strange)).conflict(change_of(strange)) is not None
+        made = group_of(change_of(strange)).transaction([strange], Recorded(updated=[], removed=[], files={}, rows={}))
+        assert not made.transaction_properties
 
     def test_of_100_000_members_has_one_file_for_each_fragment(self) -> None:
         """And the keys of all. Some of them empty the last fragment together."""

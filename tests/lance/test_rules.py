@@ -11,7 +11,7 @@ from committerd.lance.conflicts.key_filter import encoded_keys
 from committerd.lance.format.kind import Kind
 from committerd.lance.transactions.transaction import footprint_of_ours, footprint_of_theirs
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import BY_KEY, CHANGES, KEYS, MERGE
+from committerd_common.own_properties import BLAKE2B_8, BY_KEY, CHANGES, KEY_HASH, KEYS, MERGE
 from tests.lance import samples
 from tests.lance.operations import (
     DELETES_OF_0,
@@ -69,7 +69,9 @@ class TestInsertedKeys:
     @staticmethod
     def inserting(*hashes: int, fields: tuple[int, ...] = (0,)) -> Transaction:
         keys = Transaction.KeyExistenceFilter(field_ids=fields, exact=Transaction.ExactKeySetFilter(key_hashes=hashes))
-        return update(new_fragments=[fragment(0, name="new")], inserted_rows=keys)
+        made = update(new_fragments=[fragment(0, name="new")], inserted_rows=keys)
+        made.transaction_properties[KEY_HASH] = BLAKE2B_8
+        return made
 
     def test_over_an_append(self) -> None:
         assert verdict(self.inserting(1), append()) is R
@@ -79,6 +81,7 @@ class TestInsertedKeys:
         def appending(*hashes: int) -> Transaction:
             made = append()
             made.transaction_properties[KEYS] = encoded_keys(self.inserting(*hashes).update.inserted_rows)
+            made.transaction_properties[KEY_HASH] = BLAKE2B_8
             return made
 
         by_key = self.inserting(1, 2)
@@ -90,6 +93,44 @@ class TestInsertedKeys:
         strange = append()
         strange.transaction_properties[KEYS] = "of another writer"
         assert verdict(by_key, strange) is R
+
+    @pytest.mark.parametrize("ours", [BLAKE2B_8, "sha256-8", "", None])
+    @pytest.mark.parametrize("theirs", [BLAKE2B_8, "sha256-8", "", None])
+    def test_exact_filters_of_another_hash_or_none_conflict_with_everything(
+        self, ours: str | None, theirs: str | None
+    ) -> None:
+        """The same key may have any two hashes then, so filters that share no hash prove nothing."""
+
+        def hashed(made: Transaction, key_hash: str | None) -> Transaction:
+            made.transaction_properties.pop(KEY_HASH)
+            if key_hash is not None:
+                made.transaction_properties[KEY_HASH] = key_hash
+            return made
+
+        by_key, other, changing = self.inserting(1), self.inserting(2), update(fragment(1, deleted=1))
+        changing.transaction_properties[CHANGES] = ""
+        by_key.transaction_properties[MERGE] = BY_KEY
+        appending = append()
+        appending.transaction_properties.update({KEYS: encoded_keys(other.update.inserted_rows), KEY_HASH: BLAKE2B_8})
+        by_key, other, appending = hashed(by_key, ours), hashed(other, theirs), hashed(appending, theirs)
+        comparable = ours == theirs == BLAKE2B_8
+        assert verdict(by_key, other) is (C if comparable else R)
+        assert verdict(by_key, appending) is (C if comparable else R)
+        assert verdict(by_key, changing) is (C if ours == BLAKE2B_8 else R)
+        nothing = self.inserting()
+        nothing.update.inserted_rows.ClearField("exact")
+        assert verdict(hashed(nothing, ours), other) is (C if comparable else R)
+
+    def test_bloom_filters_are_lances_own_and_need_no_name(self) -> None:
+        def inserting(bits: bytes) -> Transaction:
+            made = self.inserting()
+            made.transaction_properties.pop(KEY_HASH)
+            made.update.inserted_rows.bloom.bitmap = bits * 32768
+            return made
+
+        assert verdict(inserting(b"\1"), inserting(b"\2")) is C
+        assert verdict(inserting(b"\3"), inserting(b"\2")) is R
+        assert verdict(inserting(b"\1"), self.inserting(2)) is R
 
     def test_over_an_update_without_filter(self) -> None:
         assert verdict(self.inserting(1), update(fragment(1, deleted=1))) is R

@@ -20,7 +20,7 @@ from committerd_client import Staged, staging
 from committerd_client.headers import StagedChange
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.keys import KeyHashes
-from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
+from committerd_common.own_properties import BLAKE2B_8, BY_KEY, CHANGES, KEY_HASH, MERGE
 from tests.producers import staging_oracle
 from tests.producers.direct_commit import commit
 
@@ -297,6 +297,8 @@ def test_keys_of_parts_are_joined(uri: str) -> None:
     assert staging.joined_keys([one, many]) is None
     assert staging.joined_keys([]) is None
     fragments = write_fragments(rows(1, 2), base)
+    named = staging.append(fragments, keys=one).transaction_properties
+    assert named[KEY_HASH] == BLAKE2B_8
     assert not staging.append(fragments, keys=many).transaction_properties
     assert not staging.append(fragments).transaction_properties
 
@@ -325,6 +327,7 @@ def test_the_keys_of_many_rows_are_those_of_few(uri: str) -> None:
     merged = staging.merge_insert(base, many, on="id")
     assert (merged.inserted, merged.updated) == (19_996, 2)
     assert merged.transaction.update.inserted_rows == staging.keys_of(base, "id", many)
+    assert merged.transaction.transaction_properties[KEY_HASH] == BLAKE2B_8
     wrong = pa.table({"id": [[one] for one in range(20_000)], "text": ["x"] * 20_000})
     with pytest.raises(staging.StagingError) as caught:
         staging.merge_insert(base, wrong, on="id")

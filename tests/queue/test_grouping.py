@@ -27,7 +27,7 @@ from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, decode_marks, decode_position, start_of
 from committerd.queue.rounds import Coalesce
 from committerd_common.messages import INVALID, DataFragment, Manifest, Refusal, Transaction
-from committerd_common.own_properties import KEYS
+from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import AppUnit, Envelope, Request
 from tests.lance.samples import updates
 
@@ -123,7 +123,7 @@ def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:
 def naming_keys(*hashes: int, uuid: str = "a", field: int = 0) -> Transaction:
     made = append(uuid)
     keys = Transaction.KeyExistenceFilter(field_ids=[field], exact=Transaction.ExactKeySetFilter(key_hashes=hashes))
-    made.transaction_properties[KEYS] = encoded_keys(keys)
+    made.transaction_properties.update({KEYS: encoded_keys(keys), KEY_HASH: BLAKE2B_8})
     return made
 
 
@@ -132,11 +132,18 @@ def test_appends_together_name_the_keys_of_all() -> None:
     keys = appended_keys(together)
     assert keys is not None
     assert keys.exact == frozenset({1, 5, 9})
+    assert together.transaction_properties[KEY_HASH] == BLAKE2B_8
     member = member_of(request(naming_keys(5)), shared=True)
     assert not member.properties
 
 
-@pytest.mark.parametrize("other", [append("b"), naming_keys(1, field=2)])
+def of_another_hash() -> Transaction:
+    made = naming_keys(2)
+    made.transaction_properties[KEY_HASH] = "sha256-8"
+    return made
+
+
+@pytest.mark.parametrize("other", [append("b"), naming_keys(1, field=2), of_another_hash()])
 def test_appends_together_name_no_keys_if_one_names_none_or_those_of_other_columns(other: Transaction) -> None:
     assert not appends_together([naming_keys(1), other]).transaction_properties
     assert not appends_together([other, naming_keys(1)]).transaction_properties

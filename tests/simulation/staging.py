@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from committerd_common.messages import DataFragment, Field, Transaction
-from committerd_common.own_properties import IN_ORDER, KEYS, ROWS
+from committerd_common.own_properties import BLAKE2B_8, IN_ORDER, KEY_HASH, KEYS, ROWS
 
 Header = tuple[str, bytes]
 
@@ -61,6 +61,7 @@ def name_keys(transaction: Transaction, hashes: Sequence[int]) -> None:
     keys.exact.SetInParent()
     keys.exact.key_hashes.extend(hashes)
     transaction.transaction_properties[KEYS] = b64encode(keys.SerializeToString()).decode()
+    transaction.transaction_properties[KEY_HASH] = BLAKE2B_8
 
 
 def overwrite(uuid: UUID, paths: Sequence[str], *, read_version: int = 0) -> Transaction:
@@ -106,6 +107,7 @@ def upsert(
     transaction.update.new_fragments.extend(fragments(paths))
     transaction.update.inserted_rows.field_ids.append(0)
     transaction.update.inserted_rows.exact.key_hashes.extend(keys)
+    transaction.transaction_properties[KEY_HASH] = BLAKE2B_8
     return transaction
 
 

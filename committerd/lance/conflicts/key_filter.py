@@ -2,6 +2,10 @@
 
 A filter is exact (hashes of the keys), or a split block Bloom filter. It may have false positives, but never false
 negatives.
+
+The message does not say how keys are hashed. pylance makes Bloom filters only, and hashes keys in one way. Exact
+filters are of other writers, who name the hash in the property `committerd.key-hash`. Of exact filters only those of
+the hash that the wire contract defines are compared; any other one may have any key.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import DecodeError, Transaction
-from committerd_common.own_properties import CHANGES, CHANGES_MAX, KEYS
+from committerd_common.own_properties import BLAKE2B_8, BY_KEY, CHANGES, CHANGES_MAX, KEY_HASH, KEYS, MERGE
 
 # Lance: transaction.proto, BloomFilter: the defaults of unset numbers.
 NUMBER_OF_ITEMS_DEFAULT = 8192
@@ -82,6 +86,11 @@ class KeyUnion:
     _exact: set[int] = field(default_factory=set)
     _bloom: int = 0
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether `message` is an exact filter. Then it is of the hash that is compared (`BLAKE2B_8`)."""
+        return self.like.exact is not None
+
     def takes(self, keys: KeyFilter) -> bool:
         """Whether these keys can be added: the filter is alike, and there is room for its hashes."""
         return self.like.is_like(keys) and (not self._exact or len(self._exact) + len(keys.exact or ()) <= KEYS_MAX)
@@ -100,7 +109,7 @@ class KeyUnion:
     def message(self) -> Transaction.KeyExistenceFilter:
         """The filter of all added transactions."""
         made = Transaction.KeyExistenceFilter(field_ids=self.like.field_ids)
-        if self.like.exact is not None:
+        if self.is_exact:
             made.exact.SetInParent()
             made.exact.key_hashes.extend(sorted(self._exact))
         else:
@@ -112,7 +121,8 @@ class KeyUnion:
 
 
 def appended_keys(transaction: Transaction) -> KeyFilter | None:
-    """The keys of the rows that an Append brings (property `committerd.keys`); None if it does not say.
+    """The keys of the rows that an Append brings (property `committerd.keys`); None if it does not say, or by another
+    hash than the one that is compared.
 
     Raises `MalformedError` if the property holds anything but an exact filter of at most `KEYS_MAX` keys.
     """
@@ -125,7 +135,40 @@ def appended_keys(transaction: Transaction) -> KeyFilter | None:
         raise MalformedError(f"it is not a KeyExistenceFilter in base64: {error}") from error
     if not message.field_ids or message.WhichOneof("data") != "exact" or len(message.exact.key_hashes) > KEYS_MAX:
         raise MalformedError(f"it must name key columns, and be an exact filter of at most {KEYS_MAX} keys")
-    return key_filter(message)
+    return key_filter(message) if _names_hash(transaction) else None
+
+
+def inserted_keys(transaction: Transaction) -> KeyFilter | None:
+    """The keys that an Update may have inserted (`inserted_rows`); None if it does not say."""
+    update = transaction.update
+    if not update.HasField("inserted_rows"):
+        return None
+    if _is_exact(update.inserted_rows) and not _names_hash(transaction):
+        return _any_key(update.inserted_rows)
+    return key_filter(update.inserted_rows)
+
+
+def is_by_key(transaction: Transaction) -> bool:
+    """Whether an Update depends on no other rows than those with the keys of its filter (`committerd.merge`), and its
+    filter can be compared.
+    """
+    is_said = transaction.transaction_properties.get(MERGE) == BY_KEY
+    return is_said and (_names_hash(transaction) or not _is_exact(transaction.update.inserted_rows))
+
+
+def _is_exact(message: Transaction.KeyExistenceFilter) -> bool:
+    """Whether it is an exact filter; one without data is an empty one."""
+    return message.WhichOneof("data") != "bloom"
+
+
+def _names_hash(transaction: Transaction) -> bool:
+    """Whether the transaction names the hash that is compared."""
+    return transaction.transaction_properties.get(KEY_HASH) == BLAKE2B_8
+
+
+def _any_key(message: Transaction.KeyExistenceFilter) -> KeyFilter:
+    """A filter of the same columns that may have any key."""
+    return KeyFilter(field_ids=tuple(message.field_ids), bloom=_ANY_KEY)
 
 
 def encoded_keys(message: Transaction.KeyExistenceFilter) -> str:
@@ -182,12 +225,13 @@ def may_bring_a_key(
 def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:
     """Decode a filter, with Lance's defaults for unset numbers. A message without data is an empty exact set.
 
-    pylance makes no exact filters. One of more than `KEYS_MAX` keys is rare, and must not take the memory of its keys.
+    An exact filter must be of the hash that is compared.
+    An exact filter of more than `KEYS_MAX` keys is rare, and must not take the memory of its keys.
     """
     field_ids = tuple(message.field_ids)
     if len(message.exact.key_hashes) > KEYS_MAX:
-        return KeyFilter(field_ids=field_ids, bloom=_ANY_KEY)
-    if message.WhichOneof("data") != "bloom":
+        return _any_key(message)
+    if _is_exact(message):
         return KeyFilter(field_ids=field_ids, exact=frozenset(message.exact.key_hashes))
     bloom = message.bloom
     return KeyFilter(

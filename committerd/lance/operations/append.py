@@ -14,7 +14,7 @@ from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import Manifest, Transaction
-from committerd_common.own_properties import KEYS
+from committerd_common.own_properties import KEY_HASH, KEYS
 
 _NAMED_MAX = 10
 
@@ -81,7 +81,7 @@ APPEND = Operation(
     read_version=ReadVersion.OPTIONAL,
     cost=Cost.FRAGMENTS,
     staged_files=_staged_files,
-    own_properties=frozenset({KEYS}),
+    own_properties=frozenset({KEYS, KEY_HASH}),
     validate=_validate,
     differing_schema=_differing_schema,
     footprint=_footprint,

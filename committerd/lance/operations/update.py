@@ -11,7 +11,7 @@ from itertools import islice
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import require_property
 from committerd.lance.conflicts.footprint import Footprint
-from committerd.lance.conflicts.key_filter import changed_fields, key_filter
+from committerd.lance.conflicts.key_filter import changed_fields, inserted_keys, is_by_key
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -49,7 +49,7 @@ from committerd.lance.versions.lineage import (
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
-from committerd_common.own_properties import BY_KEY, CHANGES, MERGE
+from committerd_common.own_properties import BY_KEY, CHANGES, KEY_HASH, MERGE
 
 _FIELDS_MAX = 100_000
 """Maximum length of a list of fields. In memory, a list of the largest record would take hundreds of megabytes."""
@@ -111,8 +111,8 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
         moves_rows=bool(update.new_fragments) and not in_place,
         fields_modified=frozenset(update.fields_modified),
         generations=touched_generations(update.merged_generations),
-        key_filter=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
-        is_by_key=transaction.transaction_properties.get(MERGE) == BY_KEY,
+        key_filter=inserted_keys(transaction),
+        is_by_key=is_by_key(transaction),
         changed_fields=_changed_fields(transaction),
     )
 
@@ -209,7 +209,7 @@ UPDATE = Operation(
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
-    own_properties=frozenset({CHANGES, MERGE}),
+    own_properties=frozenset({CHANGES, KEY_HASH, MERGE}),
     validate=_validate,
     validate_on=_validate_on,
     excerpt=_excerpt,

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
-from committerd.lance.conflicts.key_filter import KeyFilter, changed_fields, key_filter, may_bring_a_key
+from committerd.lance.conflicts.key_filter import (
+    KeyFilter,
+    changed_fields,
+    inserted_keys,
+    is_by_key,
+    may_bring_a_key,
+)
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import file_identity
 from committerd.lance.versions.lineage import require_moved_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
-from committerd_common.own_properties import BY_KEY, MERGE
 
 _ROW_BYTES = 2
 """Memory of a row in a bitmap, at most on average: in a run, or in a dense bitmap, it takes less."""
@@ -144,8 +149,8 @@ def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | N
         change = RowChange(
             kind=Kind.UPDATE,
             removed=tuple(update.removed_fragment_ids),
-            keys=key_filter(update.inserted_rows) if update.HasField("inserted_rows") else None,
-            is_by_key=transaction.transaction_properties.get(MERGE) == BY_KEY,
+            keys=inserted_keys(transaction),
+            is_by_key=is_by_key(transaction),
             changes=changed_fields(transaction),
             keeps_coverage=frozenset(update.fields_for_preserving_frag_bitmap),
             moved=len(update.new_fragments),

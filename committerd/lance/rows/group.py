@@ -16,7 +16,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, Touched
 from committerd.lance.rows.deletions import clash, without_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
-from committerd_common.own_properties import CHANGES
+from committerd_common.own_properties import BLAKE2B_8, CHANGES, KEY_HASH
 
 PREDICATE_CHARS_MAX = 10_000
 """Maximum number of characters of the predicates that a Delete of several members records."""
@@ -194,6 +194,8 @@ class RowGroup:
         update.fields_for_preserving_frag_bitmap.extend(sorted(self._update.keeps_coverage or ()))
         if self._keys is not None:
             update.inserted_rows.CopyFrom(self._keys.message())
+            if self._keys.is_exact:
+                made.transaction_properties[KEY_HASH] = BLAKE2B_8
         changes = changes_together([one for one in members if one.HasField("update")])
         if changes is not None:
             made.transaction_properties[CHANGES] = changes

@@ -4,8 +4,10 @@ If pylance commits, it tracks the keys itself (a Bloom filter over the table's u
 `execute_uncommitted` loses them. Our filter is exact: a 64-bit hash for each key of the source, whatever columns the
 merge is on. Lance treats an exact set and a Bloom filter as a conflict, so it is safe to mix the two.
 
-**The hash of a key** is a BLAKE2b digest of 8 bytes, read as a little-endian integer, over the key's columns one after
-the other in the order of their field ids. Each value is cast to the column's type in the table, and is encoded as
+**The hash of a key** is part of the wire contract, which has test vectors for each type, and each transaction names it
+(`committerd.key-hash` = `blake2b-8`). It is a BLAKE2b digest of 8 bytes, read as a little-endian integer, over the
+key's columns one after the other in the order of their field ids. Each value is cast to the column's type in the table,
+and is encoded as
 
 * null: the byte 0;
 * any other value: the byte 1, the length of the value in bytes (32 bits, little-endian), and the value: strings as
@@ -27,7 +29,7 @@ from committerd_client import arguments
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import Transaction
-from committerd_common.own_properties import KEYS
+from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 
 if TYPE_CHECKING:
     import lance
@@ -201,6 +203,14 @@ def name_keys(transaction: Transaction, keys: Transaction.KeyExistenceFilter | N
     """Let an Append say which keys it brings, if they are known exactly and are not too many."""
     if keys is not None and keys.WhichOneof("data") == "exact" and len(keys.exact.key_hashes) <= KEYS_MAX:
         transaction.transaction_properties[KEYS] = b64encode(keys.SerializeToString(deterministic=True)).decode()
+        transaction.transaction_properties[KEY_HASH] = BLAKE2B_8
+
+
+def name_inserted(transaction: Transaction, keys: Transaction.KeyExistenceFilter) -> None:
+    """Let an Update say which keys its merge may have inserted, and how these are hashed."""
+    transaction.update.inserted_rows.CopyFrom(keys)
+    if keys.WhichOneof("data") == "exact":
+        transaction.transaction_properties[KEY_HASH] = BLAKE2B_8
 
 
 def _no_hashes() -> np.ndarray:

@@ -14,7 +14,7 @@ from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.key_cache import KEYS_IN_CALL_MAX, KeyCache
-from committerd_client.staging.keys import KEYS_MAX, KeyHashes
+from committerd_client.staging.keys import KEYS_MAX, KeyHashes, name_inserted
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
@@ -214,7 +214,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
         planned, counts = builder.execute_uncommitted(merge.source)
     transaction.update.CopyFrom(_update(planned.operation))
     if hashes is not None:
-        transaction.update.inserted_rows.CopyFrom(hashes.filter())
+        name_inserted(transaction, hashes.filter())
     return StagedMerge(
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
