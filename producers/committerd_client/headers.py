@@ -96,8 +96,8 @@ class StagedChange(Staged):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes any row. If not, the new version would equal the one before."""
-        return bool(self.inserted or self.updated or self.deleted)
+        """Whether it changes any row, or makes the table. If not, the new version would equal the one before."""
+        return bool(self.inserted or self.updated or self.deleted or self.create_only)
 
     def __repr__(self) -> str:
         rows = f"{self.inserted} rows inserted, {self.updated} updated, {self.deleted} deleted"

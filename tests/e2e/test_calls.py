@@ -19,6 +19,7 @@ from committerd_client import (
     CompactionResult,
     InvalidTransaction,
     Staged,
+    StagingError,
     SyncCommitClient,
     TableExists,
     TableMissing,
@@ -47,6 +48,8 @@ def test_each_call_changes_the_table_and_counts_its_rows(scene: Scene) -> None:
     with _client(scene) as client:
         with pytest.raises(TableMissing, match="create=True"):
             client.append([{"id": 1}])
+        with pytest.raises(StagingError, match="a table needs columns"):
+            client.append([], create=True)
         made = client.append([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}], create=True)
         assert (made.version, made.num_inserted_rows, made.attempts) == (1, 2, 1)
         added = client.append(pa.table({"name": ["c"], "id": pa.array([3], pa.int32())}), create=True)
@@ -71,6 +74,19 @@ def test_each_call_changes_the_table_and_counts_its_rows(scene: Scene) -> None:
         with pytest.raises(TableExists):
             client.create(pa.schema([("id", pa.int64())]))
         assert client.create(pa.schema([("id", pa.int64())]), exist_ok=True).num_inserted_rows == 0
+
+
+@pytest.mark.parametrize("call", ["append", "upsert"])
+def test_no_rows_make_a_table_if_they_have_columns(call: str, scene: Scene) -> None:
+    scene.daemon()
+    nothing = pa.schema([("id", pa.int64()), ("name", pa.string())]).empty_table()
+    with _client(scene) as client:
+        add = client.append if call == "append" else partial(client.upsert, on="id")
+        made = add(nothing, create=True)
+        assert (made.version, made.num_inserted_rows) == (1, 0)
+        again = add(nothing, create=True)
+        assert (again.version, again.commit) == (1, None)
+    assert lance.dataset(scene.table.uri).schema == nothing.schema
 
 
 async def test_two_that_create_the_table_at_once_both_add_their_rows(scene: Scene) -> None:
