@@ -597,6 +597,7 @@ async def _facts(case: _Case, transaction: Transaction, since: _Since) -> Rebase
     return RebaseFacts(
         latest_version=latest.version,
         theirs=[theirs for _, theirs in since.theirs],
+        schema=latest.outline.fields,
         deletions=list(zip(merges, deletions, strict=True)),
         file_ids=_file_ids(case),
         reuse=reuse,
@@ -678,6 +679,11 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
     """Check the staged `files`, and read the facts that building the operation needs. Raises `RequestError`."""
     latest, table, needs = case.latest, case.table, case.operation.needs
     found = await case.do(partial(_require_fits, judged.transaction, files, latest, case.options.create))
+    complete = case.operation.completed
+    if complete is not None and found is not None:
+        completed = await case.do(partial(complete, judged.transaction, found))
+        if completed is not judged.transaction:
+            judged, files = replace(judged, transaction=completed), staged_files(completed)
     checked_files = case.options.checked_files or CheckedFiles()
     if case.options.verify_files:
         await require_files(

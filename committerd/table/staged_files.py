@@ -20,7 +20,7 @@ from committerd.lance.format.fragment_reuse import Content, ExternalContent, dec
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
-from committerd.lance.transactions.transaction import index_files, new_files, staged_files
+from committerd.lance.transactions.transaction import index_files, new_files, staged_files, unlisted_indices
 from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.kept_reuse import KeptReuse
@@ -406,9 +406,23 @@ async def require_files(
         ]
         return _doubtful(files, checked_files.sizes), deletions
 
+    await _require_folders(places.store, [index_prefix(uuid) for uuid in unlisted_indices(transaction)])
     doubtful, deletions = await do(to_read)
     await _require_rows(places.store, doubtful)
     await _check_deletions_of_one(places, deletions, checked_files, limits)
+
+
+async def _require_folders(store: ObjectStore, prefixes: Sequence[str]) -> None:
+    """Return if each of these folders has a file. Raises `InvalidRequest` (`missing_file`)."""
+    empty = list[str]()
+
+    async def look(prefix: str) -> None:
+        if not await store.list(prefix, limit=1):
+            empty.append(prefix)
+
+    await for_each(prefixes, look)
+    if empty:
+        raise missing_file(sorted(empty))
 
 
 def _require_few(named: Sequence[Named], limits: FileLimits) -> None:

@@ -36,6 +36,9 @@ PARTLY_COVERED = frozenset(
 )
 """A new index over a compaction of some of its fragments: pylance retries, committerd keeps the rest (`ixr`)."""
 
+DANGLING = frozenset(f"{version}/pair-main-cast_c-idx_c_btree" for version in ("4.0.0", "14.0.2"))
+"""A new index on a column that was cast meanwhile, and has a new id: pylance commits it, and then no filter works."""
+
 
 class Oldest:
     """A process with pylance 4.0.0, which reads tables."""
@@ -90,6 +93,8 @@ def is_outcome(wanted: str, found: str) -> bool:
 
 def answers_of(name: str, case: Case) -> Sequence[Mapping[str, Any]]:
     """The recorded answers, or what committerd does on purpose."""
+    if name in DANGLING:
+        return [{"outcome": "retryable"}]
     return [{"outcome": "committed", "result": {"reads": {"ok": True}}}] if name in PARTLY_COVERED else case.answers
 
 

@@ -166,6 +166,14 @@ class TestDelete:
         assert built.manifest.reader_feature_flags == built.manifest.writer_feature_flags == 1
         assert covered(built) == {"i1": [0, 1]}
 
+    def test_changes_deletions_and_nothing_else(self) -> None:
+        current = table(samples.manifest(fragment(0), fragment(1, deleted=2)))
+        other = fragment(0, name="other", deleted=3)
+        other.files[0].fields[:] = [0]
+        built = after(current, deleting(other, fragment(1, name="other")))
+        assert [one.files for one in built.manifest.fragments] == [fragment(0).files, fragment(1).files]
+        assert [one.deletion_file.num_deleted_rows for one in built.manifest.fragments] == [3, 0]
+
     def test_removing_counts_more_than_changing(self) -> None:
         assert ids(after(table(samples.manifest(fragment(0), fragment(1))), deleting(fragment(0), removed=(0,)))) == [1]
 

@@ -9,6 +9,7 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
+from committerd.lance.transactions.transaction import operation_of
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.row_ids import (
     RowIds,
@@ -133,6 +134,60 @@ def test_an_index_does_not_cover_what_was_rewritten_in_place() -> None:
     )
     staged = updating(fragment(0, name="other"), fields_modified=[1], update_mode=Transaction.REWRITE_COLUMNS)
     assert covered(after(current, staged)) == {"i1": [1], "i2": [0]}
+
+
+def test_an_index_on_a_list_does_not_cover_what_was_rewritten_in_its_elements() -> None:
+    columns = [samples.column(0), samples.column(1), samples.column(2, parent=1)]
+    current = table(
+        samples.manifest(fragment(0), fragment(1), columns=columns),
+        index(1, fields=[1], fragments=[0, 1]),
+        index(2, fields=[0], fragments=[0, 1]),
+    )
+    assert covered(after(current, updating(fragment(0), fields_modified=[2]))) == {"i1": [1], "i2": [0, 1]}
+
+
+class TestFieldsThatAWriterDoesNotName:
+    @staticmethod
+    def completed(staged: Transaction, *latest: DataFragment) -> list[int]:
+        complete = operation_of(staged).completed
+        assert complete is not None
+        made = complete(staged, samples.manifest(*latest))
+        assert (made is staged) == (made == staged)
+        return list(made.update.fields_modified)
+
+    @staticmethod
+    def rewritten(*fields: int) -> DataFragment:
+        made = fragment(0)
+        for file in made.files:
+            file.fields[:] = [-2 if one in fields else one for one in file.fields]
+        made.files.append(samples.data_file("new", fields))
+        return made
+
+    def test_are_modified_all_the_same(self) -> None:
+        staged = updating(self.rewritten(1, 2))
+        assert self.completed(staged, fragment(0)) == [1, 2]
+        staged.update.fields_modified.append(2)
+        assert self.completed(staged, fragment(0)) == [2, 1]
+
+    def test_do_not_include_what_it_names_or_the_table_lacks(self) -> None:
+        assert self.completed(updating(self.rewritten(1), fields_modified=[1]), fragment(0)) == [1]
+        assert self.completed(updating(self.rewritten(8)), fragment(0)) == []
+
+    def test_are_none_where_files_stay(self) -> None:
+        assert self.completed(updating(fragment(0, deleted=3)), fragment(0)) == []
+        assert self.completed(updating(self.rewritten(1)), fragment(7)) == []
+
+    def test_are_found_by_file_base_and_column(self) -> None:
+        for name, value in (("path", "other.lance"), ("base_id", 3)):
+            moved = fragment(0)
+            setattr(moved.files[0], name, value)
+            assert self.completed(updating(moved), fragment(0)) == [0, 1, 2]
+        swapped = fragment(0)
+        swapped.files[0].column_indices[:] = [1, 0, 2]
+        assert self.completed(updating(swapped), fragment(0)) == [0, 1]
+        more = fragment(0)
+        more.files[0].column_indices.append(5)
+        assert self.completed(updating(more), fragment(0)) == []
 
 
 def test_an_index_without_a_list_is_left_without() -> None:

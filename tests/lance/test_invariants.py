@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.versions.invariants import require_sound, require_sound_table
 from committerd.lance.versions.next_version import NextVersion
-from committerd_common.messages import DataFragment, IndexMetadata, Manifest
+from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest
 from tests.lance import samples
 from tests.lance.samples import column, fragment, index, manifest, table
 
@@ -101,6 +101,36 @@ def test_row_ids_that_can_not_be_decoded_are_told_of_each_fragment() -> None:
     with pytest.raises(CorruptTable, match=r"row ids of fragment 0.*row ids of fragment 1") as error:
         require_sound(None, NextVersion(manifest=made, indices=(), touched=None))
     assert error.value.code == "row_ids"
+
+
+class TestRequiredFields:
+    COLUMNS = (column(0), column(1), column(2, nullable=False))
+
+    def made(self, *without: int, columns: Sequence[Field] = COLUMNS) -> Manifest:
+        """A version of two fragments; of those in `without` the last column has no data."""
+        made = manifest(fragment(0), fragment(1), columns=columns, version=6, next_row_id=5)
+        for number in without:
+            del made.fragments[number].files[0].fields[2:]
+        return made
+
+    def test_have_data_in_every_fragment_that_changes(self) -> None:
+        for touched in (None, frozenset({1})):
+            assert broken(self.made(), CURRENT, touched=touched) == ""
+            assert broken(self.made(1), CURRENT, touched=touched) == "required_field"
+            assert broken(self.made(1), touched=touched) == "required_field"
+        assert broken(self.made(0, 1), CURRENT, touched=frozenset()) == ""
+
+    def test_that_had_none_before_stop_nobody(self) -> None:
+        damaged = table(self.made(0))
+        made = self.made(0, 1)
+        made.version = 7
+        assert broken(made, damaged) == ""
+
+    def test_become_so_by_a_new_schema(self) -> None:
+        nullable = table(self.made(0, columns=[column(0), column(1), column(2)]))
+        made = self.made(0)
+        made.version = 7
+        assert broken(made, nullable) == "required_field"
 
 
 def test_only_what_changed_is_looked_into() -> None:

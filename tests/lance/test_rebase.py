@@ -24,7 +24,7 @@ from committerd.lance.transactions.transaction import footprint, operation_of
 from committerd_common.index_details import unpack_details
 from committerd_common.messages import DeletionFile, Manifest, MemWalIndexDetails, Transaction
 from tests.lance import samples
-from tests.lance.operations import create_index, delete, merged, update
+from tests.lance.operations import create_index, delete, merged, replacement, update
 from tests.lance.samples import fragment, generation, index, manifest
 
 LATEST = 7
@@ -174,15 +174,22 @@ class TestIndices:
         theirs = footprint(
             update(fragment(0, name="x"), fields_modified=[1], update_mode=Transaction.REWRITE_COLUMNS), staged=False
         )
-        rebased = rebase_indices(staged, [theirs])
+        rebased = rebase_indices(staged, [theirs], ())
         covers = [list(BitMap.deserialize(one.fragment_bitmap)) for one in rebased.create_index.new_indices]
         assert covers == [[1], [0]]
         assert staged.create_index.new_indices[0].fragment_bitmap == samples.bitmap([0, 1])
 
+    def test_on_a_list_do_not_cover_elements_that_were_replaced_since(self) -> None:
+        schema = [samples.column(0), samples.column(1), samples.column(2, parent=1)]
+        staged = create_index(index(1, fields=[1], fragments=[0, 1]), index(2, fields=[0], fragments=[0, 1]))
+        rebased = rebase_indices(staged, [footprint(replacement(0, 2), staged=False)], schema)
+        covers = [list(BitMap.deserialize(one.fragment_bitmap)) for one in rebased.create_index.new_indices]
+        assert covers == [[1], [0, 1]]
+
     def test_take_in_what_was_merged_since(self) -> None:
         staged = create_index(samples.mem_wal_index(1, generation(1, 5)))
         theirs = [footprint(merged((1, 7), (2, 3)), staged=False), footprint(merged((1, 6)), staged=False)]
-        (made,) = rebase_indices(staged, theirs).create_index.new_indices
+        (made,) = rebase_indices(staged, theirs, ()).create_index.new_indices
         found = unpack_details(made, MemWalIndexDetails).merged_generations
         assert [(one.region_id.uuid, one.generation) for one in found] == [
             (samples.uuid_of(1).uuid, 7),
@@ -191,7 +198,7 @@ class TestIndices:
 
     def test_stay_as_they_are_without_either(self) -> None:
         staged = create_index(index(1))
-        assert rebase_indices(staged, [footprint(delete(fragment(0, deleted=1)), staged=False)]) == staged
+        assert rebase_indices(staged, [footprint(delete(fragment(0, deleted=1)), staged=False)], ()) == staged
 
 
 class TestReuseIndex:

@@ -51,7 +51,8 @@ class TestIndices:
         assert verdict(create_index(index(1, fields=[0, 2])), project(*kept)) is I
         assert verdict(create_index(index(1, fields=[1])), project(*kept)) is C
         assert verdict(create_index(removed=(index(9, fields=[2]),)), project(*kept)) is C
-        assert verdict(create_index(index(1, fields=[2])), merge(*kept)) is C
+        assert verdict(create_index(index(1, fields=[2])), merge(*kept)) is R
+        assert verdict(create_index(index(1, fields=[1])), merge(*kept)) is C
 
     def test_two_drops(self) -> None:
         drop = create_index(removed=(index(9, name="x"),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committerd.errors import InvalidRequest
-from committerd.lance.versions.schema import FIELDS_MAX, NAME_BYTES_MAX, NESTING_MAX, require_readable
+from committerd.lance.versions.schema import FIELDS_MAX, NAME_BYTES_MAX, NESTING_MAX, require_readable, with_relatives
 from committerd_common.messages import Field
 
 
@@ -114,3 +114,21 @@ def test_a_map_has_entries_with_a_key() -> None:
     assert "struct of two fields" in refusal(made[0], field(1, parent=0))
     made[2].nullable = True
     assert "key of a map can't be null" in refusal(*made)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ([0], {0}),
+        ([1], {1, 2, 3, 4}),
+        ([2], {1, 2, 3}),
+        ([3], {1, 2, 3}),
+        ([4], {1, 4}),
+        ([0, 3, 77], {0, 1, 2, 3, 77}),
+        ([], set()),
+    ],
+)
+def test_the_fields_that_change_with_others(fields: list[int], found: set[int]) -> None:
+    """Field 1 holds 2, which holds 3, and 4."""
+    schema = [field(0), field(1), field(2, parent=1), field(3, parent=2), field(4, parent=1)]
+    assert with_relatives(fields, schema) == found

@@ -15,7 +15,7 @@ from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
 from committerd.lance.transactions.fit import require_fits
-from committerd.lance.transactions.transaction import operation_of, staged_files
+from committerd.lance.transactions.transaction import excerpt, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
 from committerd.lance.versions.draft import CreateOptions
 from committerd_common.index_details import pack_details
@@ -498,6 +498,17 @@ def misfit(staged: Transaction, latest: Manifest | None, create: CreateOptions |
     return ""
 
 
+def as_read(staged: Transaction, read: Manifest) -> str:
+    """The code of the reason why it does not fit its read version; empty if it fits."""
+    check = operation_of(staged).validate_as_read
+    assert check is not None
+    try:
+        check(staged, excerpt(samples.table(read), staged))
+    except InvalidRequest as error:
+        return error.code
+    return ""
+
+
 class TestContent:
     def test_lies_in_bases_that_the_table_has(self) -> None:
         made = fragment(0)
@@ -514,11 +525,53 @@ class TestContent:
 
     def test_an_index_is_on_fields_of_the_table(self) -> None:
         latest = samples.manifest(fragment(0))
-        staged = create_index(index(1, fields=[0, 8]))
+        staged = create_index(index(1, fields=[8]))
         assert misfit(staged, latest) == "unknown_field"
         staged.read_version -= 1
-        assert misfit(staged, latest) == ""
-        assert misfit(create_index(index(1, fields=[0, 2])), latest) == ""
+        assert misfit(staged, latest) == "unknown_field"
+        assert misfit(create_index(index(1, fields=[2])), latest) == ""
+
+    def test_an_index_is_on_one_field_and_says_what_it_covers(self) -> None:
+        for fields in ([], [0, 1], [0, 0]):
+            assert refusal(create_index(index(1, fields=fields))) == "index_fields"
+        assert refusal(create_index(index(1, fragments=None))) == "index_bitmap"
+        assert refusal(create_index(index(1, fragments=()))) == ""
+        # What is removed may be anything.
+        assert refusal(create_index(removed=(index(1, fields=[], fragments=None),))) == ""
+
+    @pytest.mark.parametrize("counts", [True, False])
+    def test_an_index_covers_no_fragment_that_comes_later(self, counts: bool) -> None:
+        read = samples.manifest(fragment(0), fragment(3))
+        if not counts:
+            read.ClearField("max_fragment_id")
+        for covered in ([0, 3], [1, 2], []):  # gone or not, they were given out
+            assert as_read(create_index(index(1, fragments=covered)), read) == ""
+        assert as_read(create_index(index(1, fragments=[0, 4])), read) == "index_bitmap"
+        assert as_read(create_index(index(1, fragments=[0])), samples.manifest()) == "index_bitmap"
+        assert as_read(create_index(samples.reuse_index(1, ((0,), (9,)))), read) == ""
+
+    def test_a_data_file_has_its_columns(self) -> None:
+        staged = appending(fragment(0))
+        assert misfit(staged, samples.manifest(fragment(0))) == ""
+        staged.append.fragments[0].files[0].column_indices[1] = -1
+        assert misfit(staged, samples.manifest(fragment(0))) == "column_indices"
+        created = transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=[samples.column(0)]))
+        created.overwrite.fragments[0].files[0].column_indices[1] = -1
+        assert misfit(created, samples.manifest(fragment(0))) == ""  # nobody reads the other fields
+        created.overwrite.fragments[0].files[0].column_indices[0] = -1
+        assert misfit(created, None) == "column_indices"
+
+    def test_a_type_stays(self) -> None:
+        latest = samples.manifest(fragment(0), fragment(1))
+        wider = samples.column(1)
+        wider.logical_type = "int32"
+        schema = [samples.column(0), wider, samples.column(2)]
+        assert misfit(transaction(project=Transaction.Project(schema=schema)), latest) == "field_type"
+        anew = [fragment(0, name="x"), fragment(1, name="y")]
+        merged = transaction(merge=Transaction.Merge(schema=schema, fragments=anew))
+        assert misfit(merged, latest) == ""
+        merged.merge.fragments[1].CopyFrom(fragment(1))
+        assert misfit(merged, latest) == "field_type"
 
     def test_lies_in_bases_that_a_create_brings(self) -> None:
         made = fragment(0)

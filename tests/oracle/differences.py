@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lance
+
 from committerd.lance.conflicts.grid import Checked, Verdict
 from committerd_common.messages import Transaction
 
@@ -14,6 +16,7 @@ Facts = dict[str, Any]
 
 UNREADABLE = "unreadable"
 """The difference after which pylance's table is unusable."""
+_UNREADABLE_REASONS = ("fragment_without_files", "column_indices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,9 @@ def _worst_wins(case: Case) -> bool:
     if case.last_verdicts != ("retryable", "incompatible"):
         return False
     first = next(one for one in case.last.checked if one.verdict >= Verdict.RETRYABLE)
-    return first.verdict is Verdict.RETRYABLE
+    # pylance may have found a compaction first, which we pass.
+    passed = any(one.theirs == "rewrite" and one.version < first.version for one in case.last.checked)
+    return first.verdict is Verdict.RETRYABLE or passed
 
 
 def _worst_fragment_wins(case: Case) -> bool:
@@ -103,8 +108,19 @@ def _one_file_version(case: Case) -> bool:
 
 
 def _unreadable(case: Case) -> bool:
-    """pylance drops the last data file of a fragment and then can't read the table; we refuse that."""
-    return case.last_verdicts == ("committed", "error") and case.last.reason == "fragment_without_files"
+    """pylance commits what it then can't read: a fragment without its last data file, or a nested field of format 2.0
+    that was cast, so that its parent has a column in another file. We refuse that.
+    """
+    refused = case.last_verdicts == ("committed", "error") and case.last.reason in _UNREADABLE_REASONS
+    return refused and not _is_readable(case.theirs)
+
+
+def _is_readable(root: Path) -> bool:
+    try:
+        lance.dataset(str(root)).to_table()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _deferred_remap(case: Case, theirs: Facts, ours: Facts) -> bool:

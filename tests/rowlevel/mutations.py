@@ -29,7 +29,7 @@ def ignores_the_keys_of_appends(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_an_index_of_which_nothing_is_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(create_index, "what_is_left", lambda transaction, theirs: "")
+    patch.setattr(create_index, "what_is_left", lambda transaction, theirs, schema: "")
 
 
 def believes_what_a_rewrite_says_of_its_fragments(patch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ class TestDeletions:
 
 class TestIndices:
     async def test_do_not_cover_what_was_rewritten_since(self, scene: Scene) -> None:
-        scene.write_versions(1)
+        scene.write_versions(1, max_fragment_id=5)
         rewritten = update(fragment(0, name="x"), fields_modified=[1], update_mode=Transaction.REWRITE_COLUMNS)
         scene.write_version(manifest(fragment(0, name="x"), version=2), read_at(rewritten, 1))
         prepared = await scene.commit(read_at(create_index(index(1, fields=[1], fragments=[0, 5])), 1))

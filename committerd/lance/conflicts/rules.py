@@ -170,8 +170,7 @@ def upj(ours: Footprint, theirs: Footprint) -> Verdict:
 def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
     """CreateIndex over Project: incompatible when the column that it indexes is gone.
 
-    This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on. It
-    does not apply to a Merge, which replaces each column that it casts: for a Merge, Lance's verdict counts.
+    This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on.
     """
     gone = any(not index.fields <= theirs.schema_fields for index in ours.new_indices)
     return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE
@@ -318,12 +317,14 @@ def prn(ours: Footprint, theirs: Footprint) -> Verdict:
 
 
 def mwi(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex beside Merge: retry when it makes the MemWAL index, which depends on the schema.
+    """CreateIndex beside Merge: retry when it makes the MemWAL index, which depends on the schema, or is on a column
+    that the Merge cast.
 
-    Lance 14: conflict_resolver.rs, check_create_index_txn and check_merge_txn; 4.0.0 lets them
-    pass.
+    Lance 14: conflict_resolver.rs, check_create_index_txn and check_merge_txn; 4.0.0 lets them pass. The rule for casts
+    is committerd's own, as `ixp`: a column that is cast gets a new id, and its index is to be built again.
     """
-    return _retry_if(MEM_WAL_INDEX in ours.creates | theirs.creates)
+    cast = theirs.kind is Kind.MERGE and ixp(ours, theirs) is Verdict.INCOMPATIBLE
+    return _retry_if(cast or MEM_WAL_INDEX in ours.creates | theirs.creates)
 
 
 def iwl(ours: Footprint, theirs: Footprint) -> Verdict:

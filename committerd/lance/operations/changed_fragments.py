@@ -46,8 +46,12 @@ def require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None
             )
 
 
-def put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collection[int]) -> frozenset[int]:
+def put_in_place(
+    draft: Draft, updated: Iterable[DataFragment], removed: Collection[int], *, deletions_only: bool = False
+) -> frozenset[int]:
     """Replace and remove fragments of the draft; returns the ids of those replaced.
+
+    `deletions_only`: of the fragments that are replaced, all but the deletion file stays.
 
     A fragment that is both updated and removed is removed. Raises `InvalidRequest` (`unknown_fragment`, `row_ids`).
     """
@@ -64,9 +68,21 @@ def put_in_place(draft: Draft, updated: Iterable[DataFragment], removed: Collect
         for fragment in draft.manifest.fragments:
             if fragment.id in changed:
                 require_unchanged_row_ids(fragment, changed[fragment.id])
-    replace_fragments(draft.manifest, changed)
+    if deletions_only:
+        for fragment in draft.manifest.fragments:
+            if fragment.id in changed:
+                _take_deletions(fragment, changed[fragment.id])
+    else:
+        replace_fragments(draft.manifest, changed)
     remove_fragments(draft.manifest, gone)
     return frozenset(changed)
+
+
+def _take_deletions(fragment: DataFragment, changed: DataFragment) -> None:
+    """Give the fragment, in place, the deletion file of the changed one."""
+    fragment.ClearField("deletion_file")
+    if changed.HasField("deletion_file"):
+        fragment.deletion_file.CopyFrom(changed.deletion_file)
 
 
 def _files(fragment: DataFragment) -> tuple[FileIdentity, ...]:

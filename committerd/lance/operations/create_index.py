@@ -14,6 +14,7 @@ from committerd.lance.checks.uuids import is_uuid
 from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedIndexFile
 from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, RowConflict, copied
@@ -39,6 +40,7 @@ from committerd_common.index_details import (
 )
 from committerd_common.messages import (
     UUID,
+    Field,
     FragmentReuseIndexDetails,
     IndexMetadata,
     Manifest,
@@ -66,10 +68,24 @@ def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
     ]
 
 
+def _unlisted_indices(transaction: Transaction) -> list[bytes]:
+    return [
+        index.uuid.uuid
+        for index in transaction.create_index.new_indices
+        if not index.files
+        and not index.HasField("base_id")
+        and not is_system_index(index)
+        and covered_fragments(index, staged=True)
+    ]
+
+
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     create = transaction.create_index
     for index in (*create.new_indices, *create.removed_indices):
         _validate_index(index, room)
+    for index in create.new_indices:
+        if not is_system_index(index):
+            _require_one_field(index)
     require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
 
 
@@ -99,6 +115,26 @@ def _validate_index(index: IndexMetadata, room: int) -> None:
         require_index_path(file.path, room)
 
 
+def _require_one_field(index: IndexMetadata) -> None:
+    """Check that an index is on one field, and says which fragments it covers.
+
+    pylance commits others, and every compaction of the table fails from then on: with an error, or with a panic if
+    there is no field at all. Nobody knows which rows an index without a list has, so it can't follow a compaction.
+    """
+    if len(index.fields) != 1:
+        raise InvalidRequest(
+            f"index {index.name!r} is on fields {list(index.fields)}; an index is on one field, since Lance can't "
+            "compact a table with any other. Build one index for each column",
+            code="index_fields",
+        )
+    if covered_fragments(index, staged=True) is None:
+        raise InvalidRequest(
+            f"index {index.name!r} does not say which fragments it covers (fragment_bitmap); stage what pylance gives "
+            "for it",
+            code="index_bitmap",
+        )
+
+
 def _validate_mem_wal(details: MemWalIndexDetails) -> None:
     require_in_bounds(f"index {MEM_WAL_INDEX!r}", details)
     require_regions(details.merged_generations)
@@ -112,8 +148,6 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
         {index.base_id for index in create.new_indices if index.HasField("base_id")},
         {base.id for base in latest.base_paths},
     )
-    if transaction.read_version != latest.version:
-        return  # the conflict rules decide about a column that was dropped after the index was built
     fields = {field.id for field in latest.fields}
     for index in create.new_indices:
         if missing := sorted(set(index.fields) - fields):
@@ -123,6 +157,32 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
                 f"fields are {sorted(fields)}. Build the index on a column of the table",
                 code="unknown_field",
             )
+
+
+def _validate_as_read(transaction: Transaction, read: Manifest) -> None:
+    """Check that no index covers a fragment that its writer can't have read.
+
+    Such an index hides the rows of the fragment that gets the id later: readers look for them in the index alone.
+    """
+    highest = read.max_fragment_id if read.HasField("max_fragment_id") else -1
+    for index in transaction.create_index.new_indices:
+        covered = None if is_system_index(index) else covered_fragments(index, staged=True)
+        if covered and covered.max() > highest:
+            raise InvalidRequest(
+                f"index {index.name!r} says that it covers fragment {covered.max()}, but version {read.version} has "
+                f"given out no id above {highest}. Set read_version to the version that the index was built on",
+                code="index_bitmap",
+            )
+
+
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    """The outline; of an old table, which does not say what the highest fragment id is, with that id."""
+    if file.outline.HasField("max_fragment_id") or not file.fragments.chunks:
+        return file.outline
+    outline = Manifest()
+    outline.CopyFrom(file.outline)
+    outline.max_fragment_id = file.fragments.last_id
+    return outline
 
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
@@ -154,22 +214,22 @@ def _footprint_of_index(index: IndexMetadata, *, staged: bool) -> IndexFootprint
 
 
 def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
-    left = what_is_left(transaction, facts.theirs)
+    left = what_is_left(transaction, facts.theirs, facts.schema)
     if isinstance(left, RowConflict):
         return left
-    rebased = rebase_indices(transaction, facts.theirs)
+    rebased = rebase_indices(transaction, facts.theirs, facts.schema)
     if facts.reuse is None:
         return Rebased(transaction=rebased, note=left)
     return rebase_reuse(rebased, facts.reuse, latest_version=facts.latest_version, index_uuid=facts.index_uuid)
 
 
-def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str | RowConflict:
+def what_is_left(transaction: Transaction, theirs: Sequence[Footprint], schema: Sequence[Field]) -> str | RowConflict:
     """What the indices still cover after theirs moved rows, for people; empty if nothing that they cover has moved.
 
     A conflict if nothing is left of an index, because it would be useless; and if theirs moved rows, which keep their
     ids, to where an index that holds these ids covers only some of the rows: pylance 4.0.0 would find these twice.
     """
-    rebased = rebase_indices(transaction, theirs)
+    rebased = rebase_indices(transaction, theirs, schema)
     unfollowed = [one for one in theirs if one.kind is Kind.REWRITE and one.reuse_version is None]
     gone = BitMap().union(*(BitMap(one.fragments) for one in unfollowed))
     have_ids = any(group.old_row_ids for one in unfollowed for group in one.moves)
@@ -197,7 +257,7 @@ def what_is_left(transaction: Transaction, theirs: Sequence[Footprint]) -> str |
     return "; ".join(notes)
 
 
-def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Transaction:
+def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint], schema: Sequence[Field]) -> Transaction:
     """A CreateIndex whose indices cover only fields that were not rewritten since, and whose MemWAL index includes
     their merges.
 
@@ -205,8 +265,8 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Tra
     old ones, as far as it covered all that were rewritten together. An index that holds addresses keeps its list:
     readers skip fragments that are gone, and scan those that are not listed.
 
-    `theirs` are in ascending order. Lance 14: conflict_resolver.rs, check_create_index_txn and finish_create_index;
-    transaction.rs, build_manifest, Rewrite.
+    `theirs` are in ascending order, `schema` is that of the latest version. Lance 14: conflict_resolver.rs,
+    check_create_index_txn and finish_create_index; transaction.rs, build_manifest, Rewrite.
     """
     rebased = copied(transaction)
     create = rebased.create_index
@@ -215,8 +275,10 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint]) -> Tra
             followed = [_over_rewrite(index, one) for index in create.new_indices]
             del create.new_indices[:]
             create.new_indices.extend(followed)
-        if one.fields_modified:
-            pruned = without_updated_fields(create.new_indices, one.files.keys(), one.fields_modified)
+        # An Update rewrites fields in all fragments that it changes; a DataReplacement replaces the same fields in all.
+        rewritten = one.fields_modified.union(*one.replaced.values())
+        if rewritten:
+            pruned = without_updated_fields(create.new_indices, one.replaced or one.files, rewritten, schema)
             del create.new_indices[:]
             create.new_indices.extend(pruned)
         for index in create.new_indices:
@@ -312,8 +374,11 @@ CREATE_INDEX = Operation(
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS, Need.STAGED_REUSE}),
     index_files=_index_files,
+    unlisted_indices=_unlisted_indices,
     validate=_validate,
     validate_on=_validate_on,
+    validate_as_read=_validate_as_read,
+    excerpt=_excerpt,
     footprint=_footprint,
     rebase=_rebase,
     build=_build,

@@ -57,7 +57,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
             _replace_data(fragment, replaced[fragment.id])
             if draft.has_stable_row_ids and not draft.by_old_lance:
                 stamp_changed_rows([fragment], draft.version)
-    draft.indices = without_updated_fields(draft.indices, replaced.keys(), fields)
+    draft.indices = without_updated_fields(draft.indices, replaced.keys(), fields, draft.manifest.fields)
     finish(draft, replaced.keys())
 
 

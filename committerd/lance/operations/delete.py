@@ -79,8 +79,9 @@ def _follow(transaction: Transaction, facts: FollowFacts) -> Following:
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
-    """Lance: transaction.rs, build_manifest, Delete."""
-    changed = put_in_place(draft, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids)
+    """Lance 14: manifest_build.rs, Delete: only the deletions of the updated fragments count. 4.0.0 takes all."""
+    delete = transaction.delete
+    changed = put_in_place(draft, delete.updated_fragments, delete.deleted_fragment_ids, deletions_only=True)
     draft.keep_useful_indices()
     finish(draft, changed)
 

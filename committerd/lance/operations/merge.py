@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
@@ -12,12 +12,19 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import NO_FILES, Cost, Need, Operation, StagedFiles
 from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.versions.columns import changed_fields, field_type_changed
 from committerd.lance.versions.draft import Draft, finish
-from committerd.lance.versions.fragments import file_identity, files_of, set_fragments, with_id
+from committerd.lance.versions.fragments import (
+    fields_in_other_files,
+    file_identity,
+    files_of,
+    set_fragments,
+    with_id,
+)
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.lineage import require_unchanged_row_ids, stamp_changed_rows, stamp_new_rows
-from committerd.lance.versions.schema import require_readable
-from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
+from committerd.lance.versions.schema import require_readable, with_relatives
+from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -35,6 +42,10 @@ def _named_fragments(transaction: Transaction) -> list[int]:
 
 def _entries(transaction: Transaction) -> list[Entries]:
     return [Entries("schema_metadata", transaction.merge.schema_metadata.items(), may_be_reserved=True)]
+
+
+def _new_schema(transaction: Transaction) -> Sequence[Field]:
+    return transaction.merge.schema
 
 
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
@@ -60,6 +71,24 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
                 f"{rows[fragment.id]}",
                 code="merge_fragments",
             )
+    _require_same_types(transaction.merge, latest)
+
+
+def _require_same_types(merge: Transaction.Merge, latest: Manifest) -> None:
+    """Check that a field whose type changes is read from new files only. Lance 14: validate.rs, merge_schema_valid."""
+    known = {field.id: field for field in latest.fields}
+    for field in changed_fields(latest.fields, merge.schema):
+        of_field = with_relatives([field.id], latest.fields)
+        had = {fragment.id: set(_files_with(fragment, of_field)) for fragment in latest.fragments}
+        if any(not had.get(one.id, set()).isdisjoint(_files_with(one, of_field)) for one in merge.fragments):
+            raise field_type_changed(known[field.id], field)
+
+
+def _files_with(fragment: DataFragment, fields: frozenset[int]) -> Iterator[tuple[str, int | None]]:
+    """Path and base of the data files that have one of these fields."""
+    for file in fragment.files:
+        if not fields.isdisjoint(file.fields):
+            yield file.path, file.base_id if file.HasField("base_id") else None
 
 
 def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
@@ -104,7 +133,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
             continue
         if list(map(file_identity, known.files)) != list(map(file_identity, fragment.files)):
             changed.add(fragment.id)
-        moved[fragment.id] = _fields_in_other_files(known, fragment)
+        moved[fragment.id] = fields_in_other_files(known, fragment)
         kept.append(with_id(fragment, fragment.id))
     fresh = draft.fresh(added)
     changed.update(one.id for one in fresh)
@@ -121,17 +150,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         draft.set_schema_metadata(merge.schema_metadata)
     for fragment_id, fields in moved.items():
         if fields:
-            draft.indices = without_updated_fields(draft.indices, [fragment_id], fields)
+            draft.indices = without_updated_fields(draft.indices, [fragment_id], fields, manifest.fields)
     draft.keep_useful_indices()
     finish(draft, changed)
-
-
-def _fields_in_other_files(before: DataFragment, after: DataFragment) -> frozenset[int]:
-    """The fields whose data was in one file and is now in another."""
-    paths = {one: file.path for file in before.files for one in file.fields if one >= 0}
-    return frozenset(
-        one for file in after.files for one in file.fields if one >= 0 and paths.get(one, file.path) != file.path
-    )
 
 
 MERGE = Operation(
@@ -139,6 +160,7 @@ MERGE = Operation(
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
     staged_files=_staged_files,
+    new_schema=_new_schema,
     new_files=_new_files,
     named_fragments=_named_fragments,
     entries=_entries,

@@ -21,7 +21,7 @@ from committerd.lance.operations.rebase import (
     RowConflict,
 )
 from committerd.lance.versions.draft import Draft
-from committerd_common.messages import BasePath, DataFile, DataFragment, IndexMetadata, Manifest, Transaction
+from committerd_common.messages import BasePath, DataFile, DataFragment, Field, IndexMetadata, Manifest, Transaction
 
 
 class AppliesTo(Enum):
@@ -122,6 +122,10 @@ def _nothing(transaction: Transaction) -> tuple[()]:
     return ()
 
 
+def _same_schema(transaction: Transaction) -> None:
+    return None
+
+
 def _no_files(transaction: Transaction) -> StagedFiles:
     return NO_FILES
 
@@ -181,6 +185,10 @@ class Operation:
     """Like `staged_files`, but without most files that the table has already; None = same as `staged_files`."""
     index_files: Callable[[Transaction], Sequence[StagedIndexFile]] = _nothing
     """The index files that it adds."""
+    unlisted_indices: Callable[[Transaction], Sequence[bytes]] = _nothing
+    """The uuids of the indices in the table's folder that it adds without saying which files they have."""
+    new_schema: Callable[[Transaction], Sequence[Field] | None] = _same_schema
+    """The schema that it gives the table; None = the table keeps its own."""
     initial_bases: Callable[[Transaction], Sequence[BasePath]] = _nothing
     """The base paths that it adds for its own files."""
     named_fragments: Callable[[Transaction], Sequence[int]] = _nothing
@@ -209,6 +217,10 @@ class Operation:
     """Check what it says of its read version, given as its `excerpt`; None = nothing. Raises `InvalidRequest`.
 
     If that version can't be read, it is the latest one: then no version since has changed what the transaction names.
+    """
+    completed: Callable[[Transaction, Manifest], Transaction] | None = None
+    """The transaction with what its writer left out, given the `excerpt` of the latest version, which it fits; the same
+    object if it left out nothing. None = it can't leave out anything.
     """
     differing_schema: Callable[[Transaction, Manifest], str | None] = _no_difference
     """The contradiction between the schema of the latest version and files without a read version; None if none."""

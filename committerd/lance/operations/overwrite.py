@@ -13,7 +13,7 @@ from committerd.lance.versions.bases import base_names, require_allowed_bases
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import file_version, files_of
 from committerd.lance.versions.schema import require_readable
-from committerd_common.messages import BasePath, Transaction
+from committerd_common.messages import BasePath, Field, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -35,6 +35,10 @@ def _entries(transaction: Transaction) -> list[Entries]:
 
 def _names(transaction: Transaction) -> list[tuple[str, str]]:
     return base_names(transaction.overwrite.initial_bases)
+
+
+def _new_schema(transaction: Transaction) -> Sequence[Field]:
+    return transaction.overwrite.schema
 
 
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
@@ -78,6 +82,7 @@ OVERWRITE = Operation(
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.SCHEMA_METADATA}),
     staged_files=_staged_files,
+    new_schema=_new_schema,
     initial_bases=_initial_bases,
     entries=_entries,
     names=_names,

@@ -9,6 +9,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.operation import Cost, Need, Operation
 from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import keep_files
 from committerd.lance.versions.schema import require_readable
@@ -17,6 +18,10 @@ from committerd_common.messages import IndexMetadata, Manifest, Transaction
 
 def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
     require_readable(transaction.project.schema)
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    require_same_types(latest.fields, transaction.project.schema)
 
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
@@ -59,6 +64,7 @@ PROJECT = Operation(
     cost=Cost.UNBOUNDED,
     needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
     validate=_validate,
+    validate_on=_validate_on,
     footprint=_footprint,
     footprint_of_ours=_footprint_of_ours,
     footprint_of_theirs=_footprint_of_theirs,

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.rows.deletions import RowConflict as RowConflict
-from committerd_common.messages import DataFragment, Manifest, Transaction
+from committerd_common.messages import DataFragment, Field, Manifest, Transaction
 
 _NAMED_MAX = 5
 
@@ -59,6 +59,8 @@ class RebaseFacts:
     """The footprints of the versions since our read version, ascending; without Appends, which change nothing that
     exists.
     """
+    schema: Sequence[Field] = ()
+    """The schema of the latest version."""
     deletions: Sequence[tuple[DeletionMerge, Deletions]] = ()
     file_ids: Iterator[int]
     """Random 64-bit numbers for the names of new deletion files."""

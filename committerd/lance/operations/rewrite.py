@@ -66,6 +66,10 @@ def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
     ]
 
 
+def _unlisted_indices(transaction: Transaction) -> list[bytes]:
+    return [one.new_id.uuid for one in transaction.rewrite.rewritten_indices if not one.new_index_files]
+
+
 def _named_fragments(transaction: Transaction) -> list[int]:
     return [one.id for group in transaction.rewrite.groups for one in group.old_fragments]
 
@@ -270,6 +274,7 @@ REWRITE = Operation(
     normalised=_normalised,
     staged_files=_staged_files,
     index_files=_index_files,
+    unlisted_indices=_unlisted_indices,
     named_fragments=_named_fragments,
     excerpt=_excerpt,
     carries_row_ids=True,

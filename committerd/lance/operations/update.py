@@ -35,7 +35,7 @@ from committerd.lance.operations.rebase import (
     copied,
 )
 from committerd.lance.versions.draft import Draft, finish
-from committerd.lance.versions.fragments import files_of
+from committerd.lance.versions.fragments import fields_in_other_files, files_of
 from committerd.lance.versions.indices import with_moved_rows, without_updated_fields
 from committerd.lance.versions.lineage import (
     has_all_row_ids,
@@ -47,6 +47,7 @@ from committerd.lance.versions.lineage import (
     updated_offsets,
 )
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
+from committerd.lance.versions.schema import with_relatives
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from committerd_common.own_properties import BY_KEY, CHANGES, KEY_HASH, MERGE
@@ -97,6 +98,27 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
     require_same_rows(transaction.update.updated_fragments, latest)
+
+
+def _completed(transaction: Transaction, latest: Manifest) -> Transaction:
+    """Name the fields that the Update rewrites in place as modified.
+
+    Indices on them must no longer cover those fragments. pylance believes what `fields_modified` says, and so an index
+    goes on giving old values if a writer leaves a field out.
+    """
+    update = transaction.update
+    before = {fragment.id: fragment for fragment in latest.fragments}
+    moved = set[int]()
+    for fragment in update.updated_fragments:
+        if fragment.id in before:
+            moved |= fields_in_other_files(before[fragment.id], fragment)
+    moved &= {field.id for field in latest.fields}
+    unnamed = moved - with_relatives(update.fields_modified, latest.fields) if moved else moved
+    if not unnamed:
+        return transaction
+    completed = copied(transaction)
+    completed.update.fields_modified.extend(sorted(unnamed))
+    return completed
 
 
 def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
@@ -153,7 +175,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     if draft.has_stable_row_ids:
         _require_moved_rows(draft, update)
     changed = put_in_place(draft, update.updated_fragments, update.removed_fragment_ids)
-    draft.indices = without_updated_fields(draft.indices, changed, frozenset(update.fields_modified))
+    draft.indices = without_updated_fields(draft.indices, changed, update.fields_modified, manifest.fields)
     fresh = draft.fresh(update.new_fragments, moved=True)
     if draft.has_stable_row_ids:
         existing = draft.current.fragments if draft.current is not None else NO_FRAGMENTS
@@ -212,6 +234,7 @@ UPDATE = Operation(
     own_properties=frozenset({CHANGES, KEY_HASH, MERGE}),
     validate=_validate,
     validate_on=_validate_on,
+    completed=_completed,
     excerpt=_excerpt,
     footprint=_footprint,
     footprint_of_ours=_footprint_of_ours,

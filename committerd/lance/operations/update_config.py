@@ -11,6 +11,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.lance.operations.operation import Cost, Operation
 from committerd.lance.operations.rebase import copied
+from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
 from committerd.lance.versions.primary_key import (
     KEY_ENTRIES,
@@ -20,7 +21,7 @@ from committerd.lance.versions.primary_key import (
     key_fault,
     key_fields,
 )
-from committerd_common.messages import Field, Transaction
+from committerd_common.messages import Field, Manifest, Transaction
 
 _FIELD_ID_MAX = 2**31 - 1
 """The deprecated map has unsigned keys; the field ids of a schema are signed."""
@@ -86,6 +87,16 @@ def _entries(transaction: Transaction) -> list[Entries]:
 
 def _items(updates: Transaction.UpdateMap) -> list[tuple[str, str]]:
     return [(entry.key, entry.value) for entry in updates.update_entries]
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    changes = transaction.update_config.field_metadata_updates
+    for field in latest.fields:
+        if field.id in changes:
+            changed = Field()
+            changed.CopyFrom(field)
+            _update_field(changed, changes[field.id])
+            require_same_types([field], [changed])
 
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
@@ -191,6 +202,7 @@ UPDATE_CONFIG = Operation(
     cost=Cost.MESSAGE,
     normalised=_normalised,
     entries=_entries,
+    validate_on=_validate_on,
     footprint=_footprint,
     build=_build,
 )

@@ -14,6 +14,7 @@ from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.bases import require_known_bases
+from committerd.lance.versions.columns import require_columns
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Manifest, Transaction
@@ -23,13 +24,16 @@ def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest 
     """Check that the transaction's new `files` fit the version `latest`.
 
     `latest` is an `excerpt` of the latest version; None = there is no table. Raises `InvalidRequest`:
-    `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `merge_fragments`, `row_count_changed`,
-    `replaced_fields`, `unknown_field`.
+    `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`,
+    `row_count_changed`, `replaced_fields`, `unknown_field`.
     """
     operation = operation_of(transaction)
     _require_bases(operation, transaction, files, latest)
     _require_file_versions(operation, latest, create, {file_version(file) for file in files.data_files})
     _require_row_ids(operation, files.fragments, latest, create)
+    if files.data_files:
+        schema = operation.new_schema(transaction) or (latest.fields if latest is not None else ())
+        require_columns(files.data_files, schema)
     if latest is not None:
         operation.validate_on(transaction, latest)
 

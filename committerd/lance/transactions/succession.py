@@ -15,6 +15,7 @@ from committerd.lance.format.support import require_supported
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import footprint_of_theirs
 from committerd.lance.versions.draft import Given
+from committerd.lance.versions.features import require_no_new_features
 from committerd.lance.versions.invariants import require_sound
 from committerd.lance.versions.metadata import require_little_metadata
 from committerd.lance.versions.next_version import NextVersion
@@ -33,14 +34,17 @@ def require_next(
     counters and fragments, which `require_sound` checks, so it is not tried.
 
     Raises `InvalidRequest` with code `stops_the_table`. If the same fails on `latest`, `made` is not to blame. Raises
-    `InvalidRequest` with code `metadata_too_large` if `made` would make later versions slow.
+    `InvalidRequest` with code `metadata_too_large` if `made` would make later versions slow, and `UnsupportedRequest`
+    with code `table_feature` if another writer's next commit would make the table unsupported.
     """
     transaction = made.transaction
     assert transaction is not None
     if transaction.WhichOneof("operation") == "append":
         return
     outline, own = built.packed
-    require_little_metadata(latest.outline if latest is not None else None, outline)
+    before = latest.outline if latest is not None else None
+    require_little_metadata(before, outline)
+    require_no_new_features(before, outline)
     try:
         require_supported(replace(made, fragments=own))
         read_back = decode(bytes(assemble(outline, own, made.index_section, transaction)))

@@ -94,6 +94,11 @@ def index_files(transaction: Transaction) -> Sequence[StagedIndexFile]:
     return () if known is None else known.index_files(transaction)
 
 
+def unlisted_indices(transaction: Transaction) -> Sequence[bytes]:
+    """The uuids of the indices in the table's folder that the transaction adds without saying which files they have."""
+    return operation_of(transaction).unlisted_indices(transaction)
+
+
 def excerpt(file: ManifestFile, transaction: Transaction) -> Manifest:
     """The part of a version that is needed to judge the transaction: the outline, and the fragments that rules read."""
     return operation_of(transaction).excerpt(transaction, file)

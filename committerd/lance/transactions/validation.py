@@ -48,8 +48,8 @@ def require_valid(
         )
     if unknown := unknown_fields(transaction):
         raise UnsupportedRequest(
-            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would drop "
-            "them. Stage with a Lance up to 14.0.2, or without the feature",
+            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would drop them. "
+            "Stage without the feature of Lance that needs these fields",
             code="unknown_fields",
         )
     if operation.kind not in allowed.operations:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count, zip_longest
 
 from committerd.lance.format.fragment_list import FragmentList
 from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor, Manifest
@@ -160,6 +160,23 @@ def file_identity(file: DataFile) -> FileIdentity:
         file.file_minor_version,
         file.base_id if file.HasField("base_id") else None,
     )
+
+
+def fields_in_other_files(before: DataFragment, after: DataFragment) -> frozenset[int]:
+    """The fields whose data readers find in another file or column after a change than before it, or that get data."""
+    if list(before.files) == list(after.files):
+        return frozenset()
+    places = dict(_places(before))
+    return frozenset(field for field, place in _places(after) if places.get(field) != place)
+
+
+def _places(fragment: DataFragment) -> Iterator[tuple[int, tuple[str, int | None, int | None]]]:
+    """Each field that the fragment has data of, with the path, base and column of the data."""
+    for file in fragment.files:
+        base_id = file.base_id if file.HasField("base_id") else None
+        for field, column in zip_longest(file.fields, file.column_indices):
+            if field is not None and field >= 0:
+                yield field, (file.path, base_id, column)
 
 
 _FILE_VERSIONS = {

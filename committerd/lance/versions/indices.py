@@ -13,6 +13,7 @@ from pyroaring import BitMap, BitMap64
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.fragment_reuse import Content
+from committerd.lance.versions.schema import with_relatives
 from committerd_common.index_details import (
     FRAGMENT_REUSE_INDEX,
     covered_fragments,
@@ -86,16 +87,22 @@ def retained(
 
 
 def without_updated_fields(
-    indices: Iterable[IndexMetadata], fragment_ids: Collection[int], fields: Collection[int]
+    indices: Iterable[IndexMetadata], fragment_ids: Collection[int], fields: Iterable[int], schema: Iterable[Field]
 ) -> list[IndexMetadata]:
-    """The indices; those on one of `fields` no longer cover the fragments in `fragment_ids`, which were rewritten.
+    """The indices; those on one of `fields` of the schema no longer cover the fragments in `fragment_ids`, in which
+    these fields were rewritten.
 
-    Lance: transaction.rs, prune_updated_fields_from_indices.
+    An index on a list or struct is on the fields in it too, and the other way round. Lance (index_maintenance.rs,
+    prune_updated_fields_from_indices) compares the ids of the fields alone: its update of a list column names the field
+    of the elements, and an index on the list goes on giving the old values.
     """
+    if not fields:
+        return list(indices)
+    changed = with_relatives(fields, schema)
     gone = BitMap(fragment_ids)
     pruned = []
     for index in indices:
-        covered = coverage(index) if set(fields) & set(index.fields) else None
+        covered = coverage(index) if not changed.isdisjoint(index.fields) else None
         pruned.append(index if covered is None or not covered & gone else with_coverage(index, covered - gone))
     return pruned
 

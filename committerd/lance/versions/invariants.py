@@ -18,6 +18,7 @@ from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.fragment_list import FragmentList, pack_fragments
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.versions.columns import fields_without_data
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.index_details import is_system_index
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest
@@ -42,6 +43,7 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
         *_flags(outline, deletions=built.kept.facts.has_deletions or own.facts.has_deletions),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
+        *_without_data(current, built),
     ]
     _raise(violations, built.manifest.version)
 
@@ -70,6 +72,7 @@ OF_CONTENT = frozenset(
         "index_uuid",
         "index_uuid_twice",
         "physical_rows_unknown",
+        "required_field",
         "row_ids",
         "row_versions",
         "unknown_base",
@@ -183,6 +186,24 @@ def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
             check_versions(sequence, fragment=fragment.id, staged=False)
         except CorruptTable as error:
             yield error.code, str(error)
+
+
+def _without_data(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
+    """Check that the changed fragments have data of all required fields; a fault that was there before stays."""
+    if built.touched is not None and not built.touched:
+        return
+    look = fields_without_data(built.packed[0].fields)
+    found = list(_touched(built).found(lambda fragment: ((fragment.id, field) for field in look(fragment))))
+    if not found:
+        return
+    look_before = fields_without_data(current.outline.fields if current is not None else ())
+    before = {field.id for field in current.fragments.found(look_before)} if current is not None else set()
+    for number, field in found:
+        if field.id not in before:
+            yield (
+                "required_field",
+                f"fragment {number} has no data of field {field.id} ({field.name[:100]!r}), which can't be null",
+            )
 
 
 def _flags(manifest: Manifest, *, deletions: bool) -> Iterator[Violation]:

@@ -180,3 +180,19 @@ def may_tighten_nullability(before: Iterable[Field], after: Iterable[Field]) -> 
         and (field.parent_id < 0 or field.parent_id in nullable_before)
         for field in after
     )
+
+
+def with_relatives(fields: Iterable[int], schema: Iterable[Field]) -> frozenset[int]:
+    """These fields of the schema, the fields that they lie in, and the fields in them; ids of other fields stay.
+
+    All of them change if the data of one changes: a list changes with its elements, and a struct with its fields.
+    """
+    parents = {field.id: field.parent_id for field in schema}
+    below, above = set(fields), set[int]()
+    for one in tuple(below):
+        while (one := parents.get(one, -1)) >= 0 and one not in above:
+            above.add(one)
+    for one, parent in parents.items():  # parents come before their children
+        if parent in below:
+            below.add(one)
+    return frozenset(below | above)

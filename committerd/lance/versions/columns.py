@@ -1,0 +1,168 @@
+"""The columns in which data files hold the fields of a schema.
+
+From format 2.1 on a file has a column for each field without children, and one for a blob or a packed struct, which
+holds its children too. A file of format 2.0 has a column for each field, whether it has children or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from committerd.errors import InvalidRequest
+from committerd.lance.versions.fragments import file_version
+from committerd_common.messages import DataFile, DataFragment, Field
+
+NO_COLUMN = -1
+"""The column index of a field whose children have the columns. Lance 4.0.0 lists such fields, 14.0.2 leaves them out.
+"""
+
+_BLOB, _BLOB_TYPE = "lance-encoding:blob", "lance.blob.v2"
+_PACKED = ("packed", "lance-encoding:packed")
+_TRUE = frozenset({b"1", b"true", b"on", b"yes", b"y"})
+_NAME_CHARS_MAX = 100
+
+
+def is_one_column(field: Field) -> bool:
+    """Whether a file has one column for the field and its children: a blob or a packed struct.
+
+    Lance 14: field.rs, is_blob and is_packed_struct.
+    """
+    metadata = field.metadata
+    if not metadata:
+        return False
+    return (
+        _BLOB in metadata
+        or metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
+        or any(metadata.get(key, b"").lower() in _TRUE for key in _PACKED)
+    )
+
+
+def require_columns(files: Iterable[DataFile], schema: Sequence[Field]) -> None:
+    """Check that each data file names a column for each field that it has, as its format demands, and none twice.
+
+    With any other file readers can't scan the field, or can't even open the table. Fields that the schema lacks are not
+    checked, because nobody reads them. Lance 14: versions/mod.rs, validate_file_column_indices; 4.0.0 checks nothing.
+
+    Raises `InvalidRequest` (`column_indices`).
+    """
+    columns = _Columns(schema)
+    seen: set[tuple[str | None, tuple[int, ...], tuple[int, ...]]] = set()
+    for file in files:
+        kind = file_version(file), tuple(file.fields), tuple(file.column_indices)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if fault := columns.fault(*kind):
+            raise InvalidRequest(f"data file {file.path!r} can't be read: {fault}", code="column_indices")
+
+
+class _Columns:
+    def __init__(self, schema: Sequence[Field]) -> None:
+        self._fields = {field.id: field for field in schema}
+        self._parents = {field.parent_id for field in schema}
+
+    def fault(self, version: str | None, fields: Sequence[int], columns: Sequence[int]) -> str:
+        """The fault of a file's columns, as text; empty if it has none."""
+        known = [pair for pair in zip(fields, columns, strict=True) if pair[0] in self._fields]
+        for number, column in known:
+            field = self._fields[number]
+            wants_column = version == "2.0" or number not in self._parents or is_one_column(field)
+            if wants_column and column == NO_COLUMN:
+                return f"it has {_named(field)}, and names no column for it (column index -1)"
+            if column != NO_COLUMN and not wants_column:
+                return (
+                    f"it names column {column} for {_named(field)}, whose children have the columns from format 2.1 "
+                    "on (the column index must be -1)"
+                )
+            above = self._fields.get(field.parent_id)
+            if version == "2.0" and above is not None and above.id not in fields:
+                return f"it has {_named(field)} and lacks {_named(above)}, in which that field lies"
+        used = Counter(column for _, column in set(known) if column != NO_COLUMN)
+        twice = sorted(column for column, times in used.items() if times > 1)
+        return f"it names columns {twice} for more than one field each" if twice else ""
+
+
+class _Required(NamedTuple):
+    field: Field
+    own: frozenset[int]
+    """The field and all fields in it."""
+    beside: frozenset[int] | None
+    """The same of the field that it lies in; None = it is a column of the table."""
+
+
+def fields_without_data(schema: Sequence[Field]) -> Callable[[DataFragment], Iterator[Field]]:
+    """A function that finds the required fields of which a fragment has no data.
+
+    For these, readers make nulls, and then no scan of the fragment works. A required field of a struct does no harm if
+    the fragment has no data of the whole struct.
+    """
+    wanted = list(_required(schema))
+
+    def look(fragment: DataFragment) -> Iterator[Field]:
+        if not wanted:
+            return
+        held = {one for file in fragment.files for one in file.fields}
+        for field, own, beside in wanted:
+            if own.isdisjoint(held) and (beside is None or not beside.isdisjoint(held)):
+                yield field
+
+    return look
+
+
+def _required(schema: Sequence[Field]) -> Iterator[_Required]:
+    if all(field.nullable for field in schema):
+        return
+    above: dict[int, tuple[Field, ...]] = {}
+    below: dict[int, set[int]] = {}
+    by_id = {field.id: field for field in schema}
+    for field in schema:  # parents come before their children
+        parent = field.parent_id
+        above[field.id] = (by_id[parent], *above[parent]) if parent in above else ()
+        below[field.id] = {field.id}
+        for one in above[field.id]:
+            below[one.id].add(field.id)
+    for field in schema:
+        parents = above[field.id]
+        if not field.nullable and not any(map(is_one_column, parents)):
+            beside = frozenset(below[parents[0].id]) if parents else None
+            yield _Required(field, frozenset(below[field.id]), beside)
+
+
+def changed_fields(before: Iterable[Field], after: Iterable[Field]) -> list[Field]:
+    """The fields of `after` that both schemas have, and whose data could not be read with `after`.
+
+    The type differs, or whether a field is one column with its children.
+    """
+    known = {field.id: field for field in before}
+    return [field for field in after if field.id in known and _layout(known[field.id]) != _layout(field)]
+
+
+def require_same_types(before: Iterable[Field], after: Iterable[Field]) -> None:
+    """Check that a change of the schema changes no field whose data stays. Raises `InvalidRequest` (`field_type`)."""
+    known = {field.id: field for field in before}
+    for field in changed_fields(known.values(), after):
+        raise field_type_changed(known[field.id], field)
+
+
+def field_type_changed(before: Field, after: Field) -> InvalidRequest:
+    """The error for a field whose data can't be read as what it would be."""
+    if before.logical_type == after.logical_type:
+        what = "it makes it a blob or a packed struct, or ends that"
+    else:
+        was, becomes = before.logical_type[:_NAME_CHARS_MAX], after.logical_type[:_NAME_CHARS_MAX]
+        what = f"its data is of type {was}, not {becomes}"
+    return InvalidRequest(
+        f"it changes {_named(before)}, and readers could not read the data that is there: {what}. Write the data anew, "
+        "into a field with an id of its own",
+        code="field_type",
+    )
+
+
+def _layout(field: Field) -> tuple[str, bool]:
+    return field.logical_type, is_one_column(field)
+
+
+def _named(field: Field) -> str:
+    return f"field {field.id} ({field.name[:_NAME_CHARS_MAX]!r})"

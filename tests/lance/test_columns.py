@@ -1,0 +1,152 @@
+"""The columns in which data files hold the fields of a schema."""
+
+from __future__ import annotations
+
+import pytest
+
+from committerd.errors import InvalidRequest
+from committerd.lance.versions.columns import (
+    changed_fields,
+    fields_without_data,
+    is_one_column,
+    require_columns,
+    require_same_types,
+)
+from committerd_common.messages import DataFile, DataFragment, Field
+
+
+def field(
+    number: int, logical_type: str = "int64", parent: int = -1, *, required: bool = False, **metadata: bytes
+) -> Field:
+    said = {key.replace("_", "-").replace("--", ":"): value for key, value in metadata.items()}
+    return Field(
+        id=number, name=f"f{number}", parent_id=parent, logical_type=logical_type, nullable=not required, metadata=said
+    )
+
+
+BLOB = field(5, "large_binary", lance_encoding__blob=b"true")
+SCHEMA = [field(0), field(1, "struct"), field(2, parent=1), field(3, "list"), field(4, parent=3), BLOB]
+
+
+def file(columns: dict[int, int], minor: int = 1) -> DataFile:
+    return DataFile(
+        path="a.lance",
+        fields=columns.keys(),
+        column_indices=columns.values(),
+        file_major_version=2,
+        file_minor_version=minor,
+    )
+
+
+def fault(*files: DataFile, schema: list[Field] = SCHEMA) -> str:
+    try:
+        require_columns(files, schema)
+    except InvalidRequest as error:
+        return str(error) if error.code == "column_indices" else error.code
+    return ""
+
+
+class TestOfADataFile:
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {0: 0, 2: 1, 4: 2, 5: 3},  # as 14.0.2 writes it
+            {0: 0, 1: -1, 2: 1, 3: -1, 4: 2, 5: 3},  # as 4.0.0 does
+            {0: 0},
+            {0: 0, 99: -1},  # a field that was dropped
+            {0: 0, 99: 0},
+            {-2: 0, 0: 1},
+        ],
+    )
+    def test_are_right(self, columns: dict[int, int]) -> None:
+        assert fault(file(columns), file(columns)) == ""
+
+    @pytest.mark.parametrize(
+        ("columns", "said"),
+        [
+            ({0: -1, 2: 1}, "names no column for it"),
+            ({5: -1}, "names no column for it"),
+            ({1: 0, 2: 1}, "whose children have the columns"),
+            ({0: 0, 2: 0}, "names columns \\[0\\] for more than one field"),
+        ],
+    )
+    def test_are_wrong(self, columns: dict[int, int], said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            require_columns([file({0: 0}), file(columns)], SCHEMA)
+
+    @pytest.mark.parametrize(
+        ("columns", "said"),
+        [
+            ({0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, ""),
+            ({1: 0, 2: 1}, ""),
+            ({1: -1, 2: 1}, "names no column for it"),
+            ({2: 1}, "lacks field 1 ('f1'), in which that field lies"),
+            ({0: 0, 5: 0}, "names columns [0] for more than one field"),
+        ],
+    )
+    def test_of_format_2_0(self, columns: dict[int, int], said: str) -> None:
+        found = fault(file(columns, minor=0))
+        assert said in found
+        assert bool(said) == bool(found)
+
+    def test_of_a_packed_struct_are_one(self) -> None:
+        packed = [field(0, "struct", packed=b"TRUE"), field(1, parent=0)]
+        assert fault(file({0: 0}), schema=packed) == ""
+        assert fault(file({0: -1}), schema=packed)
+
+
+def test_what_is_one_column() -> None:
+    assert is_one_column(BLOB)
+    assert is_one_column(field(0, "struct", ARROW__extension__name=b"lance.blob.v2"))
+    assert is_one_column(field(0, "struct", lance_encoding__packed=b"1"))
+    assert not is_one_column(field(0, "struct", packed=b"false"))
+    assert not is_one_column(field(0))
+
+
+def without_data(schema: list[Field], *held: int) -> list[int]:
+    fragment = DataFragment(files=[DataFile(fields=[one]) for one in held])
+    return [one.id for one in fields_without_data(schema)(fragment)]
+
+
+class TestRequiredFields:
+    def test_of_which_a_fragment_has_no_data(self) -> None:
+        schema = [field(0, required=True), field(1), field(2, required=True)]
+        assert without_data(schema, 0, 2) == []
+        assert without_data(schema, 0, 1) == [2]
+        assert without_data(schema) == [0, 2]
+        assert without_data([field(0), field(1)]) == []
+
+    def test_of_a_struct(self) -> None:
+        schema = [field(0, "struct"), field(1, parent=0, required=True), field(2, parent=0), field(3)]
+        assert without_data(schema, 1, 2) == []
+        assert without_data(schema, 2, 3) == [1]
+        assert without_data(schema, 3) == []  # the struct is null in every row
+
+    def test_that_have_fields(self) -> None:
+        schema = [field(0, "struct", required=True), field(1, parent=0), field(2, parent=0), field(3)]
+        assert without_data(schema, 2) == []
+        assert without_data(schema, 3) == [0]
+
+    def test_in_one_column_with_others(self) -> None:
+        schema = [field(0, "struct", packed=b"1"), field(1, parent=0, required=True)]
+        assert without_data(schema, 0) == []
+
+
+class TestTypes:
+    def test_that_stay(self) -> None:
+        renamed = [field(0), field(9, required=True)]
+        renamed[0].name, renamed[0].nullable = "other", False
+        require_same_types([field(0)], renamed)
+        assert changed_fields([field(0)], renamed) == []
+
+    @pytest.mark.parametrize(
+        ("after", "said"),
+        [
+            (field(0, "int32"), "its data is of type int64, not int32"),
+            (field(0, lance_encoding__blob=b""), "makes it a blob or a packed struct, or ends that"),
+        ],
+    )
+    def test_that_change(self, after: Field, said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said) as refused:
+            require_same_types([field(0)], [after])
+        assert refused.value.code == "field_type"
