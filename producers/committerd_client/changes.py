@@ -23,6 +23,7 @@ from committerd_client.staging.rows import comparable
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_client.staging.unique_keys import require_unique
+from committerd_client.vectors import warn_of_lists
 from committerd_common.messages import DataFragment, Field, Transaction
 
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
@@ -239,6 +240,8 @@ def _written_anew(
     schema, batches = rows.read(target, fill=True)
     if not schema.names:
         raise StagingError("a table needs columns: give rows, or a pyarrow schema", code="column")
+    if target is None:
+        warn_of_lists(schema)
     options = {"data_storage_version": new_table.data_storage_version, "storage_options": place.options}
     # "overwrite" would warn of a missing table, and "create" refuses one that exists.
     mode = "create" if place.find() is None else "overwrite"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from committerd_client.casting import cast, narrowed, nulls, require_known, require_not_null
 from committerd_client.errors import StagingError
 from committerd_client.values import array, from_numpy, inferred
+from committerd_client.vectors import vector_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -244,7 +245,7 @@ def _array(name: str, values: Any, field: pa.Field | None, fill_structs: bool = 
         if not _is_of_objects(values):
             return _from_arrays(values)
         if field is None:
-            field = pa.field(name, inferred(values, from_pandas=from_pandas))
+            field = pa.field(name, vector_type(name, values, inferred(values, from_pandas=from_pandas)))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise StagingError(f"column {name!r}: {error}", code="schema_differs") from error
     return array(values, field, fill=fill_structs, from_pandas=from_pandas)

@@ -59,10 +59,19 @@ def array(values: Iterable[Any], field: pa.Field, *, fill: bool = True, from_pan
 
 
 def inferred(values: Iterable[Any], *, from_pandas: bool = False) -> pa.DataType:
-    """The type that pyarrow takes these values for. Raises pyarrow's errors, `ValueError`, `TypeError`."""
+    """The type that pyarrow takes these values for; for numpy arrays of several axes, that of tensors.
+
+    Raises pyarrow's errors, `ValueError`, `TypeError`.
+    """
+    import numpy as np
     import pyarrow as pa
 
     plain = _Conversion(fill=True, from_pandas=from_pandas).plain(values)
+    arrays = {(one.shape, one.dtype) if isinstance(one, np.ndarray) else None for one in plain if one is not None}
+    if len(arrays) == 1:
+        (found,) = arrays
+        if found is not None and len(found[0]) > 1:
+            return pa.fixed_shape_tensor(pa.from_numpy_dtype(found[1]), found[0])
     return pa.infer_type(plain, from_pandas=from_pandas)
 
 
