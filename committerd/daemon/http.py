@@ -1,14 +1,18 @@
 """The committer's HTTP server: `/metrics`, `/livez` and `/readyz`. It takes no commands.
 
 The daemon determines its state (`Health`); this module only formats it for Prometheus and Kubernetes.
+
+Whoever reaches the port can open connections, and each takes one of the files that the process may have. So they are
+few, and if there are too many the server closes the one that has been idle for longest: a probe gets through.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import anyio
 from aiohttp import web
@@ -17,6 +21,12 @@ from prometheus_client.exposition import choose_encoder
 
 from committerd.errors import SettingsError
 
+CONNECTIONS_MAX = 64
+"""Maximum number of open connections."""
+_ACCEPTED_AT_ONCE = 64
+"""So many more may be open for a moment, until those that are too many are closed."""
+_IDLE_SECONDS_MAX = 75.0
+"""How long a connection may be open without a request; longer ones end when the next one is opened, as of a probe."""
 _CLOSE_SECONDS_MAX = 1.0
 """Scrapers keep their connections open; closing the server waits at most this long for them."""
 
@@ -58,16 +68,12 @@ class Address(NamedTuple):
 @asynccontextmanager
 async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> AsyncIterator[Address]:
     """Serve while the block runs; yields the bound address. Raises `SettingsError` if it can't be bound."""
-    runner = web.AppRunner(
-        _application(registry, health),
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=_CLOSE_SECONDS_MAX,
-    )
+    server = _Server(_pages(registry, health))
+    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS_MAX)
     try:
         await runner.setup()
         try:
-            await web.TCPSite(runner, listen.host, listen.port).start()
+            await web.TCPSite(runner, listen.host, listen.port, backlog=_ACCEPTED_AT_ONCE).start()
         except OSError as error:
             raise SettingsError(
                 f"can't listen on {listen.host}:{listen.port} for /metrics and the probes: "
@@ -80,8 +86,53 @@ async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> 
             await runner.cleanup()
 
 
-def _application(registry: CollectorRegistry, health: Health) -> web.Application:
-    async def metrics(request: web.Request) -> web.Response:
+_Page: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+
+class _Transport(Protocol):
+    """What is needed of an open connection."""
+
+    def abort(self) -> None: ...
+
+
+class _Server(web.Server):
+    """Serves pages, by their paths, over a bounded number of connections."""
+
+    def __init__(self, pages: Mapping[str, _Page]) -> None:
+        super().__init__(self._handle, access_log=None, keepalive_timeout=_IDLE_SECONDS_MAX)
+        self._pages = pages
+        self._open: OrderedDict[_Transport, float] = OrderedDict()
+        """When each connection was opened or had its last request, in seconds; idle for longest first."""
+
+    def connection_made(self, handler: web.RequestHandler, transport: Any) -> None:
+        super().connection_made(handler, transport)
+        now = anyio.current_time()
+        self._open[transport] = now
+        for idle, since in list(self._open.items()):
+            if len(self._open) <= CONNECTIONS_MAX and now - since < _IDLE_SECONDS_MAX:
+                break
+            del self._open[idle]
+            idle.abort()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        self._open.pop(handler.transport, None)  # type: ignore[arg-type]  # it is still there
+        super().connection_lost(handler, exc)
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        transport: Any = request.transport
+        if transport in self._open:
+            self._open[transport] = anyio.current_time()
+            self._open.move_to_end(transport)
+        page = self._pages.get(request.path)
+        if page is None:
+            return web.Response(status=404, text="404: Not Found")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="405: Method Not Allowed", headers={"Allow": "GET,HEAD"})
+        return await page(request)
+
+
+def _pages(registry: CollectorRegistry, health: Health) -> Mapping[str, _Page]:
+    async def metrics(request: web.BaseRequest) -> web.Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         except (TypeError, ValueError):  # a version that is not a number
@@ -90,19 +141,15 @@ def _application(registry: CollectorRegistry, health: Health) -> web.Application
         response.enable_compression()
         return response
 
-    async def livez(_: web.Request) -> web.Response:
+    async def livez(_: web.BaseRequest) -> web.Response:
         problems = list(health.live())
         return _response(not problems, {"live": not problems, "problems": problems})
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz(_: web.BaseRequest) -> web.Response:
         ready, text = health.ready()
         return _response(ready, {"ready": ready, "reason": text})
 
-    application = web.Application()
-    application.router.add_get("/metrics", metrics)
-    application.router.add_get("/livez", livez)
-    application.router.add_get("/readyz", readyz)
-    return application
+    return {"/metrics": metrics, "/livez": livez, "/readyz": readyz}
 
 
 def _response(good: bool, body: dict[str, object]) -> web.Response:

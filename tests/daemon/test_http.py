@@ -16,7 +16,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from committerd.daemon.http import Address, Health, serve
+from committerd.daemon import http
+from committerd.daemon.http import CONNECTIONS_MAX, Address, Health, serve
 from committerd.errors import SettingsError
 from committerd.telemetry import Telemetry
 
@@ -148,6 +149,33 @@ async def test_a_probe_that_breaks_is_a_failure_and_the_server_lives_on(
         assert answer.status == 500
     async with client.get("/readyz") as answer:
         assert answer.status == 200
+
+
+async def test_connections_are_bounded_and_the_one_that_was_idle_for_longest_ends(server: Address) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{server.url}/livez") as answer:
+            await answer.read()
+        idle = [await anyio.connect_tcp(server.host, server.port) for _ in range(3 * CONNECTIONS_MAX)]
+        for one in idle[: 2 * CONNECTIONS_MAX]:
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(5):
+                await one.receive()
+        last = idle[-1]
+        for path in ("/readyz", "/livez"):  # it stays open for another request
+            await last.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert b" 200 " in await last.receive()
+        async with session.get(f"{server.url}/livez") as answer:
+            assert answer.status == 200
+        for one in idle:
+            await one.aclose()
+
+
+async def test_a_connection_without_a_request_ends(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_IDLE_SECONDS_MAX", 0.0)
+    async with await anyio.connect_tcp(server.host, server.port) as idle:
+        await idle.send(b"GET /livez HTTP/1.1\r\nHost: ")  # and never the rest
+        async with await anyio.connect_tcp(server.host, server.port):
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(5):
+                await idle.receive()
 
 
 async def test_an_address_that_is_taken_is_named(registry: CollectorRegistry) -> None:
