@@ -37,6 +37,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids, require_supported
 from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.kept import KEPT_BYTES_MAX, Kept
 from committerd.lance.operations.operation import AppliesTo, Need, Operation, StagedFiles
 from committerd.lance.operations.rebase import (
     Followed,
@@ -81,8 +82,8 @@ from committerd.table.staged_files import (
     with_known_sizes,
     with_schema_metadata,
 )
-from committerd.table.versions import Gap, Table
-from committerd.table.work import Work, at_once, following_size, heavy_size_to_judge
+from committerd.table.versions import Committed, Gap, Table
+from committerd.table.work import Work, at_once, comparing_size, following_size, heavy_size_to_judge
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import BasePath, DataFile, Manifest, Transaction
 from committerd_common.paths import VERSIONS
@@ -356,9 +357,11 @@ class _Since:
     """The read version; None when it is unreadable, or the operation doesn't need it."""
     then: Manifest | None
     """The excerpt of the read version."""
-    theirs: Sequence[tuple[int, Footprint]]
-    """The committed versions without Appends, with their footprints; empty for an operation that doesn't need them."""
+    kept: Kept
+    """What was kept of the versions since then, to rebase the transaction."""
     found: Comparison
+    unfollowed: str = ""
+    """Why rows can't be followed through the version that decides; empty if that is not the reason."""
 
 
 async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejected | None:
@@ -371,28 +374,49 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     is_append = operation.kind is Kind.APPEND
     before = case.history.compared_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
-        return _Since(ours=AN_APPEND, read=None, then=None, theirs=(), found=before)
+        return _Since(ours=AN_APPEND, read=None, then=None, kept=Kept(), found=before)
     read, then, ours = None, None, AN_APPEND
     if not is_append:
         read = await case.table.readable(after) if Need.READ_VERSION in operation.needs else None
         read, then, ours = await case.do(partial(_footprint, transaction, read))
         if case.options.trusts_rewrites:
             ours = replace(ours, trusts_rewrites=True)
-    found, last, theirs = before, None, list[tuple[int, Footprint]]()
+    found, last, kept, unfollowed = before, None, operation.keeps(ours), ""
     async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
-        versions = [(one.version, one.footprint) for one in some]
-        found, last = compared(ours, versions, found, lists_all=case.options.lists_checked), some[-1]
-        if Need.FOOTPRINTS in operation.needs:
-            theirs += [
-                (one.version, f)
-                for one in some
-                if isinstance(f := one.footprint, Footprint) and f.kind is not Kind.APPEND
-            ]
+        call = partial(_compare, ours, some, found, kept, lists_all=case.options.lists_checked)
+        size = comparing_size(transaction, ours, len(some))
+        decided = found.deciding
+        found = await case.world.work(call, size=size) if size else call()
+        last = some[-1]
+        if found.deciding is not decided:
+            unfollowed = _unfollowed(ours, some, found.deciding)
     if is_append and last is not None:
         case.table.note_compared_appends(after, found, last)
-    return _Since(ours=ours, read=read, then=then, theirs=theirs, found=found)
+    return _Since(ours=ours, read=read, then=then, kept=kept, found=found, unfollowed=unfollowed)
+
+
+def _compare(
+    ours: Footprint, some: Sequence[Committed], before: Comparison, kept: Kept, *, lists_all: bool
+) -> Comparison:
+    """Compare ours with a few more versions, and keep what a rebase needs of them."""
+    found = compared(ours, [(one.version, one.footprint) for one in some], before, lists_all=lists_all)
+    if found.deciding is not None and found.deciding.verdict >= Verdict.RETRYABLE:
+        kept.drop()
+        return found
+    for one in some:
+        if isinstance(one.footprint, Footprint) and one.footprint.kind is not Kind.APPEND:
+            kept.add(one.version, one.footprint)
+    return found
+
+
+def _unfollowed(ours: Footprint, some: Sequence[Committed], deciding: Checked | None) -> str:
+    """`_Since.unfollowed`, if one of these versions decides."""
+    if deciding is None or deciding.verdict < Verdict.RETRYABLE or deciding.rule not in FOLLOWING:
+        return ""
+    theirs = next(one.footprint for one in some if one.version == deciding.version)
+    return not_followed(ours, theirs) if isinstance(theirs, Footprint) else ""
 
 
 async def _require_as_read(case: _Case, transaction: Transaction, then: ManifestFile | None) -> None:
@@ -419,6 +443,11 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
     deciding = since.found.deciding
     if deciding is not None and deciding.verdict >= Verdict.RETRYABLE:
         return _conflict(case, since, deciding)
+    if since.kept.is_too_much:
+        assert case.latest is not None
+        problem = f"the changes since its read version take more than {KEPT_BYTES_MAX // 2**20} MiB to follow"
+        rule = "ixr" if case.operation.kind is Kind.CREATE_INDEX else "mov"
+        return _row_conflict(RowConflict(message=problem, rule=rule), since, case.latest.version)
     await _require_as_read(case, transaction, since.read or case.latest)
     rebase, follow = case.operation.rebase, case.operation.follow
     rebased: Rebased | RowConflict
@@ -452,13 +481,13 @@ async def _followed(
         latest_version=latest.version,
         read=since.then,
         latest=latest.fragments.of,
-        theirs=since.theirs,
+        theirs=since.kept.parts,
         trusts_all=case.options.trusts_rewrites,
         file_ids=_file_ids(case),
     )
     places, allowance = case.places(latest), Allowance(case.options.file_limits)
     following = follow(transaction, facts)
-    size = case.size or following_size(transaction, since.then, (theirs for _, theirs in since.theirs))
+    size = case.size or following_size(transaction, since.then, since.kept.footprints)
     rows: Sequence[BitMap] | None = None
     while True:
         call = partial(_next_step, following, rows)
@@ -596,7 +625,7 @@ async def _facts(case: _Case, transaction: Transaction, since: _Since) -> Rebase
     reuse = await _reuse_contents(case, transaction, since, latest) if Need.STAGED_REUSE in operation.needs else None
     return RebaseFacts(
         latest_version=latest.version,
-        theirs=[theirs for _, theirs in since.theirs],
+        theirs=since.kept.footprints,
         schema=latest.outline.fields,
         deletions=list(zip(merges, deletions, strict=True)),
         file_ids=_file_ids(case),
@@ -614,7 +643,7 @@ async def _reuse_contents(
     """
     store, kept, read = case.table.store, case.table.reuse, since.read
     ours = await _staged_reuse(store, transaction)
-    if ours is None or not any(theirs.reuse_version is not None for _, theirs in since.theirs):
+    if ours is None or not any(theirs.reuse_version is not None for theirs in since.kept.footprints):
         return None
     return ReuseContents(
         ours=ours,
@@ -625,7 +654,9 @@ async def _reuse_contents(
 
 def _row_conflict(conflict: RowConflict, since: _Since | None, latest_version: int) -> Rejected:
     found = since.found if since is not None else NOTHING_FOUND
-    operations = {version: theirs.kind for version, theirs in since.theirs} if since is not None else {}
+    operations = {one.version: one.theirs for one in found.conflicts}
+    if since is not None:
+        operations |= {version: theirs.kind for version, theirs in since.kept.parts}
     version = conflict.version
     if version not in operations:
         version = max((one.version for one in found.conflicts if one.verdict is Verdict.REBASABLE), default=0)
@@ -634,7 +665,7 @@ def _row_conflict(conflict: RowConflict, since: _Since | None, latest_version: i
         reason="row_conflict" if conflict.rule == "row" else "conflict",
         message=f"{conflict.message}. Read version {latest_version} and do the work again",
         conflicting_version=version,
-        conflicting_operation=operations.get(version, ""),
+        conflicting_operation=operations.get(version) or "",
         rule=conflict.rule,
         found=found,
     )
@@ -793,9 +824,8 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
         f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule).rstrip('.')})"
     )
-    theirs = next((theirs for version, theirs in since.theirs if version == deciding.version), None)
-    if deciding.rule in FOLLOWING and theirs is not None:
-        problem += f". Rows can't be followed here: {not_followed(since.ours, theirs)}"
+    if since.unfollowed:
+        problem += f". Rows can't be followed here: {since.unfollowed}"
     if blind:
         problem += ". Its read version is gone, so its changes can't be separated from those of others"
     advice = f"Read version {latest} and do the work again" if retryable else "It can't be committed"

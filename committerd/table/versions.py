@@ -85,6 +85,8 @@ _LISTED_MAX = 1000
 _BEFORE_DETACHED = f"{VERSIONS}d"
 """Precedes the keys of all detached versions, and follows those of all others."""
 _READERS_MAX = 16
+_BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum bytes of the footprints that are read at once, if they are as large as those that were read before them."""
 _END_BYTES = 4096
 """Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
 _ENDS_MAX = 4096
@@ -110,15 +112,22 @@ class Committed:
     uuid: str
     """Of the transaction that created the version; empty when that can't be read."""
     footprint: Footprint | Unreadable
+    bytes: int
+    """The estimated memory of all this."""
 
 
 def committed_by(file: ManifestFile, *, before: Manifest | None) -> Committed:
     """The facts about a version whose transaction is inline. `before`: the version below it, without fragments."""
     transaction = file.transaction
+    return _committed(transaction, file.version, _footprint(transaction, file, before))
+
+
+def _committed(transaction: Transaction | None, version: int, footprint: Footprint | Unreadable) -> Committed:
     return Committed(
-        version=file.version,
+        version=version,
         uuid=transaction.uuid if transaction is not None else "",
-        footprint=_footprint(transaction, file, before),
+        footprint=footprint,
+        bytes=_ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0),
     )
 
 
@@ -325,11 +334,7 @@ class Table:
         if file is None:
             return None
         transaction = await self.transaction(file)
-        known = Committed(
-            version=version,
-            uuid=transaction.uuid if transaction is not None else "",
-            footprint=await self._footprint(transaction, file),
-        )
+        known = _committed(transaction, version, await self._footprint(transaction, file))
         self._note(known)
         return known
 
@@ -431,13 +436,17 @@ class Table:
         """Yield the versions above `after`, up to and including `latest`, ascending, in batches.
 
         Ends with a `Gap` at the first unreadable version. Reads versions that are not cached, several at once, and
-        never holds all of them in memory. Raises `StoreUnavailable`.
+        never holds all of them in memory: fewer at once if they are large. Raises `StoreUnavailable`.
         """
-        for low in range(after + 1, latest + 1, _READERS_MAX):
-            batch = await self._several(range(low, min(low + _READERS_MAX, latest + 1)))
+        low, count = after + 1, _READERS_MAX
+        while low <= latest:
+            batch = await self._several(range(low, min(low + count, latest + 1)))
             found = [one for one in batch if one is not None]
             if len(found) == len(batch):
                 yield found
+                low += count
+                largest = max(one.bytes for one in found)
+                count = max(1, min(_READERS_MAX, _BATCH_BYTES_MAX // largest))
                 continue
             gap = batch.index(None)
             if gap:
@@ -552,7 +561,7 @@ class Table:
     def _note(self, committed: Committed) -> None:
         self._drop(committed.version)
         self._committed[committed.version] = committed
-        self._footprint_bytes += _bytes_of(committed)
+        self._footprint_bytes += committed.bytes
         if self._footprint_bytes > self._footprint_bytes_max:
             # Drop the lowest versions first, which are needed least. The highest stays, whatever its size.
             for version in sorted(self._committed)[:-1]:
@@ -563,7 +572,7 @@ class Table:
     def _drop(self, version: int) -> None:
         dropped = self._committed.pop(version, None)
         if dropped is not None:
-            self._footprint_bytes -= _bytes_of(dropped)
+            self._footprint_bytes -= dropped.bytes
 
 
 def detached_manifests(keys: Iterable[str]) -> list[str]:
@@ -588,12 +597,6 @@ def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
     """Estimate the memory of its decoded members, in bytes."""
     texts = transaction.transaction_properties.values() if transaction is not None else ()
     return _DECODED_FACTOR * sum(map(len, texts)) + _ENTRY_BYTES
-
-
-def _bytes_of(committed: Committed) -> int:
-    """Estimate its memory, in bytes."""
-    footprint = committed.footprint
-    return _ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0)
 
 
 def _parsed(keys: Sequence[str]) -> list[ManifestName]:

@@ -36,6 +36,10 @@ That is about 10,000 fragments, fewer with stable row ids.
 """
 LIGHT_FOLLOWED_MAX = 50_000
 """Maximum of the rows to follow, times the Rewrites that moved them, for a light transaction: 50 ms by row ids."""
+LIGHT_COMPARED_MAX = 50_000
+"""Maximum of the fragments and keys of ours, times the versions compared with them, for a light one: 10 ms."""
+_BLOOM_BYTES_PER_ID = 16
+"""Comparing this many bytes of Bloom filters takes as long as looking up a key."""
 _ROWS_PER_FRAGMENT = 50
 """Following a row of a fragment takes as long as following this many more rows of the same fragment."""
 _ROW_ID_BYTES_PER_ROW = 10
@@ -103,6 +107,15 @@ def _is_light(transaction: Transaction, size: int, cost: Cost, there: int) -> bo
             return False
         case _:
             assert_never(cost)
+
+
+def comparing_size(transaction: Transaction, ours: Footprint, versions: int) -> int:
+    """The size in bytes of a transaction if it may take long to compare it with so many versions; 0 if not."""
+    keys = ours.key_filter
+    weight = len(ours.fragments)
+    if keys is not None:
+        weight += len(keys.exact or ()) + len(keys.bloom) // _BLOOM_BYTES_PER_ID
+    return transaction.ByteSize() if weight * versions > LIGHT_COMPARED_MAX else 0
 
 
 def following_size(transaction: Transaction, read: Manifest, theirs: Iterable[Footprint]) -> int:

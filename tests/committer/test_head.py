@@ -88,7 +88,7 @@ def test_nothing_is_acknowledged_before_a_version_carries_a_position() -> None:
 
 def test_a_formed_version_is_in_the_history_of_what_follows_until_it_is_created() -> None:
     before = head()
-    formed = Committed(version=4, uuid="u4", footprint=Unreadable.NO_TRANSACTION)
+    formed = Committed(version=4, uuid="u4", footprint=Unreadable.NO_TRANSACTION, bytes=600)
     after = before.then([found(4, START)], MANIFEST, formed=formed)
     assert (before.history.ahead, after.history.ahead) == ((), (formed,))
     assert after.created().history.ahead == ()

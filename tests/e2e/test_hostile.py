@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from committerd_common.messages import DataFragment, Status
+from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 from tests.hostile.attack import (
     RSS_BYTES_MAX,
     SETTINGS,
+    Seen,
     Watch,
     attack,
     attack_all_operations,
     attack_with_heavy_records,
 )
+from tests.hostile.bounds import KINDS
 from tests.hostile.records import seeds
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -39,6 +44,24 @@ def test_records_that_take_much_memory_take_no_more_one_after_the_other(scene: S
     seen = attack_with_heavy_records(scene, 40, 6, folder=tmp_path / "samples")
     assert seen.wrong == []
     assert seen.failed == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_what_a_record_may_cost_is_bounded(
+    kind: Callable[[Scene, int], Seen], kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+) -> None:
+    """The committer is a process of its own, and takes no more memory than the chart gives it."""
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
+        seen = kind(scene, 8)
+    assert seen.wrong == []
+    assert seen.rss_bytes < min(RSS_BYTES_MAX, chart_memory_bytes())
+
+
+def chart_memory_bytes() -> int:
+    values = yaml.safe_load(Path(__file__).parents[2].joinpath("helm/committerd/values.yaml").read_text())
+    limit: str = values["resources"]["limits"]["memory"]
+    number, unit = limit[:-2], limit[-2:]
+    return int(number) * {"Mi": 2**20, "Gi": 2**30}[unit]
 
 
 def test_a_queue_of_hostile_records_is_adopted(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.kafka import kafka_broker
 from harness.scene import Scene
 from tests.hostile.attack import Seen, attack, attack_all_operations, attack_with_heavy_records
+from tests.hostile.bounds import KINDS
 
 
 def main() -> int:
@@ -41,6 +42,13 @@ def main() -> int:
             with Scene(kafka=kafka.bootstrap_servers, name=f"hostile-{secrets.token_hex(4)}", folder=root) as scene:
                 seen = run(scene, count, chosen.seed, folder=root / "samples")
             print(report(name, seen), flush=True)
+            wrong += len(seen.wrong)
+        for kind in KINDS:
+            root = Path(folder, kind.__name__)
+            root.mkdir()
+            with Scene(kafka=kafka.bootstrap_servers, name=f"hostile-{secrets.token_hex(4)}", folder=root) as scene:
+                seen = kind(scene, chosen.seed)
+            print(report(kind.__name__.replace("_", " "), seen), flush=True)
             wrong += len(seen.wrong)
     return 1 if wrong else 0
 

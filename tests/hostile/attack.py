@@ -67,6 +67,8 @@ class Seen:
     may_refuse_good: bool = False
     seconds: float = 0.0
     rss_bytes: int = 0
+    url: str = ""
+    """Where the committer serves its metrics."""
 
 
 class Watch:
@@ -110,13 +112,13 @@ def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
     with Watch(daemon) as watch:
         _wave(scene, seeds(appends.copy, rng, read_version=1, there=there), appends, seen, every=1)
         _packed(scene, appends, seen)
-    _note(watch, seen)
+    note(watch, seen)
     daemon.stop()
     daemon = scene.started(**SETTINGS, COMMIT__ALLOWED_OPERATIONS=SAFE)
     with Watch(daemon) as watch:
         records = mutated(appends.copy, rng, donors, read_version=1, there=there)
         _wave(scene, islice(records, count), appends, seen, every=10)
-    _note(watch, seen)
+    note(watch, seen)
     _read(scene, seen)
     _operate(scene, seen)
     seen.seconds = time.monotonic() - began
@@ -136,7 +138,7 @@ def attack_all_operations(scene: Scene, count: int, seed: int, *, folder: Path) 
     with Watch(scene.started(**SETTINGS)) as watch:
         records = mutated(appends.copy, rng, donors, read_version=1, there=there)
         _wave(scene, islice(records, count), appends, seen, every=10)
-    _note(watch, seen)
+    note(watch, seen)
     seen.seconds = time.monotonic() - began
     return seen
 
@@ -149,7 +151,7 @@ def attack_with_heavy_records(scene: Scene, count: int, seed: int, *, folder: Pa
     appends, _, _ = _prepare(scene, count, seed, folder)
     with Watch(scene.started(**SETTINGS)) as watch:
         _wave(scene, islice(heavy(rng), count), appends, seen, every=5, batch=25)
-    _note(watch, seen, rss_bytes_max=HEAVY_RSS_BYTES_MAX)
+    note(watch, seen, rss_bytes_max=HEAVY_RSS_BYTES_MAX)
     seen.seconds = time.monotonic() - began
     return seen
 
@@ -227,16 +229,16 @@ def _take_answers(scene: Scene, staged: Sequence[tuple[Hostile | Transaction, in
         if isinstance(record, Transaction):
             seen.good.append(record.uuid)
             if answer.status != COMMITTED and not seen.may_refuse_good:
-                seen.wrong.append(f"a good record is answered {_told(answer)}: {answer.message}")
+                seen.wrong.append(f"a good record is answered {told(answer)}: {answer.message}")
             continue
-        seen.hostile[_told(answer)] += 1
+        seen.hostile[told(answer)] += 1
         if record.is_seed and answer.status == COMMITTED:
             seen.wrong.append(f"{record.name} is committed")
         if answer.reason == INTERNAL_ERROR:
             seen.failed.append(f"{record.name}: {answer.message}")
 
 
-def _note(watch: Watch, seen: Seen, *, rss_bytes_max: int = RSS_BYTES_MAX) -> None:
+def note(watch: Watch, seen: Seen, *, rss_bytes_max: int = RSS_BYTES_MAX) -> None:
     seen.rss_bytes = max(seen.rss_bytes, watch.rss_bytes)
     if watch.unready:
         seen.wrong.append(f"/readyz said {len(watch.unready)} times that it is not ready: {watch.unready[0]}")
@@ -282,5 +284,5 @@ def _operate(scene: Scene, seen: Seen) -> None:
             seen.wrong.append(f"committerd {' '.join(words)}: {str(error)[:1500]}")
 
 
-def _told(answer: Outcome) -> str:
+def told(answer: Outcome) -> str:
     return f"{Status.Name(answer.status)} {answer.reason}".strip()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,9 +17,9 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import FOLLOWING, Verdict, compared
-from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import ANYTHING
+from committerd.lance.operations.kept import Kept
 from committerd.lance.operations.rebase import Deletions, FollowFacts, Following, Rebased, RebaseFacts, RowConflict
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import (
@@ -228,7 +228,7 @@ class Model:
                 latest_version=self.latest.version,
                 read=then,
                 latest=self.latest.fragments.of,
-                theirs=[one for one in since if one[1].kind is not Kind.RESERVE_FRAGMENTS],
+                theirs=_kept(operation.keeps(ours), since),
                 file_ids=self.numbers,
             )
             rebased = self.drive(operation.follow(staged, facts))
@@ -304,6 +304,12 @@ class Model:
 
 def _row_ids(keys: Sequence[int]) -> bytes:
     return encode_row_ids(RowIds(tuple(range(key, key + 1) for key in keys)))
+
+
+def _kept(kept: Kept, since: Iterable[tuple[int, Footprint]]) -> list[tuple[int, Footprint]]:
+    for version, theirs in since:
+        kept.add(version, theirs)
+    return kept.parts
 
 
 def run(seed: int, *, stable: bool) -> Told:

@@ -14,7 +14,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.operations import following
 from committerd.lance.operations import rewrite as rewriting
-from committerd.lance.operations.rebase import Followed, FollowFacts, Rebased, RebaseFacts, RowConflict
+from committerd.lance.operations.rebase import Followed, FollowFacts, Following, Rebased, RebaseFacts, RowConflict
 from committerd.lance.transactions.transaction import footprint, footprint_of_ours, operation_of
 from committerd.lance.versions import lineage, moves
 from committerd.lance.versions.moves import Moved, MovedGroup
@@ -131,20 +131,32 @@ def follow(
     deleted: Mapping[int, set[int]] | None = None,
     trusts_all: bool = False,
 ) -> Rebased | RowConflict:
-    """Follow rows; `deleted` has the rows of each deletion file by its number."""
+    """Follow rows; `deleted` has the rows of each deletion file by its number.
+
+    What is kept of the versions must lead to the same result as all that they did.
+    """
     operation = operation_of(staged)
-    assert operation.follow is not None
-    steps = operation.follow(
-        staged,
-        FollowFacts(
+    then = manifest(*(read or (fragment(0),)))
+    kept = operation.keeps(footprint_of_ours(staged, then))
+    for one in theirs:
+        kept.add(*one)
+    results = []
+    for known in (theirs, kept.parts):
+        assert operation.follow is not None
+        facts = FollowFacts(
             latest_version=7,
-            read=manifest(*(read or (fragment(0),))),
+            read=then,
             latest=table(manifest(*latest)).fragments.of,
-            theirs=theirs,
+            theirs=known,
             trusts_all=trusts_all,
             file_ids=count(70),
-        ),
-    )
+        )
+        results.append(followed(operation.follow(staged, facts), deleted or {}))
+    assert results[0] == results[1]
+    return results[1]
+
+
+def followed(steps: Following, deleted: Mapping[int, set[int]]) -> Rebased | RowConflict:
     rows: list[BitMap] | None = None
     while True:
         try:
@@ -153,7 +165,7 @@ def follow(
             result: Rebased | RowConflict = end.value
             return result
         assert wanted
-        rows = [BitMap((deleted or {})[one.fragment.deletion_file.id]) for one in wanted]
+        rows = [BitMap(deleted[one.fragment.deletion_file.id]) for one in wanted]
 
 
 class TestDelete:
@@ -382,9 +394,17 @@ class TestCreateIndex:
     """Over a Rewrite it keeps what is left of its coverage."""
 
     def rebased(self, staged: Transaction, *theirs: Footprint) -> Rebased | RowConflict:
-        rebase = operation_of(staged).rebase
-        assert rebase is not None
-        return rebase(staged, RebaseFacts(latest_version=7, theirs=theirs, file_ids=count()))
+        operation = operation_of(staged)
+        assert operation.rebase is not None
+        kept = operation.keeps(footprint_of_ours(staged, None))
+        for version, one in enumerate(theirs):
+            kept.add(version, one)
+        results = [
+            operation.rebase(staged, RebaseFacts(latest_version=7, theirs=known, file_ids=count()))
+            for known in (theirs, kept.footprints)
+        ]
+        assert results[0] == results[1]
+        return results[1]
 
     def covered(self, rebased: Rebased | RowConflict) -> list[int]:
         assert isinstance(rebased, Rebased)

@@ -95,7 +95,8 @@ class TestAClaimCheck:
         assert reason(await claimed(scene.store, "a.txn")) == "claim_missing"
 
     async def test_whose_name_is_too_long(self, scene: Scene) -> None:
-        assert reason(await claimed(scene.store, "x" * 5000)) == "claim_missing"
+        assert reason(await claimed(scene.store, "x" * 1000)) == "claim_missing"
+        assert reason(await claimed(scene.store, "x" * 5000)) == "header_invalid"
 
     async def test_that_is_too_large(self, scene: Scene) -> None:
         scene.path("_transactions/a.txn").write_bytes(bytes(3000))

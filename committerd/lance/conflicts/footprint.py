@@ -22,6 +22,7 @@ _LANCE_ASKS_OF_INDICES = 5
 
 _ID_BYTES = 100
 """Memory of a number in a set: the object, and its slot in a hash table that is at most three fifths full."""
+_HASH_BYTES = 8
 _OBJECT_BYTES = 400
 """Memory of a small object and its references."""
 
@@ -150,7 +151,6 @@ def size_of(touched: Footprint) -> int:
         + sum(map(len, touched.replaced.values()))
         + sum(len(index.fields) + len(index.fragments or ()) for index in touched.new_indices)
         + sum(len(index.fields) + len(index.fragments or ()) for index in touched.removed_indices)
-        + (len(keys.exact or ()) if keys is not None else 0)
     )
     texts = [*touched.config_upserts, *touched.config_deletes, *touched.table_metadata_keys]
     files = sum(
@@ -176,5 +176,5 @@ def size_of(touched: Footprint) -> int:
         + objects * _OBJECT_BYTES
         + files
         + sum(map(len, texts))
-        + len(keys.bloom if keys else b"")
+        + (len(keys.bloom) + _HASH_BYTES * len(keys.exact or ()) if keys is not None else 0)
     )

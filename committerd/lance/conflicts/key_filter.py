@@ -11,8 +11,9 @@ the hash that the wire contract defines are compared; any other one may have any
 from __future__ import annotations
 
 import re
+from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from committerd_common.malformed import MalformedError
@@ -25,7 +26,7 @@ PROBABILITY_DEFAULT = 0.00057
 _SAME_PROBABILITY = 2.220446049250313e-16
 
 KEYS_MAX = 100_000
-"""Maximum number of hashes in an exact filter, also in that of several transactions: about 1 MB in a version, 10 MB in
+"""Maximum number of hashes in an exact filter, also in that of several transactions: about 1 MB in a version and in
 memory. A filter of more counts as one that may have any key.
 """
 _ANY_KEY = b"\xff" * 32768
@@ -34,13 +35,44 @@ _ANY_KEY = b"\xff" * 32768
 _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 
 
+class KeyHashes(Set[int]):
+    """Hashes of keys, in 8 bytes each; a frozenset takes 100 for each. One that occurs twice counts twice.
+
+    Whatever looks up others' hashes in these makes a frozenset of them once: ours are compared with many of theirs.
+    """
+
+    __slots__ = ("_hashes", "_to_look_up")
+
+    def __init__(self, hashes: Iterable[int] = ()) -> None:
+        self._hashes = array("Q", hashes)
+        self._to_look_up: frozenset[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._hashes)
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._lookup()
+
+    def isdisjoint(self, other: Iterable[int]) -> bool:
+        """Whether none of the others is among these."""
+        return self._lookup().isdisjoint(other)
+
+    def _lookup(self) -> frozenset[int]:
+        if self._to_look_up is None:
+            self._to_look_up = frozenset(self._hashes)
+        return self._to_look_up
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFilter:
     """Keys inserted by one transaction."""
 
     field_ids: tuple[int, ...]
     """Field ids of the key's columns, in order."""
-    exact: frozenset[int] | None = None
+    exact: Set[int] | None = None
     """Hashes of the keys; None if `bloom` holds them."""
     bloom: bytes = b""
     number_of_items: int = NUMBER_OF_ITEMS_DEFAULT
@@ -51,7 +83,7 @@ class KeyFilter:
         if self.field_ids != other.field_ids:
             return True
         if self.exact is not None and other.exact is not None:
-            return bool(self.exact & other.exact)
+            return not self.exact.isdisjoint(other.exact)
         if self.exact is not None or other.exact is not None:
             # Lance: inserted_rows.rs: an exact set is never looked up in the other's Bloom filter.
             return True
@@ -232,7 +264,7 @@ def key_filter(message: Transaction.KeyExistenceFilter) -> KeyFilter:
     if len(message.exact.key_hashes) > KEYS_MAX:
         return _any_key(message)
     if _is_exact(message):
-        return KeyFilter(field_ids=field_ids, exact=frozenset(message.exact.key_hashes))
+        return KeyFilter(field_ids=field_ids, exact=KeyHashes(message.exact.key_hashes))
     bloom = message.bloom
     return KeyFilter(
         field_ids=field_ids,

@@ -16,6 +16,7 @@ from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.kept import KeptCoverage
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedIndexFile
 from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, RowConflict, copied
 from committerd.lance.versions.bases import require_known_bases
@@ -372,7 +373,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 CREATE_INDEX = Operation(
     kind=Kind.CREATE_INDEX,
     cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS, Need.STAGED_REUSE}),
+    needs=frozenset({Need.READ_VERSION, Need.STAGED_REUSE}),
     index_files=_index_files,
     unlisted_indices=_unlisted_indices,
     validate=_validate,
@@ -381,5 +382,6 @@ CREATE_INDEX = Operation(
     excerpt=_excerpt,
     footprint=_footprint,
     rebase=_rebase,
+    keeps=KeptCoverage,
     build=_build,
 )

@@ -15,6 +15,7 @@ from committerd.lance.operations.changed_fragments import (
 )
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
 from committerd.lance.operations.following import follow_deletions
+from committerd.lance.operations.kept import KeptRows
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
 from committerd.lance.operations.rebase import (
     DeletionMerge,
@@ -89,7 +90,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 DELETE = Operation(
     kind=Kind.DELETE,
     cost=Cost.TABLE,
-    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS}),
+    needs=frozenset({Need.READ_VERSION}),
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
@@ -99,6 +100,7 @@ DELETE = Operation(
     footprint_of_ours=_footprint_of_ours,
     deletions_to_merge=_deletions_to_merge,
     rebase=_rebase,
+    keeps=KeptRows,
     follow=_follow,
     build=_build,
 )

@@ -12,6 +12,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.allowed import Allowed
+from committerd.lance.operations.kept import Kept
 from committerd.lance.operations.rebase import (
     DeletionMerge,
     FollowFacts,
@@ -64,8 +65,6 @@ class Need(Enum):
 
     READ_VERSION = "read_version"
     """Its read version, to judge it."""
-    FOOTPRINTS = "footprints"
-    """The footprints of the versions since its read version, to rebase it."""
     STAGED_REUSE = "staged_reuse"
     """The content of the fragment reuse index that it adds."""
     SCHEMA_METADATA = "schema_metadata"
@@ -156,6 +155,10 @@ def _no_merges(transaction: Transaction, read: Manifest | None, latest: Manifest
     return ()
 
 
+def _nothing_kept(ours: Footprint) -> Kept:
+    return Kept()
+
+
 def _no_ids(transaction: Transaction, latest: Manifest) -> tuple[int, int]:
     return 0, 0
 
@@ -244,6 +247,8 @@ class Operation:
     """The fragments whose deletion files `rebase` needs, given the read version (None = unreadable) and the latest."""
     rebase: Callable[[Transaction, RebaseFacts], Rebased | RowConflict] | None = None
     """The transaction, changed to apply on top of the versions since its read version; None = it needs no change."""
+    keeps: Callable[[Footprint], Kept] = _nothing_kept
+    """What is kept of the versions since its read version for `rebase` and `follow`, given its footprint."""
     follow: Callable[[Transaction, FollowFacts], Following] | None = None
     """In place of `rebase` if theirs moved rows of ours, or ours moved rows that theirs deleted."""
 

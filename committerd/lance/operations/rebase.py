@@ -56,9 +56,7 @@ class RebaseFacts:
 
     latest_version: int
     theirs: Sequence[Footprint] = ()
-    """The footprints of the versions since our read version, ascending; without Appends, which change nothing that
-    exists.
-    """
+    """What was kept of the versions since our read version (`operations.kept`), ascending."""
     schema: Sequence[Field] = ()
     """The schema of the latest version."""
     deletions: Sequence[tuple[DeletionMerge, Deletions]] = ()
@@ -80,7 +78,7 @@ class FollowFacts:
     latest: Callable[[Collection[int]], Sequence[DataFragment]]
     """Those fragments with these ids that the latest version has."""
     theirs: Sequence[tuple[int, Footprint]]
-    """The versions since our read version, ascending, with their footprints; without Appends."""
+    """The versions since our read version, ascending, with what was kept of their footprints (`operations.kept`)."""
     trusts_all: bool = False
     """Whether the Rewrites of all writers count as in order (`MovedGroup.doubt`)."""
     file_ids: Iterator[int]

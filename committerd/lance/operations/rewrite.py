@@ -270,7 +270,7 @@ def _rewritten_indices(
 REWRITE = Operation(
     kind=Kind.REWRITE,
     cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION, Need.FOOTPRINTS}),
+    needs=frozenset({Need.READ_VERSION}),
     normalised=_normalised,
     staged_files=_staged_files,
     index_files=_index_files,
