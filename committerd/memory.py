@@ -10,6 +10,9 @@ import mmap
 from pathlib import Path
 from typing import Any
 
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_NO_LIMIT = 1 << 60
+"""Version 1 of control groups shows a number above this one where there is no limit."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """The parameters' numbers in glibc's `malloc.h`."""
 
@@ -20,6 +23,20 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def limit_bytes() -> int:
+    """The limit of this process' control group, as a container has it; 0 if there is none or it is not known.
+
+    Source: the Linux kernel's pages on control groups, versions 2 and 1.
+    """
+    for path in _LIMITS:
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else 0
+    return 0
 
 
 def return_large_blocks(bytes_min: int = 1024 * 1024) -> None:

@@ -61,6 +61,7 @@ STORE_OPERATIONS = (
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
 STORE_SERVICES = ("s3", "dynamodb")
+CERTIFICATES = ("kafka_authorities", "kafka_client", "s3_authorities")
 MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace", "delete")
 MANIFEST_EVENTS = ("deferred", "repaired", "registered")
 STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated", "refused")
@@ -428,6 +429,21 @@ class Telemetry:
         )
 
     def _state(self, metrics: _Catalogue) -> None:
+        self.certificate_expiry = metrics.level(
+            "committerd_certificate_expiry_timestamp_seconds",
+            "Unix time at which a certificate ends that the settings name: of Kafka's authorities, of the client that "
+            "logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
+            certificate=CERTIFICATES,
+        )
+        self.credentials_expiry = metrics.level(
+            "committerd_credentials_expiry_timestamp_seconds",
+            "Unix time at which the temporary credentials for S3 or DynamoDB end that the AWS chain has fetched; it "
+            "renews them 10 to 15 minutes before. 0 = they are not temporary.",
+            service=STORE_SERVICES,
+        )
+        self.memory_limit = metrics.level(
+            "committerd_memory_limit_bytes", "Memory that the container may take; 0 = no limit, or not known."
+        )
         self.active = metrics.level("committerd_active", "1 while this member commits, 0 while it stands by.")
         self.waiting_for_table = metrics.level(
             "committerd_waiting_for_table", "1 while records wait because there is no table yet."

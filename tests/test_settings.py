@@ -130,7 +130,7 @@ def test_a_wrong_value_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> Non
         ("KAFKA__BOOTSTRAP_SERVERS", "me:s3cret@a:9092", "bootstrap_servers: must not contain a user or password"),
         ("KAFKA__HEARTBEAT_INTERVAL_MS", "10000", "heartbeat_interval_ms (10000) must be at most a third"),
         ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs sasl_mechanism"),
-        ("KAFKA__SASL_PLAIN_PASSWORD", "s3cret", "sasl_plain_password need security_protocol"),
+        ("KAFKA__SASL_PLAIN_PASSWORD", "s3cret", "sasl_plain_password and its file need security_protocol"),
         ("DAEMON__DRAIN_SECONDS", "inf", "daemon.drain_seconds"),
         ("STORE__RECHECK_SECONDS", "nan", "store.recheck_seconds"),
     ],

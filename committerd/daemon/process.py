@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -34,6 +35,8 @@ from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
+from committerd.daemon.certificates import ends_of
+from committerd.memory import limit_bytes
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
@@ -254,6 +257,7 @@ async def run(settings: Settings, around: Surroundings) -> None:
     beat = _Beat(around.monotonic)
     pulse = Probes(committer.state, around.member, beat)
     track_queue(committer.state, around)
+    track_process(settings, around.telemetry)
     _log.info(
         "daemon.start",
         extra={
@@ -301,6 +305,17 @@ def track_queue(state: State, around: Surroundings) -> None:
     telemetry.queue_lag_records.track(lambda: _lag(state, member))
     telemetry.unread_age.track(unread_seconds)
     telemetry.staged_retention.track(retention_seconds)
+
+
+def track_process(settings: Settings, telemetry: Telemetry) -> None:
+    """Let the metrics show the limits of this process: its memory, and how long its certificates are valid."""
+    telemetry.memory_limit.track(limit_bytes)
+    for certificate in ends_of(settings):
+        telemetry.certificate_expiry.track(partial(_end_of, settings, certificate), certificate=certificate)
+
+
+def _end_of(settings: Settings, certificate: str) -> float:
+    return ends_of(settings)[certificate]
 
 
 def _lag(state: State, member: Membership) -> int:

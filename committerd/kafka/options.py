@@ -19,11 +19,14 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from pydantic import SecretStr
 
 from committerd.errors import SettingsError
+from committerd.kafka.password_file import PasswordFile, read_password_files
 from committerd.settings.kafka import KafkaSettings
 
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record adds to its key, value and headers."""
+_ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED", re.MULTILINE)
+"""A private key that needs a password, in the forms of PKCS #8 and of OpenSSL before 1.0."""
 CONNECTION = (
     "bootstrap_servers",
     "bootstrap_timeout_ms",
@@ -177,14 +180,29 @@ def _connection(settings: KafkaSettings) -> dict[str, Any]:
         path = getattr(settings, name)
         if path is not None and not Path(path).is_file():
             raise SettingsError(f"{name}: there is no file {path!r}")
+    _require_plain_key(settings)
     for name in CONNECTION:
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
             value = value.get_secret_value()
         options[name] = list(value) if name == "bootstrap_servers" else value
+    if settings.sasl_plain_password_file is not None:
+        read_password_files()
+        options["sasl_plain_password"] = PasswordFile.of(settings.sasl_plain_password_file)
     if settings.sasl_oauth_token_provider is not None:
         options["sasl_oauth_token_provider"] = _token_provider(settings.sasl_oauth_token_provider)
     return options
+
+
+def _require_plain_key(settings: KafkaSettings) -> None:
+    """Refuse an encrypted key without a password: OpenSSL would ask for it on the terminal, for each connection."""
+    path = settings.ssl_keyfile or settings.ssl_certfile
+    if path is None or settings.ssl_password is not None:
+        return
+    if _ENCRYPTED.search(Path(path).read_bytes()):
+        raise SettingsError(
+            f"the private key in {path!r} is encrypted: set ssl_password, or give a key without a password"
+        )
 
 
 def _filtered(client: type, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,6 +193,11 @@ class KafkaSettings(SettingsGroup):
     )
     sasl_plain_username: str | None = Field(default=None, description="User for PLAIN and SCRAM.")
     sasl_plain_password: SecretStr | None = Field(default=None, description="Password for PLAIN and SCRAM.")
+    sasl_plain_password_file: str | None = Field(
+        default=None,
+        description="File with the password for PLAIN and SCRAM, in place of sasl_plain_password. It is read at each "
+        "login, so a new password needs no restart.",
+    )
     sasl_kerberos_service_name: str = Field(
         default="kafka", description="Service name in the brokers' Kerberos principal (GSSAPI)."
     )
@@ -280,11 +285,14 @@ class KafkaSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _login_is_complete(self) -> Self:
-        login = self.sasl_plain_username is not None or self.sasl_plain_password is not None
+        passwords = self.sasl_plain_password, self.sasl_plain_password_file
+        if None not in passwords:
+            raise ValueError("sasl_plain_password and sasl_plain_password_file exclude each other: set one of them")
+        login = self.sasl_plain_username is not None or passwords != (None, None)
         if login and not self.security_protocol.startswith("SASL_"):
             raise ValueError(
-                "sasl_plain_username and sasl_plain_password need security_protocol SASL_SSL or SASL_PLAINTEXT, not "
-                f"{self.security_protocol}: otherwise they are not used"
+                "sasl_plain_username, sasl_plain_password and its file need security_protocol SASL_SSL or "
+                f"SASL_PLAINTEXT, not {self.security_protocol}: otherwise they are not used"
             )
         if not self.security_protocol.startswith("SASL_"):
             if self.sasl_mechanism is not None:
@@ -296,9 +304,11 @@ class KafkaSettings(SettingsGroup):
         if mechanism is None:
             raise ValueError(f"security_protocol {self.security_protocol} needs sasl_mechanism")
         if mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512") and (
-            self.sasl_plain_username is None or self.sasl_plain_password is None
+            self.sasl_plain_username is None or passwords == (None, None)
         ):
-            raise ValueError(f"sasl_mechanism {mechanism} needs sasl_plain_username and sasl_plain_password")
+            raise ValueError(
+                f"sasl_mechanism {mechanism} needs sasl_plain_username and sasl_plain_password (or its file)"
+            )
         if mechanism == "OAUTHBEARER" and self.sasl_oauth_token_provider is None:
             raise ValueError("sasl_mechanism OAUTHBEARER needs sasl_oauth_token_provider")
         if mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":

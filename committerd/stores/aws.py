@@ -333,6 +333,14 @@ class AwsClient:
         jittered = self._rng.uniform(0, limit)
         await anyio.sleep(min(failure.retry_after + jittered, _WAIT_SECONDS_MAX))
 
+    def credentials_end(self) -> float:
+        """Unix time at which temporary credentials end that the AWS chain renews; 0 if there are none, or none yet."""
+        if self._client is None:
+            return 0.0
+        # botocore has no public way to it.
+        end = getattr(self._client._request_signer._credentials, "_expiry_time", None)
+        return 0.0 if end is None else float(end.timestamp())
+
     async def aclose(self) -> None:
         """Close the connections."""
         stack, self._stack, self._client = self._stack, AsyncExitStack(), None

@@ -89,20 +89,26 @@ class Stores:
         if "s3" not in self._clients:
             from committerd.stores.s3 import s3_client
 
-            self._clients["s3"] = s3_client(self._s3, failed=self._noting("s3"), rng=random.Random())
+            self._keep("s3", s3_client(self._s3, failed=self._noting("s3"), rng=random.Random()))
         return self._clients["s3"]
 
     def _dynamodb_client(self) -> AwsClient:
         if "dynamodb" not in self._clients:
             from committerd.stores.dynamodb import dynamodb_client
 
-            self._clients["dynamodb"] = dynamodb_client(
+            client = dynamodb_client(
                 self._s3,
                 endpoint_url=self._dynamodb.endpoint_url,
                 failed=self._noting("dynamodb"),
                 rng=random.Random(),
             )
+            self._keep("dynamodb", client)
         return self._clients["dynamodb"]
+
+    def _keep(self, service: str, client: AwsClient) -> None:
+        self._clients[service] = client
+        if self._telemetry is not None:
+            self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
 
     def _noting(self, service: str) -> _Note:
         return _Note(service, self._telemetry)

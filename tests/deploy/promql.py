@@ -33,6 +33,11 @@ def operands(expr: str) -> list[str]:
     return found
 
 
+def prettified(expr: str) -> str:
+    """The expression in the form that all spellings of it have in common."""
+    return promql_parser.parse(expr).prettify()
+
+
 def metrics(expr: str) -> set[str]:
     """Names of the metrics in an expression; of a regular expression for names all that it lists."""
     found = set()

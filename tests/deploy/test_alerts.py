@@ -17,7 +17,7 @@ from harness.prometheus import promtool
 from scripts import generate_dashboard
 from tests.deploy import alerts
 from tests.deploy.chart import MINIMAL, Chart, merged
-from tests.deploy.promql import known_metrics, metrics
+from tests.deploy.promql import known_metrics, metrics, prettified
 
 NAMES = [rule["alert"] for rule in alerts.alerts()]
 WANTED = {
@@ -38,6 +38,11 @@ WANTED = {
     "maintenance deletes nothing although bytes grow": "CommitterdMaintenanceDeletesNothing",
     "throttling": "CommitterdThrottled",
     "Kafka away": "CommitterdKafkaDisconnected",
+    "a member cut off from Kafka": "CommitterdMemberCutOff",
+    "memory near its limit": "CommitterdMemoryNearLimit",
+    "certificates near their end": "CommitterdCertificateExpires",
+    "credentials near their end": "CommitterdCredentialsExpire",
+    "late outcomes": "CommitterdLatencyBudget",
 }
 
 
@@ -164,9 +169,39 @@ def test_the_chart_installs_these_very_alerts(chart: Chart, tmp_path: Path) -> N
     good, said = checked("check", "rules", tmp_path / "rules.yml")
     assert good, said
     rendered = [rule for group in spec["groups"] for rule in group["rules"] if "alert" in rule]
+    own = 'committerd:dataset:owned{namespace="default", release="rel"}'
     for rule, made in zip(alerts.alerts(), rendered, strict=True):
+        rule["expr"] = prettified(f"({rule['expr']}) * on (namespace, dataset) group_left (owner) {own}")
+        made["expr"] = prettified(made["expr"])
         rule["annotations"]["runbook_url"] = f"https://example.com/runbooks/{rule['alert']}.md"
         assert made == rule
+
+
+def _alone(release: str, dataset: str, owner: str) -> dict[str, object]:
+    """A unit test: the datasets of two releases have a dead letter each, and one release's rules tell of its own."""
+    letters = 'committerd_dead_letters_total{{namespace="default",dataset="{}",reason="x"}}'
+    series = [{"series": letters.format(name), "values": "0x2 1x10"} for name in ("events", "clicks")]
+    fired = {"labels": f'{{dataset="{dataset}", owner="{owner}", reason="x"}}', "value": 1}
+    query = 'count by (dataset, owner, reason) (ALERTS{alertname="CommitterdDeadLetters"})'
+    expected = [{"expr": query, "eval_time": "10m", "exp_samples": [fired]}]
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": expected}
+    return {"rule_files": [f"{release}.yml"], "evaluation_interval": "1m", "tests": [case]}
+
+
+@pytest.mark.parametrize(
+    ("release", "dataset", "own", "owner"),
+    [("one", "events", {}, "lake"), ("two", "clicks", {"owner": "web"}, "web")],
+)
+def test_each_release_alerts_its_own_team_of_its_own_datasets(
+    chart: Chart, tmp_path: Path, release: str, dataset: str, own: dict[str, str], owner: str
+) -> None:
+    datasets = [{"name": dataset, "uri": f"s3://lake/{dataset}.lance", **own}]
+    values = merged(MINIMAL, {"prometheusRule": {"enabled": True, "owner": "lake"}, "datasets": datasets})
+    spec = chart.render(values, release=release).one("PrometheusRule")["spec"]
+    (tmp_path / f"{release}.yml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(_alone(release, dataset, owner)))
+    good, said = checked("test", "rules", tmp_path / "test.yml")
+    assert good, said
 
 
 def test_the_chart_lists_the_datasets_that_must_have_a_committer(chart: Chart) -> None:

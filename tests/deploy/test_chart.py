@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import load_settings
 from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, Manifest, Rendered, environment, merged
 
@@ -180,6 +182,39 @@ def test_names_that_kubernetes_would_not_take_stay_different(chart: Chart) -> No
     assert [one["metadata"]["annotations"]["committerd/dataset"] for one in made] == names
 
 
+@pytest.mark.parametrize(
+    ("release", "wishes", "prefix"),
+    [
+        ("123", {}, "committerd-123-committerd"),
+        ("rel", {"nameOverride": "My_App"}, "rel-my-app"),
+        ("rel", {"nameOverride": "my app!"}, "rel-my-app"),
+        ("rel", {"fullnameOverride": "Lake.Tables_"}, "lake-tables"),
+        ("rel", {"fullnameOverride": "7tables"}, "committerd-7tables"),
+    ],
+)
+def test_objects_have_names_that_kubernetes_takes_whatever_the_release_is_called(
+    chart: Chart, release: str, wishes: dict[str, Any], prefix: str
+) -> None:
+    own = {"fullnameOverride": "", "extraObjects": []}
+    values = merged(yaml.safe_load(FULL.read_text(encoding="utf-8")), own, wishes)
+    for one in chart.render(values, release=release).objects:
+        name, labels = one["metadata"]["name"], one["metadata"]["labels"]
+        assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name), name
+        assert one["kind"] == "ConfigMap" or name.startswith(prefix), name
+        for label, value in labels.items():
+            assert isinstance(value, str), label
+            assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value), (label, value)
+
+
+def test_a_list_reaches_the_pod_item_by_item(chart: Chart) -> None:
+    aliases = ["s3://lake/a,b.lance", "s3://lake/events-old.lance"]
+    datasets = [{"name": "events", "uri": "s3://lake/events.lance", "aliases": aliases}]
+    pod = chart.render(merged(MINIMAL, {"datasets": datasets})).one("Deployment")["spec"]["template"]
+    text = environment(pod)["COMMITTERD_DATASET__ALIASES"]
+    read = DatasetSettings(name="events", uri="s3://lake/events.lance", aliases=text)
+    assert list(read.aliases) == aliases
+
+
 def test_images_by_tag_and_by_digest(chart: Chart) -> None:
     def image(**wishes: str) -> str:
         (container,) = deployment(chart, {"image": wishes})["spec"]["template"]["spec"]["containers"]
@@ -332,7 +367,11 @@ def test_alerts_are_those_of_the_file_with_runbooks_where_the_operator_keeps_the
         "runbook_url": "https://wiki.example.com/r/stalled.md",
     }
     untouched = complete.render(merged(MINIMAL, {"prometheusRule": {"enabled": True}})).one("PrometheusRule")
-    assert untouched["spec"]["groups"][1:] == yaml.safe_load(ALERTS)["groups"]
+    (made,), (given,) = untouched["spec"]["groups"][1:], yaml.safe_load(ALERTS)["groups"]
+    assert (made["name"], made["rules"][0]) == (given["name"], given["rules"][0])
+    # An expression is narrowed to the release's datasets; all else stays.
+    assert {**made["rules"][1], "expr": ""} == {**given["rules"][1], "expr": ""}
+    assert given["rules"][1]["expr"] in made["rules"][1]["expr"]
 
 
 def test_the_dashboard_is_found_by_grafanas_sidecar_and_untouched(complete: Chart) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from tests.deploy.chart import MINIMAL, Chart, merged
+from committerd.settings.kafka import KafkaSettings
+from tests.deploy.chart import FOLDER, MINIMAL, Chart, merged
 
 DATASET: dict[str, Any] = dict(MINIMAL["datasets"][0])
 
@@ -72,7 +74,18 @@ def test_what_the_schema_does_not_know(chart: Chart, wishes: dict[str, Any], nam
             {"settings": {"kafka": {"heartbeat_interval_ms": 10000}}},
             "heartbeat_interval_ms (10000) must be at most a third",
         ),
-        ({"settings": {"kafka": {"session_timeout_ms": 3000}}}, "settings.kafka.session_timeout_ms (3000)"),
+        (
+            {"settings": {"kafka": {"session_timeout_ms": 1000, "heartbeat_interval_ms": 400}}},
+            "settings.kafka.session_timeout_ms (1000)",
+        ),
+        (
+            {"extraEnv": [{"name": "COMMITTERD_DATASET__URI", "value": "s3://lake/other.lance"}]},
+            'dataset "events": extraEnv sets COMMITTERD_DATASET__URI',
+        ),
+        (
+            {"datasets": [{**DATASET, "extraEnv": [{"name": "COMMITTERD_DATASET__NAME", "value": "other"}]}]},
+            'dataset "events": extraEnv sets COMMITTERD_DATASET__NAME',
+        ),
         ({"settings": {"kafka": {"security_protocol": "SASL_SSL"}}}, "SASL_SSL needs settings.kafka.sasl_mechanism"),
         ({"settings": {"kafka": {"sasl_mechanism": "PLAIN"}}}, "sasl_mechanism needs settings.kafka.security_protocol"),
         (
@@ -85,6 +98,15 @@ def test_what_contradicts_itself(chart: Chart, wishes: dict[str, Any], sentence:
     said = chart.refusal(merged(MINIMAL, wishes))
     assert sentence in said
     assert "hidden" not in said
+
+
+def test_the_checks_know_the_committers_own_defaults(chart: Chart) -> None:
+    """A session time-out that committerd takes without a heartbeat interval, the chart takes too."""
+    template = (FOLDER / "templates" / "_settings.tpl").read_text(encoding="utf-8")
+    assumed = {name: int(value) for value, name in re.findall(r"default (\d+) \$kafka\.(\w+)", template)}
+    assert assumed == {name: KafkaSettings.model_fields[name].default for name in assumed}
+    assert set(assumed) == {"session_timeout_ms", "heartbeat_interval_ms"}
+    assert chart.render(merged(MINIMAL, {"settings": {"kafka": {"session_timeout_ms": 1000}}})).one("Deployment")
 
 
 def test_a_grace_that_is_just_long_enough_is_taken(chart: Chart) -> None:

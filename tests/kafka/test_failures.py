@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -265,6 +266,35 @@ async def test_logs_in_and_says_when_it_may_not(breakable_kafka: KafkaBroker, da
         async with open_kafka_queue(wrong, dataset):
             pass
     assert "gue55ed" not in str(failed.value)
+
+
+async def test_a_password_in_a_file_is_read_at_each_login(
+    breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path
+) -> None:
+    """A Secret is changed while the committer runs, and the broker restarts with the new password."""
+    user, password = LOGIN
+    file = tmp_path / "password"
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": user}
+    settings = settings_for(
+        breakable_kafka.login_servers, **login, sasl_plain_password_file=str(file), bootstrap_timeout_ms=2_000
+    )
+    with pytest.raises(SettingsError, match=r"sasl_plain_password_file: .*can't be read"):
+        async with open_kafka_queue(settings, dataset):
+            pass
+    file.write_text(f"{password}\n")
+    async with open_kafka_queue(settings, dataset) as queue:
+        await assignment(queue)
+        file.write_text("gue55ed")
+        # Connections that exist stay; whoever connects now is refused.
+        with pytest.raises(QueueUnavailable, match="Invalid username or password"):
+            async with open_kafka_queue(settings, dataset):
+                pass
+        breakable_kafka.kill()
+        breakable_kafka.start()
+        with pytest.raises(QueueUnavailable), anyio.fail_after(20):
+            await queue.publish([Publication(key=b"k", value=b"v")])
+        file.write_text(password)
+        await retried(lambda: queue.publish([Publication(key=b"k", value=b"v")]))
 
 
 async def test_a_start_that_gets_nowhere_can_be_cancelled(dataset: str) -> None:

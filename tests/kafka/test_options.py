@@ -188,6 +188,35 @@ def test_a_missing_file_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    "form", ["BEGIN ENCRYPTED PRIVATE KEY-----", "BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED"]
+)
+@pytest.mark.parametrize("where", ["ssl_keyfile", "ssl_certfile"])
+def test_an_encrypted_key_without_a_password_never_asks_on_the_terminal(form: str, where: str, tmp_path: Path) -> None:
+    file, other = tmp_path / "with-key.pem", tmp_path / "certificate.pem"
+    file.write_text(f"-----{form}\nMII=\n")
+    other.touch()
+    given = {"security_protocol": "SSL", "ssl_certfile": str(other), where: str(file)}
+    with pytest.raises(SettingsError, match=r"with-key\.pem' is encrypted: set ssl_password"):
+        all_options(settings(**given))
+    assert all_options(settings(**given, ssl_password="s3cret"))
+
+
+def test_a_password_comes_from_one_place() -> None:
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    with pytest.raises(ValidationError, match="exclude each other"):
+        settings(**login, sasl_plain_password="s3cret", sasl_plain_password_file="/secret")
+    with pytest.raises(ValidationError, match="needs sasl_plain_username and sasl_plain_password"):
+        settings(**login)
+
+
+def test_an_empty_password_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("\n")
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    with pytest.raises(SettingsError, match="is empty"):
+        all_options(settings(**login, sasl_plain_password_file=str(tmp_path / "password")))
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {},

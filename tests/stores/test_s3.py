@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
+from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, Fault
+from committerd.stores.open import Stores
 from committerd.stores.port import Created, Exists, Tail
 from committerd.stores.s3 import S3Place, S3Store, s3_client, s3_place
+from committerd.telemetry import Telemetry
 from harness.s3 import S3Endpoint
 from tests.stores.fake_s3 import Answer, FakeS3
 from tests.stores.s3_stores import opened, settings_of
@@ -284,6 +290,30 @@ async def test_an_unknown_profile_is_a_wrong_setting(server: FakeS3) -> None:
     client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
     with pytest.raises(SettingsError, match=r"no-such-profile.*s3\.profile"):
         await S3Store(client, S3Place("bucket", "")).head("o")
+
+
+async def test_the_end_of_temporary_credentials_is_known(
+    server: FakeS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """botocore keeps it in a private attribute, and has no public one."""
+    end = datetime(2040, 1, 2, 3, 4, 5, tzinfo=UTC)
+    keys = {
+        "Version": 1,
+        "AccessKeyId": "a",
+        "SecretAccessKey": "s",
+        "SessionToken": "t",
+        "Expiration": end.isoformat(),
+    }
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    (tmp_path / "config").write_text(f"[profile lake]\ncredential_process = cat {tmp_path / 'keys.json'}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    temporary = server.settings(access_key_id=None, secret_access_key=None, profile="lake")
+    for settings, known in ((server.settings(), 0), (temporary, end.timestamp())):
+        registry = CollectorRegistry()
+        async with Stores(settings, DynamoDBSettings(), telemetry=Telemetry(registry)) as stores:
+            await stores.open("s3://bucket/t").put("a", b"")
+            name = "committerd_credentials_expiry_timestamp_seconds"
+            assert registry.get_sample_value(name, {"service": "s3"}) == known
 
 
 async def test_a_ca_bundle_that_is_not_there_is_a_wrong_setting(server: FakeS3) -> None:

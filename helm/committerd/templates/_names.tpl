@@ -1,8 +1,13 @@
-{{/* What everything is called: at most 40 characters, so that a dataset's name fits behind it. */}}
+{{/*
+What everything is called: at most 40 characters, so that a dataset's name fits behind it. Begins with a letter, as a
+Service's name must, and has only characters that Kubernetes takes, whatever the release and the overrides are called.
+*/}}
 {{- define "committerd.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $both := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
-{{- default $both .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $plain := default $both .Values.fullnameOverride | lower -}}
+{{- $slug := regexReplaceAll "[^a-z0-9]+" $plain "-" | trimAll "-" -}}
+{{- ternary $slug (printf "committerd-%s" $slug) (regexMatch "^[a-z]" $slug) | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
 {{/*
@@ -32,8 +37,8 @@ Pods fit into a label. A dataset's name that Kubernetes would not take gets a di
 {{- end }}
 
 {{- define "committerd.selectorLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ regexReplaceAll "[^A-Za-z0-9_.-]+" (default .Chart.Name .Values.nameOverride) "-" | trunc 63 | trimAll "-_." | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "committerd.labels" -}}

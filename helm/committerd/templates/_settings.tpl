@@ -58,6 +58,11 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 {{- $settings := include "committerd.settings" . | fromJson -}}
 {{- $given := list -}}
 {{- range concat $values.extraEnv (default list .dataset.extraEnv) }}{{ $given = append $given .name }}{{ end -}}
+{{- range $name := list "COMMITTERD_DATASET__NAME" "COMMITTERD_DATASET__URI" "COMMITTERD_DATASET__ALIASES" -}}
+{{- if has $name $given -}}
+{{- fail (printf "%s: extraEnv sets %s, so that committers would serve a table that the chart does not know of. Set datasets[].name, uri and aliases, and take the variable away" $where $name) -}}
+{{- end -}}
+{{- end -}}
 {{- range $uri := concat (list .dataset.uri) (default list .dataset.aliases) -}}
 {{- if regexMatch "^[A-Za-z0-9+.-]+://[^/?#]*@" $uri -}}
 {{- fail (printf "%s: uri or aliases hold a user or password (before the @ of a URI, which is not repeated here). Credentials come from a Secret (envFrom) or a role" $where) -}}
@@ -71,7 +76,7 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 {{- end -}}
 {{- if or $kafka.session_timeout_ms $kafka.heartbeat_interval_ms -}}
 {{- $session := float64 (default 10000 $kafka.session_timeout_ms) -}}
-{{- $heartbeat := float64 (default 2000 $kafka.heartbeat_interval_ms) -}}
+{{- $heartbeat := float64 (default 300 $kafka.heartbeat_interval_ms) -}}
 {{- if gt (mulf $heartbeat 3.0) $session -}}
 {{- fail (printf "%s: settings.kafka.heartbeat_interval_ms (%v) must be at most a third of settings.kafka.session_timeout_ms (%v)" $where $heartbeat $session) -}}
 {{- end -}}

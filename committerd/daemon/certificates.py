@@ -1,0 +1,63 @@
+"""When the certificates end that the settings name, for a metric.
+
+Python's `ssl` does not tell the end of a client's certificate, so this module reads it from the DER: RFC 5280, section
+4.1: Certificate -> tbsCertificate -> validity -> notAfter.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from committerd.settings.load import Settings
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
+
+
+def ends_of(settings: Settings) -> Mapping[str, float]:
+    """Unix time at which each configured certificate ends, by the metric's label; 0 for a file that can't be read.
+
+    Of a client's file the first certificate counts, which is its own. Of authorities the last to end counts: a file may
+    still hold those that newer ones have replaced.
+    """
+    authorities = {"kafka_authorities": settings.kafka.ssl_cafile, "s3_authorities": settings.s3.ca_bundle}
+    found = {label: max(_ends(path), default=0.0) for label, path in authorities.items() if path is not None}
+    if settings.kafka.ssl_certfile is not None:
+        found["kafka_client"] = next(iter(_ends(settings.kafka.ssl_certfile)), 0.0)
+    return found
+
+
+def _ends(path: str) -> list[float]:
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        return [not_after(ssl.PEM_cert_to_DER_cert(one)) for one in _CERTIFICATE.findall(text)]
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def not_after(der: bytes) -> float:
+    """The Unix time at which a certificate ends. Raises `ValueError` or `IndexError` if it is none."""
+    whole = _content(der, 0, _SEQUENCE)
+    at = _content(der, whole[0], _SEQUENCE)[0]
+    if der[at] == _VERSION:
+        at = _content(der, at)[1]
+    for _ in ("serialNumber", "signature", "issuer"):
+        at = _content(der, at)[1]
+    at = _content(der, _content(der, at, _SEQUENCE)[0])[1]  # behind notBefore
+    start, end = _content(der, at)
+    form = "%y%m%d%H%M%SZ" if der[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(der[start:end].decode("ascii"), form).replace(tzinfo=UTC).timestamp()
+
+
+def _content(der: bytes, at: int, tag: int | None = None) -> tuple[int, int]:
+    """Where the content of the element at `at` begins and ends."""
+    if tag is not None and der[at] != tag:
+        raise ValueError(f"tag {der[at]:#x} at {at}, not {tag:#x}")
+    length, start = der[at + 1], at + 2
+    if length >= 0x80:
+        start, length = start + (length & 0x7F), int.from_bytes(der[start : start + (length & 0x7F)])
+    return start, start + length
