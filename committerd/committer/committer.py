@@ -31,7 +31,7 @@ from committerd.committer.state import Intervals, State
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.queue.outcomes import Timings, status_of
+from committerd.queue.outcomes import Status, Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
 from committerd.queue.race import Race
@@ -295,6 +295,9 @@ class Committer:
         parts = self._parts
         entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
         refusals = [refusal for found in settlement.found for refusal in found.settled.refusals]
+        for refusal in refusals:
+            if status_of(refusal) is Status.RETRYABLE:
+                parts.intake.tickets.give(refusal.uuid, refusal.producer)
         records = parts.intake.records({entry.offset for _, entry in entries})
         if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
             # Another committer settled it, or it was revoked: Start reads such records again and publishes all.

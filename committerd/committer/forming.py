@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Literal
 
 import anyio
@@ -50,7 +50,7 @@ from committerd.queue.precedence import Precedence
 from committerd.queue.put_back import lost_history, on_the_latest, refuse_lost
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
-from committerd.queue.turns import AHEAD_MAX, goes_ahead
+from committerd.queue.turns import AHEAD_MAX
 from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
     Allowed,
@@ -209,7 +209,7 @@ class Former:
         if held_for is not None:
             retries.sort(key=lambda pending: pending.retry_of not in held_for)  # a stable sort: the others by offset
         begun = [p for p in waiting if round_end is not None and p.offset <= round_end]
-        ordered = await _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        ordered = _in_turn(head, waiting, retries, only_retries=held_for is not None)
         if begun:
             of_round = {p.offset for p in begun}
             ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
@@ -786,21 +786,15 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
     )
 
 
-async def _in_turn(
+def _in_turn(
     head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
 ) -> Sequence[Pending]:
     """Return the waiting records in the order in which they are judged: re-executions first, then by offset.
 
-    Looks up no more re-executions than may go first: whoever stages many that name no refused record delays nobody.
+    As many re-executions go first as the position can carry offsets that are settled ahead.
     """
-    first: list[Pending] = []
-    unsettled = (pending for pending in retries if not head.position.passes(pending.offset))
-    for pending in islice(unsettled, AHEAD_MAX):
-        if pending.retry_of is None:
-            continue
-        refusal = (await head.earlier(pending.retry_of, head.version)).refusal
-        if goes_ahead(refusal, head.position, ahead=len(first)):
-            first.append(pending)
+    room = AHEAD_MAX - len(head.position.settled)
+    first = [pending for pending in retries if not head.position.passes(pending.offset)][: max(room, 0)]
     if only_retries:
         return first
     if not first:

@@ -87,18 +87,23 @@ class Holding:
             for one in pending
             if one.offset in refused
             and isinstance(one.decoded, Request)
-            and self._waits(one.decoded, rows_and_keys.get(one.offset))
+            and self._waits(one.decoded, one.retry_of, rows_and_keys.get(one.offset))
         }
 
     def is_awaited(self, rows_and_keys: Iterable[RowsAndKeys]) -> bool:
         """Whether one of these refused transactions gets precedence at once, so that its producer waits for it."""
         return any(self._precedence.may_be_first(one) for one in rows_and_keys)
 
-    def _waits(self, request: Request, rows_and_keys: RowsAndKeys | None) -> bool:
-        envelope, now = request.envelope, anyio.current_time()
-        if rows_and_keys is not None and self._precedence.takes(attempt=envelope.attempt, now=now):
-            return self._precedence.refused(request.uuid, rows_and_keys, retry_of=envelope.retry_of, now=now)
-        return self._turns.refused(request.uuid, operation=request.operation, attempt=envelope.attempt)
+    def _waits(self, request: Request, retry_of: str | None, rows_and_keys: RowsAndKeys | None) -> bool:
+        """Whether a refusal waits. `retry_of`: the refused uuid whose ticket the record had; None = it had none, so
+        that it counts as a first attempt for a hold, whatever its headers say.
+        """
+        attempt, now = request.envelope.attempt, anyio.current_time()
+        if rows_and_keys is not None and self._precedence.takes(attempt=attempt, now=now):
+            return self._precedence.refused(request.uuid, rows_and_keys, retry_of=retry_of, now=now)
+        return self._turns.refused(
+            request.uuid, operation=request.operation, attempt=1 if retry_of is None else max(attempt, 2)
+        )
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
         """Hold back an outcome."""

@@ -24,8 +24,9 @@ from committerd.queue.ledger import Refused
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256, record_size
+from committerd.queue.turns import Tickets
 from committerd.table.staged_files import CheckedFiles
-from committerd_common.request import Request
+from committerd_common.request import Request, who_asked
 
 
 @dataclass(slots=True)
@@ -38,7 +39,9 @@ class Pending:
     number: int = 0
     """Sequence number of its arrival here: a record that arrived later has a higher one, even if it is redelivered."""
     retry_of: str | None = None
-    """Header `retry-of`, read before the record is decoded: such a record may be judged ahead of others."""
+    """The refused transaction that it re-executes, if it has that one's ticket: then it is judged ahead of others."""
+    producer: str = ""
+    """Header `producer` of a record with a ticket."""
     decoded: Request | Refused | None = None
     """None = not decoded yet."""
     is_claim: bool = False
@@ -141,8 +144,12 @@ class Intake:
         """Generation of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
         """The records that wait, by ascending offset."""
+        self.tickets = Tickets()
+        """The refusals whose re-executions may go first."""
         self._retries: dict[int, Pending] = {}
-        """By offset, those waiting records that are re-executions of a refused transaction."""
+        """By offset, those waiting records that have taken a ticket."""
+        self._dropped_retries: dict[int, Pending] = {}
+        """By offset, records with tickets that `clear` has dropped."""
         self.fetch_failure: str | None = None
         """Why no further records can be taken; None = they can."""
         self.next_offset = 0
@@ -194,14 +201,22 @@ class Intake:
     def clear(self) -> None:
         """Drop all delivered records: the queue is about to deliver from another offset."""
         self.pending.clear()
-        self._retries.clear()
+        self._dropped_retries |= self._retries
+        self._retries = {}
         self.fetch_failure = None
         self._last = None
         self._begun += 1
 
     def begin_behind(self, position: Position) -> None:
-        """Drop all records, and require the next one to follow the last record that this position has passed."""
+        """Drop all records, and require the next one to follow the last record that this position has passed.
+
+        Records that are delivered again take their tickets again.
+        """
         self.clear()
+        for offset, pending in self._dropped_retries.items():
+            if not position.passes(offset):
+                self.tickets.give(pending.retry_of or "", pending.producer)
+        self._dropped_retries = {}
         if position.last_offset >= 0:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
@@ -256,7 +271,7 @@ class Intake:
         return {pending.offset: pending.record for pending in upto if pending.offset in offsets}
 
     def waiting_retries(self) -> list[Pending]:
-        """Return the waiting re-executions of refused transactions, by ascending offset."""
+        """Return the waiting re-executions of refused transactions that may go first, by ascending offset."""
         return list(self._retries.values())
 
     def retries(self) -> list[str]:
@@ -355,7 +370,12 @@ class Intake:
                     pending.is_claim = True
                 elif name == "retry-of":
                     pending.retry_of = value.decode("ascii", "replace")
+            if pending.retry_of is not None:
+                pending.producer = who_asked(record.headers).producer
+                if self.tickets.take(pending.retry_of, pending.producer):
                     self._retries[record.offset] = pending
+                else:
+                    pending.retry_of = None
             self.pending.append(pending)
             self.next_offset = record.offset + 1
         if records:

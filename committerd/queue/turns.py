@@ -2,8 +2,9 @@
 
 An upsert conflicts with every Append since its read version that does not name its keys, so under a stream of such
 Appends it would never be committed.
-A record that names the refused record that it re-executes (`retry-of`) goes before waiting records. If that is refused
-too, a *hold* begins: the committer commits nothing else until the next try arrives. A hold is for all records of one
+A record that names the refused record that it re-executes (`retry-of`) goes before waiting records. The header alone
+proves nothing: each refusal is a ticket for one record of the same producer (`Tickets`). If that record is refused too,
+a *hold* begins: the committer commits nothing else until the next try arrives. A hold is for all records of one
 operation whose refusals wait, and each is committed as it arrives. They are of one operation because the first Update
 to arrive would conflict with a Rewrite in the same hold.
 
@@ -22,15 +23,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from committerd.queue.position import Position
-from committerd_common.messages import RETRYABLE, Refusal
-
 AHEAD_MAX = 256
 """The largest number of offsets that a position carries as settled ahead."""
 HELD_SHARE = 0.25
 """The largest share of the time that holds take, in the long run."""
 ATTEMPT_TO_HOLD_FOR = 2
 """The lowest attempt whose refusal leads to a hold. A first refusal is normal under load, and costs one more try."""
+TICKETS_MAX = 4096
+"""The largest number of refusals whose re-executions may go first; with more, the oldest no longer may."""
 WAITING_MAX = 1000
 """The largest number of refusals that wait to be published; any further one is published at once."""
 
@@ -42,6 +42,31 @@ class HoldEnding(StrEnum):
     """All re-executions that it waited for have arrived."""
     EXPIRED = "expired"
     """`hold_max` seconds have passed."""
+
+
+@dataclass(slots=True)
+class Tickets:
+    """The refused transactions that may be re-executed before waiting records: each once, and by its own producer.
+
+    A record that names another refused transaction, or one whose ticket was taken, goes in the order of offsets.
+    """
+
+    _producers: dict[str, str] = field(default_factory=dict)
+    """By refused uuid, the header `producer` of its record; the newest last."""
+
+    def give(self, uuid: str, producer: str) -> None:
+        """Note that a record of this producer was refused RETRYABLE."""
+        self._producers.pop(uuid, None)
+        self._producers[uuid] = producer
+        if len(self._producers) > TICKETS_MAX:
+            del self._producers[next(iter(self._producers))]
+
+    def take(self, uuid: str, producer: str) -> bool:
+        """Whether a record of this producer that names this refused uuid may go first; no other one may then."""
+        if self._producers.get(uuid) != producer:
+            return False
+        del self._producers[uuid]
+        return True
 
 
 @dataclass(slots=True)
@@ -136,12 +161,3 @@ class Turns:
         self._waiting.clear()
         self._awaited.clear()
         self.held_for.clear()
-
-
-def goes_ahead(earlier: Refusal | None, position: Position, *, ahead: int) -> bool:
-    """Whether a re-execution may go before waiting records.
-
-    It may if the record that it names was really refused RETRYABLE (`earlier`), and if the position can carry one more
-    offset as settled ahead. `ahead` is the number of such offsets in the group being formed.
-    """
-    return earlier is not None and earlier.status == RETRYABLE and len(position.settled) + ahead < AHEAD_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,12 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from committerd.committer.forming import Former, FormingOptions
-from committerd.committer.head import Head
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
-from committerd.queue.ledger import Earlier
-from committerd.queue.turns import AHEAD_MAX
 from committerd.table.prepare import Prepared
-from committerd_common.messages import RETRYABLE, Refusal
 from tests.committer.test_file_checks import Bench, record, staged
 from tests.committer.test_verdicts import moved, removal
 from tests.lance.samples import fragment, manifest
@@ -55,26 +52,47 @@ async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
 
 
 class TestReExecutions:
-    """Those of uuids below 10,000 name a refused record."""
+    """Those of uuids below 10,000 name a refused record of their producer."""
 
-    @pytest.fixture(autouse=True)
-    def looked_up(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        asked: list[str] = []
+    @staticmethod
+    def refused(one: Bench, producer: str = "") -> None:
+        for number in range(1, 4000):
+            one.intake.tickets.give(str(UUID(int=number)), producer)
 
-        async def earlier(head: Head, uuid: str, after: int) -> Earlier:
-            asked.append(uuid)
-            return Earlier(refusal=Refusal(uuid=uuid, status=RETRYABLE)) if UUID(uuid).int < 10_000 else Earlier()
-
-        monkeypatch.setattr(Head, "earlier", earlier)
-        return asked
-
-    async def test_that_name_no_refused_record_cost_little(self, scene: Scene, looked_up: list[str]) -> None:
+    async def test_that_name_no_refused_record_go_in_the_order_of_offsets(self, scene: Scene) -> None:
         one = bench(scene)
         one.arrive(*(record(at, staged(f"n{at}"), retry_of=str(uuid4())) for at in range(2000)))
+        assert not one.intake.waiting_retries()
         formed = await one.former.form(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == list(range(1000))
-        assert len(looked_up) <= AHEAD_MAX
+
+    async def test_go_first_once_and_only_those_of_the_producer_that_was_refused(self, scene: Scene) -> None:
+        one = bench(scene)
+        self.refused(one, "p")
+        refused = str(UUID(int=1))
+        one.arrive(
+            record(0, staged("n0")),
+            record(1, staged("n1"), retry_of=refused),
+            record(2, staged("n2"), retry_of=refused, producer="q"),
+            *(record(at, staged(f"n{at}"), retry_of=refused, producer="p") for at in range(3, 1100)),
+        )
+        assert [pending.offset for pending in one.intake.waiting_retries()] == [3]
+
+    async def test_that_are_delivered_again_still_go_first_unless_they_were_settled(self, scene: Scene) -> None:
+        one = bench(scene)
+        self.refused(one)
+        records = [record(at, staged(f"n{at}"), retry_of=str(UUID(int=at + 1))) for at in range(3)]
+        one.arrive(*records)
+        one.intake.clear()
+        position = replace((await one.head()).position, next_offset=1)
+        one.intake.begin_behind(position)
+        one.arrive(*records)
+        assert [pending.offset for pending in one.intake.waiting_retries()] == [1, 2]
+        one.intake.settle(replace(position, next_offset=2))
+        one.intake.begin_behind(replace(position, next_offset=2))
+        one.arrive(*records)
+        assert [pending.offset for pending in one.intake.waiting_retries()] == [2]
 
     async def test_that_do_not_go_first_do_not_end_a_round(self, scene: Scene) -> None:
         one = bench(scene)
@@ -83,10 +101,11 @@ class TestReExecutions:
         formed = await one.former.form(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == [300]
-        assert formed.round_end == 0
+        assert formed.round_end == 299
 
     async def test_that_a_hold_is_for_go_before_all_others(self, scene: Scene) -> None:
         one = bench(scene)
+        self.refused(one)
         one.arrive(*(record(at, staged(f"n{at}"), retry_of=str(UUID(int=at))) for at in range(2000)))
         formed = await one.former.form(await one.head(), one.intake, held_for={str(UUID(int=1999))})
         assert formed is not None

@@ -89,6 +89,28 @@ def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> No
     scene.audit(scene.expected_ids(*range(3)))
 
 
+def test_a_refusal_is_a_ticket_for_one_record_of_its_producer(scene: Scene) -> None:
+    """Whoever names a refused transaction again and again, or that of another producer, waits as all others do."""
+    scene.table.create(3)
+    daemon = scene.started(COMMIT__COALESCE="none", COMMIT__HOLD_SECONDS_MAX="0")
+    first = upsert(scene)
+    scene.committed()
+    assert statuses(scene.ask(first, producer="p")) == [Status.RETRYABLE]
+    daemon.freeze()
+    appends = scene.append(3)
+    named = {"retry-of": first.uuid, "attempt": "2"}
+    others = [scene.table.append() for _ in range(4)]
+    for work, producer in zip(others, ("q", "p", "p", "p"), strict=True):
+        appends += scene.stage(work, headers=named | {"producer": producer})
+    daemon.thaw()
+    answers = scene.topics.wait_answers(appends)
+    assert statuses(answers) == [Status.COMMITTED] * 7
+    places = sorted(range(7), key=lambda place: answers[place].version)
+    assert [place for place in places if place != 4] == [0, 1, 2, 3, 5, 6]
+    assert places.index(4) < 2, "the others were there before the second one was taken"
+    scene.audit(scene.expected_ids(*range(3)))
+
+
 def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Scene) -> None:
     scene.table.create(3)
     scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)

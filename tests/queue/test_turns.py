@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import start_of
-from committerd.queue.turns import AHEAD_MAX, HELD_SHARE, WAITING_MAX, HoldEnding, Turns, goes_ahead
-from committerd_common.messages import INVALID, RETRYABLE, Refusal
+from committerd.queue.turns import AHEAD_MAX, HELD_SHARE, TICKETS_MAX, WAITING_MAX, HoldEnding, Tickets, Turns
 from tests.queue.turns_load import Load, run
 
 START = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
@@ -139,17 +136,23 @@ def test_every_refusal_is_told_after_four_holds_time_at_the_latest(
     assert turns.begin(ended_at + wait + 1e-6) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("earlier", "expected"), [(Refusal(status=RETRYABLE), True), (Refusal(status=INVALID), False), (None, False)]
-)
-def test_only_what_was_refused_as_retryable_goes_ahead(earlier: Refusal | None, expected: bool) -> None:
-    assert goes_ahead(earlier, START, ahead=0) is expected
+def test_a_refusal_is_a_ticket_that_its_producer_uses_once() -> None:
+    tickets = Tickets()
+    tickets.give("a", "p")
+    tickets.give("b", "")
+    assert not tickets.take("a", "another")
+    assert not tickets.take("a", "")
+    assert not tickets.take("c", "p")
+    assert [tickets.take("a", "p") for _ in range(3)] == [True, False, False]
+    assert tickets.take("b", "")
 
 
-def test_the_position_carries_a_bounded_number_ahead() -> None:
-    full = replace(START, settled=tuple(range(5, 5 + AHEAD_MAX - 1)))
-    assert goes_ahead(Refusal(status=RETRYABLE), full, ahead=0)
-    assert not goes_ahead(Refusal(status=RETRYABLE), full, ahead=1)
+def test_a_bounded_number_of_tickets_is_remembered() -> None:
+    tickets = Tickets()
+    for number in (0, *range(TICKETS_MAX + 1)):
+        tickets.give(str(number), "p")
+    assert not tickets.take("0", "p")
+    assert all(tickets.take(str(number), "p") for number in range(1, TICKETS_MAX + 1))
 
 
 def test_those_that_wait_together_are_of_one_operation() -> None:
