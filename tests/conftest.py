@@ -24,6 +24,7 @@ from harness.outages import AwayKafka
 from harness.preloaded import Preloaded
 from harness.s3 import Minio, S3Endpoint, s3_server
 from harness.toxiproxy import Toxiproxy
+from tests.kafka.acls import strict_broker
 
 Part = TypeVar("Part")
 
@@ -67,6 +68,12 @@ def breakable_kafka(_breakable_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
     yield _breakable_kafka
     if _breakable_kafka.running:
         _breakable_kafka.thaw()
+
+
+@pytest.fixture(scope="session")
+def strict_kafka() -> Iterator[KafkaBroker]:
+    """A broker whose user `LOGIN` may do what ACLs allow (`tests.kafka.acls`); without a login one may do anything."""
+    yield from _part(strict_broker())
 
 
 @pytest.fixture(scope="session")

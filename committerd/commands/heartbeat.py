@@ -1,11 +1,16 @@
-"""`committerd heartbeat`: commits one harmless change in the same way as a producer."""
+"""`committerd heartbeat`: commits one harmless change in the same way as a producer.
+
+Where the settings don't let the committer commit such a change, it would become a dead letter, and an alert. There the
+change is staged after its deadline: it takes the same way, and its outcome is EXPIRED.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import click
@@ -14,14 +19,16 @@ from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of, writer_options
+from committerd.lance.format.kind import Kind
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
-from committerd_client import CommitClient, CommitResult
+from committerd_client import CommitClient, CommitResult, Expired
 from committerd_client.reexecution import Reexecution
 from committerd_common.messages import Transaction
 
 KEY = "heartbeat"
 """The key of table_metadata that each heartbeat overwrites."""
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @click.command()
@@ -39,19 +46,29 @@ def heartbeat(as_json: bool, timeout: float) -> None:
 
     The change sets the key `heartbeat` of the table's metadata to the time, and makes one version. The table must
     exist. Run the command after a change to brokers, credentials or policies; `helm test` does.
+
+    If commit.allowed_operations lacks update_config, the change is staged after its deadline: the committer answers
+    that it has expired, and commits nothing but its position.
     """
     configured = settings()
     started = time.monotonic()
     result = anyio.run(_beat, configured, timeout)
     seconds = time.monotonic() - started
+    name, version = configured.dataset.name, None if result is None else result.version
     if as_json:
-        facts = {"dataset": configured.dataset.name, "version": result.version, "uuid": result.uuid, "seconds": seconds}
-        click.echo(json.dumps(facts))
+        uuid = None if result is None else result.uuid
+        click.echo(json.dumps({"dataset": name, "version": version, "uuid": uuid, "seconds": seconds}))
+    elif version is None:
+        click.echo(
+            f"{name}: answered {seconds:.1f} s after the start. Nothing was committed, because "
+            f"commit.allowed_operations lacks {Kind.UPDATE_CONFIG}"
+        )
     else:
-        click.echo(f"{configured.dataset.name}: committed in version {result.version}, {seconds:.1f} s after the start")
+        click.echo(f"{name}: committed in version {version}, {seconds:.1f} s after the start")
 
 
-async def _beat(configured: Settings, timeout: float) -> CommitResult:
+async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
+    """Commit the change; returns None if the committer may not, and has answered that it has expired."""
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
     deadline = wall_clock() + timedelta(seconds=timeout)
     async with (
@@ -78,8 +95,13 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult:
                 )
             return _transaction(version)
 
+        first = await change()
         left = max((deadline - wall_clock()).total_seconds(), 0.0)
-        return await client.commit(await change(), timeout=left, deadline=deadline, reexecute=change)
+        if Kind.UPDATE_CONFIG in configured.commit.allowed_operations:
+            return await client.commit(first, timeout=left, deadline=deadline, reexecute=change)
+        with suppress(Expired):
+            return await client.commit(first, timeout=left, deadline=_LONG_AGO)
+        return None
 
 
 def _transaction(read_version: int) -> Transaction:

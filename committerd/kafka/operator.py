@@ -66,11 +66,13 @@ class TopicOperator:
         self._staged = TopicPartition(self.topics.staged, 0)
 
     async def survey(self, *, create: bool = False) -> TopicSurvey:
-        """Compare the three topics with the settings. `create`: first create those that are missing.
+        """Compare the three topics with the settings, and this user's rights with those of a committer.
 
-        Raises `SettingsError` if Kafka can't create one.
+        `create`: first create those that are missing. Whoever does that need not be a committer, so rights are not
+        compared. Raises `SettingsError` if Kafka can't create one.
         """
-        return await _in_thread(partial(survey_topics, self._admin, self._settings, self._name, create=create))
+        survey = partial(survey_topics, self._admin, self._settings, self._name, create=create, rights=not create)
+        return await _in_thread(survey)
 
     async def identity(self) -> TopicIdentity:
         """The identity of the staged topic. Raises `RefusedToRun` (`topic_gone`) if it does not exist."""
@@ -143,7 +145,8 @@ class TopicOperator:
         `held_back`: also those of Kafka transactions that are open or aborted. A caller that does not read to the end
         must close it (`contextlib.aclosing`).
         """
-        options = reader_options(self._settings, self.topics, self._name)
+        # Without the group: what reads a topic needs no right to it.
+        options = reader_options(self._settings, self.topics, self._name) | {"group_id": None}
         if held_back:
             options["isolation_level"] = "read_uncommitted"
         requested = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}

@@ -158,11 +158,12 @@ def prepare_topics(
 
 
 def survey_topics(
-    admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10
+    admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10, rights: bool = True
 ) -> TopicSurvey:
     """Create the missing topics if `create` is set, then compare all three with the settings.
 
-    `seconds`: how long to wait until new topics are ready.
+    `seconds`: how long to wait until new topics are ready. `rights`: whether to check that this user may do what a
+    committer does.
 
     Blocks. Raises `SettingsError` for brokers that are too old and for a topic that can't be created, and
     `QueueUnavailable` if Kafka doesn't respond.
@@ -186,11 +187,13 @@ def survey_topics(
             found = _describe(client, plans)
     except errors.KafkaError as error:
         raise admin.failed(f"checking the topics of {name}", error) from error
-    return TopicSurvey(checks=tuple(checks(plans, found, settings)), created=tuple(created), found=found)
+    return TopicSurvey(checks=tuple(checks(plans, found, settings, rights=rights)), created=tuple(created), found=found)
 
 
-def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings) -> Iterator[TopicCheck]:
-    """All checks of the topics, with their results."""
+def checks(
+    plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings, *, rights: bool = True
+) -> Iterator[TopicCheck]:
+    """All checks of the topics, with their results. `rights`: as for `survey_topics`."""
     for plan in plans:
         topic = found.get(plan.name)
         if topic is None:
@@ -204,7 +207,8 @@ def checks(plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: Ka
             )
             continue
         yield _shape(plan, topic)
-        yield from _rights(plan, topic)
+        if rights:
+            yield from _rights(plan, topic)
         if topic.configs:
             yield from _configs(plan, topic, settings)
         else:

@@ -1,4 +1,7 @@
-"""The runbooks: a page for each alert, and every command on it does what the page says, against a real dataset."""
+"""The runbooks: a page for each alert, and every command on it does what the page says, against a real dataset.
+
+Committer and commands have one login, as in a Pod, with exactly the ACLs that docs/operating.md gives it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from harness.kafka import KafkaBroker, RunningKafka, kafka_jars
 from harness.scene import Scene, until
 from tests.deploy import alerts, runbooks
 from tests.deploy.promql import known_metrics
+from tests.kafka.acls import allow, listed, login
 
 PAGES = alerts.pages()
 _DOTTED = r"`(kafka|commit|start|store|dataset|daemon|s3|http|log)\.([a-z_0-9]+)[`( ]"
@@ -139,19 +143,28 @@ class Trouble:
         return text
 
 
+def _as_in_a_pod(broker: KafkaBroker, dataset: str) -> dict[str, str]:
+    """Give the login the rights of a committer, and those for commands in its Pod; returns its settings."""
+    rows = ("`committerd run`", "`topics create`", "`heartbeat`", "`dead list`", "`topics transactions`", "`maintain`")
+    allow(broker, [right for row in rows for right in listed(row, dataset)])
+    return login(broker)
+
+
 @pytest.fixture(scope="module")
-def trouble(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
+def trouble(strict_kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trouble]:
     name = f"t-{uuid.uuid4().hex[:12]}"
-    with Scene(kafka=kafka.bootstrap_servers, name=name, folder=tmp_path_factory.mktemp("trouble")) as scene:
+    pod = _as_in_a_pod(strict_kafka, name)
+    with Scene(kafka=strict_kafka.bootstrap_servers, name=name, folder=tmp_path_factory.mktemp("trouble")) as scene:
         scene.table.create()
-        daemon = scene.started(COMMIT__VERIFY_FILES="always")
+        daemon = scene.started(**pod, COMMIT__VERIFY_FILES="always")
         _dead_letter_whose_cause_is_gone(scene)
         scene.committed(3)
         scene.ask(b"garbage")
         scene.table.write()
         until(lambda: scene.topics.group_offset() == 5, seconds=60)
         command = (sys.executable, "-m", "committerd", "maintain")
-        with Daemon(name=name, uri=scene.table.uri, kafka=kafka.bootstrap_servers, command=command) as maintainer:
+        servers = strict_kafka.login_servers
+        with Daemon(name=name, uri=scene.table.uri, kafka=servers, command=command, settings=pod) as maintainer:
             yield Trouble(scene, daemon, maintainer)
 
 
@@ -212,12 +225,13 @@ def test_every_command_of_a_page_does_its_work(name: str, trouble: Trouble) -> N
 @pytest.mark.pylance
 @pytest.mark.slow
 def test_the_way_out_of_a_refusal_is_the_one_on_its_page(
-    kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+    strict_kafka: KafkaBroker, dataset: str, tmp_path: Path
 ) -> None:
     """The topic is deleted and recreated; the page's lines, in their order, get the committer to run."""
-    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
+    pod = _as_in_a_pod(strict_kafka, dataset)
+    with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
         scene.table.create()
-        daemon = scene.started()
+        daemon = scene.started(**pod)
         scene.committed(2)
         scene.topics.recreate_staged()
         daemon.wait_refused("topic_id")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+from committerd_common.messages import Status
 from harness.scene import Scene, until
+from tests.commands.running import answered, printed
 
 
 def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None:
@@ -20,6 +22,19 @@ def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None
     assert [key for key in second if not key.startswith("committerd.")] == ["heartbeat"]
     assert second["heartbeat"] >= first["heartbeat"]
     scene.audit(ids)
+
+
+def test_where_it_may_not_be_committed_it_is_answered_and_no_dead_letter(scene: Scene) -> None:
+    scene.table.create(1)
+    daemon = scene.started(COMMIT__ALLOWED_OPERATIONS="append")
+    said = printed(scene, "heartbeat", COMMIT__ALLOWED_OPERATIONS="append")
+    assert "Nothing was committed, because commit.allowed_operations lacks update_config" in said
+    assert answered(scene, "heartbeat", COMMIT__ALLOWED_OPERATIONS="append")["version"] is None
+    assert [outcome.status for outcome in scene.topics.read_outcomes()] == [Status.EXPIRED] * 2
+    assert scene.topics.read_letters() == []
+    assert "heartbeat" not in scene.table.metadata()
+    assert scene.position()["next"] == 2
+    assert daemon.metric("committerd_transactions_total", outcome="expired") == 2
 
 
 def test_without_a_table_nothing_is_staged(scene: Scene) -> None:

@@ -23,17 +23,11 @@ from harness.places import s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import Ran, run
-from tests.kafka.acls import Right, allow, strict_broker
+from tests.kafka.acls import Right, allow
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 READ, WRITE, DESCRIBE = ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE
-
-
-@pytest.fixture(scope="module")
-def strict_kafka() -> Iterator[KafkaBroker]:
-    with strict_broker() as broker:
-        yield broker
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -13,6 +15,47 @@ from harness.kafka import LOGIN, KafkaBroker
 from harness.scene import until
 
 Right = tuple[ACLOperation, ResourceType, str]
+
+_PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+_CLUSTER = "kafka-cluster"
+
+
+def listed(login_of: str, dataset: str) -> list[Right]:
+    """The rights that docs/operating.md lists for a command: its row is the one that names it so."""
+    page = _PAGE.read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", page, re.MULTILINE)
+    ]
+    (row,) = [row[1:] for row in rows if len(row) == 6 and login_of in row[0]]
+    resources = [(ResourceType.TOPIC, f"{dataset}.{role}") for role in ("staged", "outcomes", "dead")]
+    resources.append((ResourceType.GROUP, f"committerd.{dataset}"))
+    rights = [
+        (_operation(word), *resource)
+        for cell, resource in zip(row, resources, strict=False)
+        for word in re.findall(r"\w+", cell)
+    ]
+    for words, resource in re.findall(r"([\w ]+) on (?:the )?(TransactionalId `\*`|Cluster)", row[-1]):
+        kind = (ResourceType.CLUSTER, _CLUSTER) if resource == "Cluster" else (ResourceType.TRANSACTIONAL_ID, "*")
+        rights += [(_operation(word), *kind) for word in words.split() if word != "and"]
+    assert rights, login_of
+    return rights
+
+
+def _operation(word: str) -> ACLOperation:
+    """From Kafka's term, such as DescribeConfigs."""
+    return ACLOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).upper()]
+
+
+def login(broker: KafkaBroker) -> dict[str, str]:
+    """The settings of a process that logs in as the user, with their environment names without the prefix."""
+    user, password = LOGIN
+    return {
+        "KAFKA__BOOTSTRAP_SERVERS": broker.login_servers,
+        "KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "KAFKA__SASL_MECHANISM": "PLAIN",
+        "KAFKA__SASL_PLAIN_USERNAME": user,
+        "KAFKA__SASL_PLAIN_PASSWORD": password,
+    }
 
 
 def strict_broker() -> KafkaBroker:

@@ -19,16 +19,10 @@ from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker
-from tests.kafka.acls import Right, allow, forbid, strict_broker
+from tests.kafka.acls import Right, allow, forbid
 from tests.kafka.staging import assignment, settings_for, until
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="module")
-def strict_kafka() -> Iterator[KafkaBroker]:
-    with strict_broker() as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -188,7 +182,8 @@ async def test_one_that_no_coordinator_names_is_hanging_only_when_it_is_old(
             await to_thread.run_sync(allow, strict_kafka, [ALTER_CLUSTER])
             await operator.end_transaction(old)
             assert await operator.open_transactions() == []
-    await to_thread.run_sync(forbid, strict_kafka, ALTER_CLUSTER)
+    for right in (ALTER_CLUSTER, named(ACLOperation.DESCRIBE, topics, "*")):
+        await to_thread.run_sync(forbid, strict_kafka, right)
 
 
 async def test_without_read_on_the_topic_the_right_is_named(

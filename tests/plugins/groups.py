@@ -24,6 +24,12 @@ GROUPS = {
     ),
     "topics of every demo": ("tests/e2e/test_demo.py", "tests/e2e/test_demo_spark.py", "tests/e2e/test_s3_demo.py"),
     "the folder that the conformance cases name": ("tests/conformance/",),
+    "a broker with ACLs": (
+        "tests/deploy/test_runbooks.py",
+        "tests/e2e/test_maintain_rights.py",
+        "tests/e2e/test_rights_of_commands.py",
+        "tests/kafka/test_rights.py",
+    ),
     "a broker that is away": ("tests/kafka/test_outages.py", "tests/producers/test_client_outages.py"),
     "a dataset for commands": ("tests/commands/",),
 }

@@ -1,0 +1,136 @@
+"""Each command does its work with exactly the ACLs that docs/operating.md lists for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from kafka.admin import ResourceType
+
+from committerd_client import SyncCommitClient
+from harness.child import Launch
+from harness.kafka import KafkaBroker
+from harness.scene import Scene, until
+from tests.commands.running import Ran, run
+from tests.kafka.acls import Right, allow, forbid, listed, login
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+ROWS = {
+    "`committerd run`": [
+        ["status"],
+        ["topics", "check"],
+        ["position", "show"],
+        ["position", "rewind", "--offset", "0", "--apply", "--reason", "tested"],
+        ["app", "release", "query", "--apply", "--reason", "tested"],
+    ],
+    "`audit`": [["audit"]],
+    "`heartbeat`": [["heartbeat"]],
+    "`dead list`": [["dead", "list"], ["dead", "show", "0"]],
+    "`dead replay`": [["dead", "replay", "0", "--apply"]],
+    "`dead drop`": [["dead", "drop", "--below", "1", "--apply"]],
+    "`topics transactions`": [["topics", "transactions"]],
+}
+"""Commands by how their row of the page begins."""
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, strict_kafka: KafkaBroker, dataset: str, tmp_path: Path, launch: Launch
+) -> Iterator[Scene]:
+    """A dataset with a committer that may do anything, and a dead letter whose cause is gone.
+
+    With parameter `stopped` the committer has stopped, and a record waits.
+    """
+    with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
+        made.table.create()
+        daemon = made.started()
+        lacking = made.table.append()
+        aside = made.table.data_file(lacking).rename(tmp_path / "aside")
+        assert made.ask(lacking)[0].reason == "missing_file"
+        aside.rename(made.table.data_file(lacking))
+        made.ask(made.table.append(), app_id="query", app_version="1")
+        until(lambda: made.topics.group_offset() == 2)
+        if getattr(request, "param", "") == "stopped":
+            daemon.stop()
+            made.append()
+        yield made
+
+
+def _run(scene: Scene, broker: KafkaBroker, *words: str) -> Ran:
+    return run(scene, *words, **login(broker))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_with_the_rights_of_its_row_a_command_does_its_work(row: str, scene: Scene, strict_kafka: KafkaBroker) -> None:
+    allow(strict_kafka, listed(row, scene.name))
+    for words in ROWS[row]:
+        done = _run(scene, strict_kafka, *words)
+        assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
+
+
+@pytest.mark.parametrize(
+    ("row", "scene"),
+    [("`heartbeat`", ""), ("`dead list`", ""), ("`dead replay`", "stopped"), ("`dead drop`", "")],
+    indirect=["scene"],
+)
+def test_without_one_of_them_it_fails_and_names_what_is_missing(
+    row: str, scene: Scene, strict_kafka: KafkaBroker
+) -> None:
+    rights = listed(row, scene.name)
+    allow(strict_kafka, rights)
+    for right in rights:
+        forbid(strict_kafka, right)
+        done = _run(scene, strict_kafka, *ROWS[row][0], *(["--timeout", "5"] if row == "`heartbeat`" else []))
+        assert done.code != 0, right
+        assert f"no ACL {_said(right)}" in done.err.replace(" on it", f" on Topic {right[2]}"), done.err
+        allow(strict_kafka, [right])
+
+
+def _said(right: Right) -> str:
+    operation, _, name = right
+    return f"{operation.name.title()} on Topic {name}"
+
+
+def test_topics_are_created_by_a_login_that_does_nothing_else(
+    strict_kafka: KafkaBroker, dataset: str, tmp_path: Path
+) -> None:
+    with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
+        allow(strict_kafka, listed("`topics create`", dataset))
+        for created in (True, False):
+            done = _run(scene, strict_kafka, "topics", "create")
+            assert done.code == 0, f"{done.out}\n{done.err}"
+            assert done.out.count("created ") == 3 * created
+        # It is no committer.
+        assert "no ACL Read" in _run(scene, strict_kafka, "topics", "check").out
+
+
+def test_an_open_transaction_is_ended_with_the_rights_for_that(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    rights = listed("... with `--abort`", scene.name)
+    allow(strict_kafka, rights)
+    producer = KafkaProducer(bootstrap_servers=strict_kafka.bootstrap_servers, transactional_id=f"{scene.name}.writer")
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(scene.topics.staged, value=b"never read", partition=0).get(30)
+        (one,) = json.loads(_run(scene, strict_kafka, "topics", "transactions", "--json").out)["open"]
+        words = ("topics", "transactions", "--abort", str(one["producer_id"]), "--apply")
+        done = _run(scene, strict_kafka, *words)
+        assert done.code == 0, f"{done.out}\n{done.err}"
+        assert "No Kafka transaction is open" in _run(scene, strict_kafka, "topics", "transactions").out
+    finally:
+        producer.close()
+        for right in rights:
+            if right[1] is not ResourceType.TOPIC:  # those for this dataset concern no other test
+                forbid(strict_kafka, right)
+
+
+def test_a_client_writes_with_the_rights_of_its_row(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    allow(strict_kafka, listed("a client", scene.name))
+    options = {name.removeprefix("KAFKA__").lower(): text for name, text in login(strict_kafka).items()}
+    servers = options.pop("bootstrap_servers")
+    with SyncCommitClient(servers, dataset=scene.name, kafka_options=options) as client:
+        assert client.commit(scene.table.append()).version == scene.table.version
