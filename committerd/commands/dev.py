@@ -1,16 +1,19 @@
-"""`committerd dev`: a broker, the topics and the committer of one table, in one process tree, for a laptop."""
+"""`committerd dev`: a broker, the topics and the committers of some tables, in one process tree, for a laptop."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
+import json
 import logging
 import os
+import shutil
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -20,31 +23,37 @@ import click
 
 from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option
+from committerd.commands.printing import echo_table
 from committerd.commands.run import commit_until_stopped
 from committerd.commands.surroundings import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.daemon import logs
-from committerd.dev import broker
+from committerd.dev import broker, kept
 from committerd.dev.broker import Broker
 from committerd.dev.brokers import BrokerKind, choose
-from committerd.dev.parts import cache_folder, free_port
+from committerd.dev.child import ChildProcess
+from committerd.dev.kept import Kept
+from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, Screen
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.load import Settings, load_settings
 from committerd.table.versions import Table
-from committerd_common.uris import canonical_uri, dataset_name
 
 _METRICS_PORT = 9464
 _SESSION_TIMEOUT_MS = 3_000
 """How long a committer that was killed delays the next one."""
 _WATCH_SECONDS = 0.5
+_GRACE_SECONDS = 30.0
+_log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.argument("uri")
-@click.option("--name", help="Name of the dataset; by default the last part of the URI, without .lance.")
+@click.argument("uris", nargs=-1, metavar="URI...")
+@click.option(
+    "--name", help="Name of the dataset, if there is one table; by default the last part of its URI, without .lance."
+)
 @click.option(
     "--broker",
     "chosen",
@@ -53,87 +62,112 @@ _WATCH_SECONDS = 0.5
     "own (Apache Kafka, downloaded once). By default the first of these that there is.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the queue that was kept, and begin a new one. The table stays.")
+@click.option("--list", "listed", is_flag=True, help="List the tables whose queues are kept, and run nothing.")
+@click.option(
+    "--remove",
+    "removed",
+    is_flag=True,
+    help="Delete the queues that are kept of these tables, and run nothing. The tables stay.",
+)
+@click.option(
+    "--of-another", "child", is_flag=True, hidden=True
+)  # the committer of a table, with the Kafka of its parent
 @config_option
 @json_option
-def dev(uri: str, name: str | None, chosen: str | None, fresh: bool, as_json: bool) -> None:
-    """Run all that one table needs on this machine, until Ctrl-C: Kafka, its topics, the committer, /metrics.
+def dev(
+    uris: Sequence[str],
+    name: str | None,
+    chosen: str | None,
+    fresh: bool,
+    listed: bool,
+    removed: bool,
+    child: bool,
+    as_json: bool,
+) -> None:
+    """Run all that tables need on this machine, until Ctrl-C: Kafka, its topics, a committer for each, /metrics.
 
     URI is a path, or s3://bucket/path with credentials from the environment. The table need not exist. The command
-    prints the lines to paste into Python and Spark, and a line for each version that is committed.
+    prints the lines to paste into Python, Spark and a shell, and a line for each version that is committed.
 
     Kafka's data is kept in the cache folder (COMMITTERD_CACHE, by default ~/.cache/committerd), so the same command
     picks up where it left off. Ports are 9092 and 9464, or others if these are taken. All other settings are those of
-    `committerd run`. The extra `dev` runs Kafka on a machine without
-    Java and Docker.
+    `committerd run`. The extra `dev` runs Kafka on a machine without Java and Docker.
 
     Not for production: the Kafka has one node, and nothing is encrypted.
     """
-    uri = uri if "://" in uri or uri.startswith("file:") else str(Path(uri).absolute())
-    dataset = name or dataset_name(uri)
-    screen = Screen(click.echo, uri=uri, as_json=as_json)
-    _load(uri, dataset, 0)  # raises for wrong settings before anything is started
+    if listed:
+        _list(as_json=as_json)
+        return
+    if not uris:
+        raise click.UsageError("give the URI of a table, or --list")
+    if name is not None and len(uris) > 1:
+        raise click.UsageError("--name is for one table")
+    tables = [kept.named(uri, name) for uri in uris]
+    if removed:
+        kept.remove(tables)
+        for table in tables:
+            click.echo(json.dumps({"removed": table.uri}) if as_json else f"removed what was kept of {table.uri}")
+        return
+    _refuse_same_names(tables)
+    for table in tables:
+        _load(table, 0)  # raises for wrong settings before anything is started
+    screen = Screen(click.echo, uri=tables[0].uri, as_json=as_json, dataset=tables[0].dataset if child else "")
     _end_at_signals()
     try:
-        with (
-            _own_folder(uri, dataset) as folder,
-            _metrics_port(folder.parent) as port,
-            _kafka(chosen, folder, fresh=fresh, screen=screen) as kafka,
-        ):
-            failed = _run(_load(uri, dataset, port, kafka), kafka, folder, fresh=fresh, screen=screen)
+        if child:
+            failed = _serve(
+                tables[0],
+                Broker(os.environ["KAFKA_BOOTSTRAP_SERVERS"], "of this command", lambda: True),
+                screen,
+                fresh=fresh,
+            )
+        else:
+            failed = _with_kafka(tables, chosen, screen, fresh=fresh, as_json=as_json)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     if failed:
         raise CommitterError(failed, code="part_failed")
 
 
-def _load(uri: str, dataset: str, port: int, kafka: Broker | None = None) -> Settings:
+def _list(*, as_json: bool) -> None:
+    found = [kept.shown(one) for one in kept.all_kept()]
+    if as_json:
+        click.echo(json.dumps({"kept": [asdict(one) for one in found]}))
+        return
+    if not found:
+        click.echo("Nothing is kept.")
+        return
+    rows = [
+        [one.dataset, one.uri or "?", one.kafka, f"{one.bytes / 2**20:.1f}", one.used, one.process] for one in found
+    ]
+    echo_table(["dataset", "table", "Kafka of", "MiB", "last used", "runs in process"], rows)
+
+
+def _refuse_same_names(tables: Sequence[Kept]) -> None:
+    """Two tables with one name would share their topics. Raises `SettingsError`."""
+    seen: dict[str, str] = {}
+    for one in tables:
+        other = seen.setdefault(one.dataset, one.uri)
+        if other != one.uri or sum(two.uri == one.uri for two in tables) > 1:
+            raise SettingsError(
+                f"{other} and {one.uri} would both be the dataset {one.dataset!r}: run each in a command of its own, "
+                "and give --name"
+            )
+
+
+def _load(table: Kept, port: int, kafka: Broker | None = None, *, short_session: bool = False) -> Settings:
     connection: dict[str, object] = {"bootstrap_servers": kafka.bootstrap_servers if kafka else "localhost:9092"}
-    if kafka is not None and kafka.log is not None:  # started here, so it allows shorter sessions
+    if short_session:  # a Kafka that was started here allows it
         connection["session_timeout_ms"] = _SESSION_TIMEOUT_MS
     return load_settings(
-        dataset={"name": dataset, "uri": uri},
+        dataset={"name": table.dataset, "uri": table.uri},
         kafka=connection,
         http={"host": "127.0.0.1", "port": port},
     )
 
 
-@contextlib.contextmanager
-def _own_folder(uri: str, dataset: str) -> Iterator[Path]:
-    """The folder in the cache for all that is kept of this table. Raises `CommitterError` if another process has it."""
-    digest = hashlib.sha256(canonical_uri(uri).encode()).hexdigest()[:8]
-    folder = cache_folder() / "dev" / f"{dataset}-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock") as holder:
-        if holder:
-            raise CommitterError(f"`committerd dev` runs already for {uri}, in process {holder}", code="runs_already")
-        yield folder
-
-
-@contextlib.contextmanager
-def _metrics_port(folder: Path) -> Iterator[int]:
-    """The usual port, or a free one if another process has that, or another `committerd dev` is about to take it."""
-    with _locked(folder / f"{_METRICS_PORT}.lock") as holder:
-        yield free_port() if holder else free_port(_METRICS_PORT)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[str]:
-    """Lock a file for the block. Returns the number of the process that has it, empty if it is this one now."""
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            yield file.read() or "unknown"
-            return
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield ""
-
-
-@contextlib.contextmanager
-def _kafka(chosen: str | None, folder: Path, *, fresh: bool, screen: Screen) -> Iterator[Broker]:
+def _with_kafka(tables: Sequence[Kept], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool) -> str:
+    """Start Kafka, and serve the tables. Returns why it ended, unless a signal ended it."""
     found = broker.look_around()
     kind = BrokerKind(chosen) if chosen else choose(found)
     if kind is BrokerKind.GIVEN and not found.given:
@@ -142,22 +176,71 @@ def _kafka(chosen: str | None, folder: Path, *, fresh: bool, screen: Screen) -> 
         raise SettingsError("--broker home needs the folder of an unpacked Kafka in KAFKA_HOME")
     if kind is BrokerKind.GIVEN and fresh:
         raise SettingsError(
-            "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: delete the "
-            "dataset's topics yourself, and accept new ones with `committerd position adopt`"
+            "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: "
+            "`committerd recreate` deletes the dataset's topics and makes new ones"
         )
-    with broker.started(kind, found, folder, fresh=fresh, say=screen.say) as kafka:
-        try:
-            yield kafka
-        finally:
-            # What follows takes a few seconds at most, and leaves a broken broker behind if it is interrupted.
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
+    with contextlib.ExitStack() as stack:
+        if len(tables) == 1:
+            stack.enter_context(kept.table_locked(tables[0]))
+        home = tables[0].folder
+        if kind is not BrokerKind.GIVEN:
+            home = kept.shared_kafka(tables, fresh=fresh)
+            stack.enter_context(kept.kafka_locked(home))
+        tables = [one.write(one.kafka if kind is BrokerKind.GIVEN else home) for one in tables]
+        kafka = stack.enter_context(broker.started(kind, found, home, fresh=fresh, say=screen.say))
+        # What follows at the end takes a few seconds at most, and leaves a broken broker behind if it is interrupted.
+        stack.callback(_ignore_signals)
+        if len(tables) == 1:
+            return _committer(tables[0], kafka, screen, fresh=fresh, short_session=kafka.log is not None)
+        return _committers(tables, kafka, fresh=fresh, as_json=as_json)
 
 
-def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, screen: Screen) -> str:
+def _serve(table: Kept, kafka: Broker, screen: Screen, *, fresh: bool) -> str:
+    """Commit to one of several tables, with the Kafka of the parent."""
+    with kept.table_locked(table):
+        return _committer(table, kafka, screen, fresh=fresh, short_session=True)
+
+
+def _committers(tables: Sequence[Kept], kafka: Broker, *, fresh: bool, as_json: bool) -> str:
+    """Run a process for each table until a signal comes. Returns why it ended otherwise."""
+    options = [word for word, given in (("--fresh", fresh), ("--json", as_json)) if given]
+    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    children = dict[str, ChildProcess]()
+    try:
+        for table in tables:
+            words = [sys.executable, "-m", "committerd", "dev", table.uri, "--name", table.dataset, "--of-another"]
+            children[table.uri] = ChildProcess(
+                [*words, *options], log=table.folder / "committerd.log", environment=environment, speaks=True
+            )
+        while True:
+            if not kafka.running():
+                return f"Kafka has ended; its log is {kafka.log}"
+            for uri, one in children.items():
+                if not one.running():
+                    return f"the committer of {uri} has ended"
+            time.sleep(_WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return ""
+    finally:
+        _ignore_signals()
+        for one in children.values():
+            one.signal(signal.SIGTERM)
+        for one in children.values():
+            one.stop(grace_seconds=_GRACE_SECONDS)
+
+
+@contextlib.contextmanager
+def _metrics_port(folder: Path) -> Iterator[int]:
+    """The usual port, or a free one if another process has that, or another `committerd dev` is about to take it."""
+    with kept.locked(folder / f"{_METRICS_PORT}.lock") as holder:
+        yield free_port() if holder else free_port(_METRICS_PORT)
+
+
+def _committer(table: Kept, kafka: Broker, screen: Screen, *, fresh: bool, short_session: bool) -> str:
     """Commit until a signal ends it. Returns why it ended, unless a signal ended it."""
-    file = folder / "committerd.log"
-    with file.open("w", encoding="utf-8") as log:
+    file = table.folder / "committerd.log"
+    with _metrics_port(table.folder.parent) as port, file.open("w", encoding="utf-8") as log:
+        configured = _load(table, port, kafka, short_session=short_session)
         logs.configure(configured.log.level, "text", stream=log)
         if fresh:
             anyio.run(_accept_new_queue, configured)
@@ -170,6 +253,7 @@ def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, scre
                 metrics=f"http://127.0.0.1:{configured.http.port}/metrics",
                 log=str(file),
                 storage_options=_public_options(configured),
+                command=_command(),
             )
         )
         logging.getLogger().addHandler(screen)
@@ -179,6 +263,15 @@ def _run(configured: Settings, kafka: Broker, folder: Path, *, fresh: bool, scre
             finally:
                 logs.configure()  # the file is closed
         return f"Kafka has ended; its log is {kafka.log}" if ended.is_set() else ""
+
+
+def _command() -> str:
+    """How to call committerd in another shell."""
+    found = shutil.which("committerd")
+    own = Path(sys.executable).with_name("committerd")
+    if found is not None and Path(found).resolve() == own.resolve():
+        return "committerd"
+    return str(own) if own.exists() else f"{sys.executable} -m committerd"
 
 
 async def _accept_new_queue(configured: Settings) -> None:
@@ -215,21 +308,40 @@ def _public_options(configured: Settings) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _watched(kafka: Broker) -> Iterator[threading.Event]:
-    """During the block, end the committer when Kafka has ended; the event is set then."""
+    """During the block, end the committer when Kafka has ended; the event is set then. Log when Kafka is away."""
     ended, done = threading.Event(), threading.Event()
 
     def watch() -> None:
+        responds = True
         while not done.wait(_WATCH_SECONDS):
             if not kafka.running():
                 ended.set()
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
+            before, responds = responds, _accepts_connections(kafka.bootstrap_servers)
+            if responds != before:
+                event = "dev.kafka_back" if responds else "dev.kafka_away"
+                _log.warning(event, extra={"servers": kafka.bootstrap_servers})
 
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield ended
     finally:
         done.set()
+
+
+def _accepts_connections(bootstrap_servers: str) -> bool:
+    """Whether any of the brokers does, within a second each."""
+    for server in bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        with contextlib.suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout=1):
+            return True
+    return False
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end_at_signals() -> None:

@@ -19,6 +19,7 @@ from committerd.dev.brokers import BrokerKind, FoundBrokers
 from committerd.dev.child import ChildProcess
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.java import java
+from committerd.dev.kept import container_of
 from committerd.dev.parts import PartFailedError, PartMissingError, free_port, free_ports
 from committerd.dev.ready_made import ready_made
 
@@ -137,7 +138,7 @@ def _docker(folder: Path, *, fresh: bool) -> _Node:
     program = shutil.which("docker")
     if program is None:
         raise PartMissingError("there is no `docker`: install Docker, or use another --broker")
-    name, log = f"committerd-dev-{folder.name}", folder / "docker.log"
+    name, log = container_of(folder), folder / "docker.log"
     # Always the same: the volume keeps it, and is not asked.
     cluster = kafka_node.cluster_id(hashlib.sha256(name.encode()).digest())
     end = docker.remove(program, name)

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -38,15 +39,18 @@ class ChildProcess:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         afterwards: Sequence[str] = (),
+        speaks: bool = False,
     ) -> None:
-        """`afterwards`: a command that the watcher runs once the program has ended, however that came about."""
+        """`afterwards`: a command that the watcher runs once the program has ended, however that came about. `speaks`:
+        whether the program writes where this process does, and not to `log`.
+        """
         self.log = log
-        with log.open("ab") as output:
+        with nullcontext() if speaks else log.open("ab") as output:
             self._watcher = subprocess.Popen(
                 [sys.executable, "-I", __file__, json.dumps(afterwards), *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=None if output is None else subprocess.STDOUT,
                 cwd=folder,
                 env=None if environment is None else dict(environment),
                 # Ctrl-C in the terminal goes to the parent alone, which then stops its children in order.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from committerd_common.extras import install_line
+from committerd_common.uris import dataset_name
 
 _QUIET = frozenset({"daemon.drain_cut_short"})
 
@@ -29,17 +31,29 @@ class Facts:
     """The file with the whole log of the committer."""
     storage_options: Mapping[str, str]
     """What pylance needs to open the table, without secrets."""
+    command: str = "committerd"
+    """How to call committerd in a shell."""
 
 
 def to_paste(facts: Facts) -> str:
     """Where everything is, and programs that use it."""
     options = f",\n    storage_options={dict(facts.storage_options)!r}" if facts.storage_options else ""
     opened = f", storage_options={dict(facts.storage_options)!r}" if facts.storage_options else ""
+    named = "" if facts.dataset == dataset_name(facts.uri) else f" --name {shlex.quote(facts.dataset)}"
+    table = f"{shlex.quote(facts.uri)}{named}"
     return f"""\
 Table:    {facts.uri}
 Kafka:    {facts.bootstrap_servers} ({facts.kafka})
 Metrics:  {facts.metrics}
 Log:      {facts.log}
+
+In a shell:
+
+export COMMITTERD_KAFKA__BOOTSTRAP_SERVERS={facts.bootstrap_servers}
+{facts.command} status {table}
+{facts.command} append {table} FILE...
+{facts.command} maintain {table} --once
+{facts.command} audit {table}
 
 Python ({install_line("lance")}):
 
@@ -83,17 +97,19 @@ def told(record: logging.LogRecord) -> dict[str, Any] | None:
             return {"event": "not_committed", **{name: fields[name] for name in names}}
         case "table.missing":
             return {"event": "no_table", "waiting": fields["waiting"]}
+        case "dev.kafka_away" | "dev.kafka_back" as event:
+            return {"event": "kafka", "responds": event == "dev.kafka_back", "at": fields["servers"]}
         case "refused":
             return {"event": "refused", "code": fields["code"], "text": fields["error"]}
-        case event if record.levelno >= _level_shown(record.name) and event not in _QUIET:
+        case event if record.levelno >= logging.WARNING and event not in _QUIET and not _is_kafkas(record.name):
             error = fields.get("error") or (record.exc_info[1] if record.exc_info else None)
             return {"event": "warning", "name": event, "text": str(error or "")}
     return None
 
 
-def _level_shown(logger: str) -> int:
-    """The lowest level that the user sees of a logger. kafka-python warns of problems that it solves by itself."""
-    return logging.ERROR if logger.split(".")[0] == "kafka" else logging.WARNING
+def _is_kafkas(logger: str) -> bool:
+    """Whether it is one of kafka-python's, which writes many lines about one outage: the log has them."""
+    return logger.split(".")[0] == "kafka"
 
 
 def line(news: Mapping[str, Any], *, uri: str) -> str:
@@ -112,6 +128,10 @@ def line(news: Mapping[str, Any], *, uri: str) -> str:
             return f"not committed: {news['operation']} {news['status']} {news['reason']}: {news['text']}"
         case "no_table":
             return f"{_many(news['waiting'], 'record')} came, and there is no table yet"
+        case "kafka" if news["responds"]:
+            return f"Kafka at {news['at']} responds again"
+        case "kafka":
+            return f"Kafka at {news['at']} does not respond: nothing is committed until it does"
         case "refused":
             return (
                 f"the committer refuses to run ({news['code']}): {news['text']}\n"
@@ -128,8 +148,10 @@ def _many(count: int, what: str) -> str:
 class Screen(logging.Handler):
     """Prints facts and news: as text, or each as a JSON object on its own line."""
 
-    def __init__(self, echo: Callable[[str], None], *, uri: str, as_json: bool) -> None:
+    def __init__(self, echo: Callable[[str], None], *, uri: str, as_json: bool, dataset: str = "") -> None:
+        """`dataset`: named in each line, where other tables write lines too."""
         super().__init__()
+        self._dataset = dataset
         self._echo = echo
         self._uri = uri
         self._as_json = as_json
@@ -148,6 +170,8 @@ class Screen(logging.Handler):
             return
         at = datetime.fromtimestamp(record.created, UTC).astimezone()  # in the time zone of the user
         if self._as_json:
-            self._echo(json.dumps(news | {"time": at.isoformat(timespec="milliseconds")}, default=str))
+            named = {"dataset": self._dataset} if self._dataset else {}
+            self._echo(json.dumps({**news, **named, "time": at.isoformat(timespec="milliseconds")}, default=str))
         else:
-            self._echo(f"{at:%H:%M:%S}  {line(news, uri=self._uri)}")
+            before = f"{self._dataset}  " if self._dataset else ""
+            self._echo(f"{at:%H:%M:%S}  {before}{line(news, uri=self._uri)}")

@@ -60,7 +60,12 @@ LINES = [
     (log(40, "daemon.crashed", exc_info=(ValueError, ValueError("bad"), None)), "daemon.crashed: bad"),
     (log(30, "something"), "something"),
     (log(30, "it gets over this by itself", "kafka.conn"), None),
-    (log(40, "it does not get over this", "kafka.conn"), "it does not get over this"),
+    (log(40, "Connection failed", "kafka.conn"), None),
+    (
+        log(30, "dev.kafka_away", servers="a:1"),
+        "Kafka at a:1 does not respond: nothing is committed until it does",
+    ),
+    (log(30, "dev.kafka_back", servers="a:1"), "Kafka at a:1 responds again"),
     (log(20, "http.listening", url="http://x"), None),
 ]
 

