@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -376,6 +377,10 @@ def _leaf(given: Any, kind: pa.DataType, path: str) -> Any:
             raise misfit(path, kind, source, "values without a time zone may mean any time: give them their zone first")
         if getattr(source, "tz", None) is not None and getattr(kind, "tz", None) is None:
             raise misfit(path, kind, source, "the column has no time zone: make the values local times first")
+    if way == ("decimal", "float"):
+        return _nearest(given, kind, path)
+    if way == ("float", "decimal"):
+        return pa.array([None if one is None else Decimal(str(one)) for one in _numbers(given)], kind)
     if types.is_float16(source) or types.is_float16(kind):
         return _half(given, kind, path)
     if way == ("integer", "decimal"):
@@ -416,8 +421,6 @@ _CHECKED = {
     *((one, other) for one in ("date", "time", "timestamp", "duration") for other in ("date", "time", "timestamp")),
     ("duration", "duration"),
     ("float", "integer"),
-    ("float", "decimal"),
-    ("decimal", "float"),
 }
 """Casts that pyarrow does not check in every version: the values are cast back, and compared."""
 
@@ -432,6 +435,31 @@ def family(kind: Any) -> str | None:
     if name in ("binary", "large_binary", "binary_view") or types.is_fixed_size_binary(kind):
         return "binary"
     return next((family for test, family in _FAMILIES.items() if getattr(types, test)(kind)), None)
+
+
+def _numbers(given: Any) -> list[Any]:
+    """Floating-point numbers of their own width, whose text has no more digits than they need."""
+    return [one if valid.as_py() else None for one, valid in zip(given.to_numpy(False), given.is_valid(), strict=True)]
+
+
+def _nearest(given: Any, kind: pa.DataType, path: str) -> Any:
+    """Floating-point numbers of decimals; pyarrow's cast is a little off for some."""
+    import pyarrow as pa
+
+    values = given.to_pylist()
+    near = [None if one is None else nearest(one, kind.bit_width) for one in values]
+    changed = [one is not None and Decimal(str(one)) != value for one, value in zip(near, values, strict=True)]
+    lost = pa.array(changed, pa.bool_())
+    _refuse_first(given, lost, kind, path)
+    return pa.array(near, kind)
+
+
+def nearest(value: Decimal, bits: int) -> Any:
+    """The floating-point number of so many bits that is the nearest to a decimal, as numpy has it."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return np.dtype(f"f{bits // 8}").type(value)
 
 
 def _half(given: Any, kind: pa.DataType, path: str) -> Any:

@@ -22,6 +22,7 @@ from committerd_client.casting import (
     list_of,
     lists,
     misfit,
+    nearest,
     nulls,
     require_known,
     require_size,
@@ -356,9 +357,7 @@ def _require_exact(values: list[Any], bits: int, kind: pa.DataType, path: str) -
 
 
 def _float(value: decimal.Decimal, kind: pa.DataType, path: str) -> float:
-    import numpy as np
-
-    near = np.dtype(f"f{kind.bit_width // 8}").type(value)
+    near = nearest(value, kind.bit_width)
     if decimal.Decimal(str(near)) != value:
         raise _changed(value, kind, path)
     return float(near)

@@ -4,6 +4,7 @@
     staged    damaged transactions: each is committed or refused, and the table stays usable
     hostile   schemas, JSON and details that nest, row ids that stand for very many rows, strange file names
     tables    damaged manifests: they are detected, and an old one stops nobody
+    values    random values of random types through every call: kept or refused as a model says, and as pylance does
 
 A seed makes the same choices every time. All seeds are run; those that failed are printed with the reason.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.oracle import fuzz, samples, scenario
+from tests.oracle import fuzz, samples, scenario, values
 from tests.oracle.samples import Sample
 
 VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE": "I"}
@@ -28,11 +29,12 @@ VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("changes", "staged", "hostile", "tables"))
+    parser.add_argument("kind", choices=("changes", "staged", "hostile", "tables", "values"))
     parser.add_argument("seeds", type=_seeds, help="one number, or the first and the last: 0-999")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run = _of_changes if given.kind == "changes" else partial(_of_damage, given.kind)
+        runs = {"changes": _of_changes, "values": _of_values}
+        run = runs.get(given.kind, partial(_of_damage, given.kind))
         failed = run(given.seeds, Path(folder))
     print(f"{len(given.seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
     return 1 if failed else 0
@@ -55,6 +57,13 @@ def _of_changes(seeds: range, folder: Path) -> list[int]:
     failed = list(_each(seeds, folder, one))
     _tell_cells(cells)
     print("differences on purpose:", dict(differences.most_common()))
+    return failed
+
+
+def _of_values(seeds: range, folder: Path) -> list[int]:
+    outcomes: Counter[str] = Counter()
+    failed = list(_each(seeds, folder, lambda seed, place: outcomes.update(values.run(seed, place))))
+    print("what came of it:", dict(outcomes.most_common()))
     return failed
 
 
