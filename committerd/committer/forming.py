@@ -8,7 +8,7 @@ version.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Literal
@@ -22,6 +22,7 @@ from committerd.committer.head import Head
 from committerd.committer.intake import DECODED_BYTES_MAX, Fingerprints, Intake, Pending, decoded_together
 from committerd.committer.putting import FormedVersion
 from committerd.committer.verdicts import Verdicts
+from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RequestError
 from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.format.kind import Kind
@@ -42,7 +43,7 @@ from committerd.queue.grouping import (
     sole,
     with_members,
 )
-from committerd.queue.ledger import NOT_SEEN, Candidate, Refused, dedupe, no_room_for
+from committerd.queue.ledger import NOT_SEEN, Candidate, Earlier, Refused, dedupe, no_room_for
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
@@ -76,6 +77,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 64
 """Records to judge between two checkpoints of the event loop: a few milliseconds of work."""
+_LOOK_UPS_AT_ONCE = 64
+"""Versions to read concurrently for look-ups of uuids, so that a distant store is kept busy."""
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
 _ROWS_AND_KEYS_MAX = 100
@@ -113,6 +116,10 @@ class FormingOptions:
         return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
 
 
+_Asked = tuple[str, int]
+"""A uuid that is looked up, and the version above which all versions must be known."""
+
+
 @dataclass(slots=True)
 class _Forming:
     """A group that is being formed."""
@@ -137,6 +144,8 @@ class _Forming:
     """`Pending.number` of the last record to arrive among those that the group settles."""
     round_end: int | None = None
     """As `FormedVersion.round_end`."""
+    earlier: dict[_Asked, Earlier] = field(default_factory=dict)
+    """What is known of the uuids of records that may have been settled before."""
     mark_room: MarkRoom | None = None
     """The room for marks of more applications; None = none has asked for it."""
 
@@ -309,6 +318,7 @@ class Former:
             collected = [pending for some in parts.values() for pending in some]
             if not collected:
                 break
+            await self._look_up(forming, collected, left, head)
             for part in (*Part, None):  # before a record that is a version of its own, only some that can't be decoded
                 await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable, held=held)
                 if forming.requests:
@@ -319,6 +329,32 @@ class Former:
             forming.round_end = max(still_wait, default=None)
             left, begun = left[len(collected) :], max(begun - len(collected), 0)
         return forming
+
+    async def _look_up(
+        self, forming: _Forming, collected: Sequence[Pending], left: Sequence[Pending], head: Head
+    ) -> None:
+        """Look up the uuids of records that may have been settled before, for many at once: each may cost a read.
+
+        If one of the records `collected` needs it, others that wait, `left`, are looked up too: after a restart a
+        producer may stage all of its records again. Refuses nothing: an error shows again when the record is judged.
+        """
+        asked = _to_look_up(collected, head) and _to_look_up(left, head)
+        if len(asked) <= 1:
+            return
+        groups: dict[tuple[int, ...], list[_Asked]] = {}
+        for one in asked:
+            # Those that are in one version are looked up one after the other, so that it is read once.
+            (_, committed), (_, refused) = head.ledger.committed_at(one[0]), head.ledger.refused_at(one[0])
+            groups.setdefault((*committed[:1], *refused[:1]), []).append(one)
+
+        async def look_up(group: Sequence[_Asked]) -> None:
+            for uuid, after in group:
+                forming.earlier[uuid, after] = await head.earlier(uuid, after)
+
+        try:
+            await for_each(groups.values(), look_up, at_once=_LOOK_UPS_AT_ONCE)
+        except Exception as error:  # noqa: BLE001  # judging the record raises it again
+            _log.debug("uuids.not_looked_up", extra={"error": repr(error)})
 
     async def _gather_part(
         self,
@@ -472,7 +508,8 @@ class Former:
         )
         earlier = NOT_SEEN
         if not head.ledger.rules_out(candidate.uuid, candidate.read_version):
-            earlier = await head.earlier(candidate.uuid, candidate.read_version)
+            known = forming.earlier.get((candidate.uuid, candidate.read_version))
+            earlier = known or await head.earlier(candidate.uuid, candidate.read_version)
             self.telemetry.ledger_lookups.add(found=earlier.found)
         decision = dedupe(
             candidate,
@@ -733,6 +770,13 @@ def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_row
     if found is None:
         return judged
     return can_not_follow(found, judged, version=version, tells_rows_and_keys=tells_rows_and_keys)
+
+
+def _to_look_up(records: Iterable[Pending], head: Head) -> list[_Asked]:
+    """Return what is looked up of the records that are decoded: those that the ledger can't call new."""
+    requests = (pending.decoded for pending in records)
+    asked = [(one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request)]
+    return [one for one in dict.fromkeys(asked) if not head.ledger.rules_out(*one)]
 
 
 def _read_at(request: Request) -> int:

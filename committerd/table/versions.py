@@ -85,6 +85,10 @@ _LISTED_MAX = 1000
 _BEFORE_DETACHED = f"{VERSIONS}d"
 """Precedes the keys of all detached versions, and follows those of all others."""
 _READERS_MAX = 16
+_MORE_READERS_MAX = 32
+"""Versions to read at once while their footprints are small. More could take too much memory if large ones follow."""
+_SMALL_BYTES_MAX = 512 * 1024
+"""Footprints and objects up to this size are small."""
 _BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of the footprints that are read at once, if they are as large as those that were read before them."""
 _END_BYTES = 4096
@@ -446,7 +450,9 @@ class Table:
                 yield found
                 low += count
                 largest = max(one.bytes for one in found)
-                count = max(1, min(_READERS_MAX, _BATCH_BYTES_MAX // largest))
+                newest = self._newest[1].size if self._newest is not None else 0
+                readers = _MORE_READERS_MAX if max(largest, newest) <= _SMALL_BYTES_MAX else _READERS_MAX
+                count = max(1, min(readers, _BATCH_BYTES_MAX // largest))
                 continue
             gap = batch.index(None)
             if gap:
@@ -521,7 +527,7 @@ class Table:
         if len(unknown) == 1:
             await load(unknown[0])
         elif unknown:
-            await for_each(unknown, load)
+            await for_each(unknown, load, at_once=len(unknown))
         return [found[version] for version in versions]
 
     async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:

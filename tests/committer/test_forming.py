@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import anyio.lowlevel
 import pytest
 
 from committerd.committer.forming import Former, FormingOptions
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
+from committerd.stores.port import Tail
 from committerd.table.prepare import Prepared
+from committerd_common.messages import Transaction
 from tests.committer.test_file_checks import Bench, record, staged
 from tests.committer.test_verdicts import moved, removal
 from tests.lance.samples import fragment, manifest
@@ -49,6 +52,42 @@ async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
     assert formed is not None
     assert len(formed.group.members) == 3
     assert seen == [NOTHING_FOUND] * 3
+
+
+async def test_old_duplicates_are_looked_up_many_at_once_and_each_version_is_read_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that has lost its notes stages all of its work again, at the version that is the latest by now."""
+    table, old = scene.table(), list[Transaction]()
+    for number in range(120):
+        old.append(append(1, fragment(0, name=f"n{number}")))
+        old[-1].uuid = str(uuid4())
+        await scene.commit(old[-1], table=table)
+    one, reading, most, reads = bench(scene), set[str](), 0, list[str]()
+    head = await one.head()
+    get_tail = one.store.get_tail
+
+    async def slow(key: str, size: int) -> Tail | None:
+        nonlocal most
+        reads.append(key)
+        reading.add(key)
+        most = max(most, len(reading))
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        reading.discard(key)
+        return await get_tail(key, size)
+
+    monkeypatch.setattr(one.store, "get_tail", slow)
+    new = staged("new")
+    for transaction in (*old, new):
+        transaction.read_version = head.version
+    one.arrive(*(record(at, transaction) for at, transaction in enumerate([*old, *old, new])))
+    formed = await one.former.form(head, one.intake)
+    assert formed is not None
+    assert [refusal.reason for refusal in formed.group.refusals] == ["uuid_seen"] * 240
+    assert [member.uuid for member in formed.group.members] == [new.uuid]
+    assert most == 64
+    assert len(reads) == len(set(reads)) == 120
 
 
 class TestReExecutions:

@@ -17,7 +17,7 @@ from committerd.queue.outcomes import encode_settled
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, Tail
 from committerd.table import versions as table_module
-from committerd.table.versions import Table, VersionState, committed_by
+from committerd.table.versions import Gap, Table, VersionState, committed_by
 from committerd.table.writing import put_manifest
 from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
@@ -178,6 +178,14 @@ class TestHistory:
         assert [one.version for one in committed] == list(range(4, 41))
         assert gap is None
         assert all(isinstance(one.footprint, Footprint) for one in committed)
+
+    async def test_is_read_more_at_once_while_it_is_small(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        scene.write_versions(*range(1, 101))
+        for small, sizes in ((table_module._SMALL_BYTES_MAX, [16, 32, 32, 20]), (0, [16] * 6 + [4])):
+            monkeypatch.setattr(table_module, "_SMALL_BYTES_MAX", small)
+            table = scene.table()
+            await table.latest()
+            assert [len(some) async for some in table.history(0, 100) if not isinstance(some, Gap)] == sizes
 
     async def test_ends_at_a_gap(self, scene: Scene) -> None:
         scene.write_versions(1, 2, 4, 5)
