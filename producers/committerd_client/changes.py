@@ -137,7 +137,11 @@ class Upsert:
         dataset = self.place.open() if dataset is None else dataset
         # A merge whose source is the same object is recognised as the one that was executed before.
         if self._source is None or self._schema != dataset.schema:
-            self._schema, self._source = dataset.schema, self._in_memory().table(dataset.schema)
+            self._schema = dataset.schema
+            rows = self._in_memory()
+            adds = self.clauses.get("when_not_matched_insert_all", True) and rows.count != 0
+            # Rows of the table keep the columns, and the fields of structs, that the source does not have.
+            self._source = rows.table(dataset.schema, fill_structs=False, adds=adds)
         return staging.merge_insert(
             dataset,
             self._source,

@@ -72,33 +72,34 @@ class Rows:
     of structs that they don't have are added."""
 
     def read(
-        self, target: pa.Schema | None = None, *, fill: bool = False, fill_structs: bool = True
+        self, target: pa.Schema | None = None, *, fill: bool = False, fill_structs: bool = True, adds: bool = True
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows, with the types of the table's schema `target` if it is given: (schema, batches).
 
         `fill`: whether to add the columns of `target` that the rows don't have, as nulls. `fill_structs`: whether to
-        add the fields of structs, at any depth, that the rows don't have.
+        add the fields of structs, at any depth, that the rows don't have. `adds`: whether the rows may be added to the
+        table, and must therefore have the columns that may not be null.
 
         Raises `StagingError` (`schema_differs`) for columns that the table does not have or requires. The batches raise
         it for values that don't fit.
         """
         if target is None:
             return _without_pandas(self.open({}, True))
-        self._check_names(target)
+        self._check_names(target, adds=adds)
         reader = self.open({field.name: field for field in target}, fill_structs)
         schema, batches = _cast(reader, target, fill_structs=fill_structs)
         return _filled(schema, batches, target) if fill else (schema, batches)
 
-    def table(self, target: pa.Schema | None = None, *, fill_structs: bool = True) -> pa.Table:
+    def table(self, target: pa.Schema | None = None, *, fill_structs: bool = True, adds: bool = True) -> pa.Table:
         """All rows in memory; as `read` otherwise."""
         import pyarrow as pa
 
-        schema, batches = self.read(target, fill_structs=fill_structs)
+        schema, batches = self.read(target, fill_structs=fill_structs, adds=adds)
         return pa.Table.from_batches(batches, schema)
 
-    def _check_names(self, target: pa.Schema) -> None:
+    def _check_names(self, target: pa.Schema, *, adds: bool) -> None:
         require_known(self.names, target.names)
-        if not self.names and self.count == 0:
+        if not adds or (not self.names and self.count == 0):
             return
         for field in target:
             if not field.nullable and field.name not in self.names:

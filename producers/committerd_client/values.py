@@ -52,7 +52,8 @@ _MISSING = ("NAType", "NaTType")
 def array(values: Iterable[Any], field: pa.Field, *, fill: bool = True, from_pandas: bool = False) -> Any:
     """The values as an array of the field's type.
 
-    `fill`: whether fields of structs that no value has are added, as nulls; otherwise the type of the array lacks them.
+    `fill`: whether fields of structs that no value has are added, as nulls; otherwise the type of the array lacks them,
+    unless all values of the struct are null.
     `from_pandas`: whether NaN is a null, as it is in pandas. Raises `StagingError` (`schema_differs`) that names the
     column, or the field inside it, if a value does not fit; `casting.require_not_null` finds nulls.
     """
@@ -157,10 +158,11 @@ class _Conversion:
         rows = [None if one is None else _row(one, names, kind, path) for one in values]
         given = dict.fromkeys(itertools.chain.from_iterable(row for row in rows if row is not None))
         require_known(map(str, given), names, path)
+        every = self._fill or all(row is None for row in rows)
         children = {
             one: self.array([None if row is None else row.get(one.name) for row in rows], one, f"{path}.{one.name}")
             for one in fields
-            if self._fill or one.name in given
+            if every or one.name in given
         }
         valid = np.array([row is not None for row in rows], np.bool_)
         made = pa.struct([one.with_type(child.type) for one, child in children.items()])

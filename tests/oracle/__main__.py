@@ -1,6 +1,7 @@
 """Long runs of what the tests run briefly: `make oracle SEEDS=0-999 KIND=changes`.
 
     changes   random changes of random tables, committed by pylance 14.0.2 and by us; both must do the same
+    merges    random merges into random tables, by pylance 14.0.2 and by us; the same rows afterwards, or both refuse
     staged    damaged transactions: each is committed or refused, and the table stays usable
     hostile   schemas, JSON and details that nest, row ids that stand for very many rows, strange file names
     tables    damaged manifests: they are detected, and an old one stops nobody
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.oracle import fuzz, samples, scenario, values
+from tests.oracle import fuzz, merges, samples, scenario, values
 from tests.oracle.samples import Sample
 
 VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE": "I"}
@@ -29,11 +30,11 @@ VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("changes", "staged", "hostile", "tables", "values"))
+    parser.add_argument("kind", choices=("changes", "merges", "staged", "hostile", "tables", "values"))
     parser.add_argument("seeds", type=_seeds, help="one number, or the first and the last: 0-999")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = {"changes": _of_changes, "values": _of_values}
+        runs = {"changes": _of_changes, "merges": _of_merges, "values": _of_values}
         run = runs.get(given.kind, partial(_of_damage, given.kind))
         failed = run(given.seeds, Path(folder))
     print(f"{len(given.seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
@@ -64,6 +65,17 @@ def _of_values(seeds: range, folder: Path) -> list[int]:
     outcomes: Counter[str] = Counter()
     failed = list(_each(seeds, folder, lambda seed, place: outcomes.update(values.run(seed, place))))
     print("what came of it:", dict(outcomes.most_common()))
+    return failed
+
+
+def _of_merges(seeds: range, folder: Path) -> list[int]:
+    come_of: Counter[str] = Counter()
+
+    def one(seed: int, place: Path) -> None:
+        come_of[anyio.run(merges.run, seed, place)] += 1
+
+    failed = list(_each(seeds, folder, one))
+    print("what came of them:", dict(come_of.most_common()))
     return failed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from committerd_client.staging.key_cache import KEYS_IN_CALL_MAX, KeyCache
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes, name_inserted
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
 from committerd_client.staging.streams import Stream
-from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_client.staging.transactions import STABLE_ROW_IDS, ReadTable, read_table
 from committerd_client.staging.unique_keys import require_unique, requiring_unique
-from committerd_common.messages import Transaction
+from committerd_common.messages import Manifest, Transaction
 from committerd_common.own_properties import BY_KEY, MERGE
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ def merge_insert(
     `cache`: remembers the keys of small fragments from call to call (`KeyCache`). A merge with a clause for rows that
     are not in the source needs all fragments, and does not use it; nor does one whose source is a reader.
 
+    A row that is updated keeps the values of columns, and of fields of structs, that the source does not have. pylance
+    can't keep all of them: those of a list of structs only if the lists have the lengths that they had, those of files
+    of format 2.0 never. So a part of a column is read back before the merge is staged.
+
     Raises `StagingError` for blob columns, legacy files, unknown columns and keys that can't be compared; and, of a
     merge that may insert, for a null in a key (`null_keys`) and for two rows with the same key (`duplicate_keys`),
     which pylance inserts. Raises pylance's other errors too (two source rows for one row of the table, a schema that
@@ -105,6 +109,7 @@ def merge_insert(
     names = _key_columns(table, on)
     columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
     _check_source(source, names, table)
+    lacks = _lacking(dataset.schema, source.schema)
     merge = Merge(
         uri=dataset.uri,
         table=table,
@@ -129,7 +134,19 @@ def merge_insert(
     staged = _found_before(merge, dataset, transaction, again)
     if staged is None:
         searched = dataset if cache is None else cache.narrowed(dataset, table, _searched_keys(merge))
-        staged = _executed(merge, searched, transaction, use_index=use_index)
+        try:
+            staged = _executed(merge, searched, transaction, use_index=use_index)
+            if lacks:
+                parts = {path.partition(".")[0].partition("[")[0] for path in lacks}
+                _read_back(dataset, table, staged.transaction.update, sorted(parts))
+        except BaseException as error:
+            if not lacks or not _is_of_pylance(error):
+                raise
+            raise StagingError(
+                f"the rows lack {lacks[0]!r}, and pylance can't merge this part of a column with the rest: give rows "
+                f"with all fields of the column, or without it ({error})",
+                code="schema_differs",
+            ) from error
     return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
 
 
@@ -161,6 +178,65 @@ def _check_source(source: Rows, names: Sequence[str], table: ReadTable) -> None:
         )
     for name in source.schema.names:
         table.column(name)
+
+
+def _read_back(
+    dataset: lance.LanceDataset, table: ReadTable, update: Transaction.Update, columns: Sequence[str]
+) -> None:
+    """Read columns of the fragments that the merge has written, in a version that nobody else sees.
+
+    pylance 14.0.2 writes parts of structs and lists that nobody can read, and raises nothing. Raises pylance's error.
+    """
+    import lance
+
+    manifest = Manifest()
+    manifest.CopyFrom(table.manifest)
+    manifest.reader_feature_flags &= ~STABLE_ROW_IDS  # new fragments get theirs when they are committed
+    manifest.fragments.extend(update.updated_fragments)
+    for id, one in enumerate(
+        update.new_fragments, start=max((one.id for one in update.updated_fragments), default=0) + 1
+    ):
+        manifest.fragments.add().CopyFrom(one)
+        manifest.fragments[-1].id = id
+    written = lance.LanceDataset(
+        dataset.uri,
+        table.version,
+        storage_options=dataset._storage_options,
+        serialized_manifest=manifest.SerializeToString(),
+    )
+    for _ in written.scanner(columns=list(columns)).to_batches():
+        pass
+
+
+def _is_of_pylance(error: BaseException) -> bool:
+    """Whether pylance raises it for what it can't do. A panic of Rust is not an `Exception`."""
+    if isinstance(error, StagingError):
+        return False
+    return isinstance(error, OSError | ValueError | RuntimeError) or type(error).__name__ == "PanicException"
+
+
+def _lacking(wanted: Iterable[Any], given: Iterable[Any], above: str = "") -> list[str]:
+    """The nested fields that the source's columns lack, such as `s.b` or `tags[].b`."""
+    kinds = {one.name: one.type for one in given}
+    lacks = []
+    for one in wanted:
+        if one.name in kinds:
+            lacks += _lacking_inside(one.type, kinds[one.name], f"{above}{one.name}")
+        elif above:
+            lacks.append(f"{above}{one.name}")
+    return lacks
+
+
+def _lacking_inside(wanted: Any, given: Any, path: str) -> list[str]:
+    from pyarrow import types
+
+    if types.is_struct(wanted) and types.is_struct(given):
+        return _lacking(list(wanted), list(given), f"{path}.")
+    if types.is_map(wanted) and types.is_map(given):
+        return _lacking_inside(wanted.item_type, given.item_type, f"{path}.value")
+    if hasattr(wanted, "value_field") and hasattr(given, "value_field"):
+        return _lacking_inside(wanted.value_type, given.value_type, f"{path}[]")
+    return []
 
 
 def _found_before(

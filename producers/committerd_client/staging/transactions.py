@@ -19,7 +19,7 @@ from committerd_common.unknown_fields import unknown_fields
 if TYPE_CHECKING:
     import lance
 
-_STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
+STABLE_ROW_IDS = 2  # Lance: feature_flags.rs
 _DETACHED = 1 << 63  # Lance: versions from here on are detached
 _DECODED_FOR_ONE = 32
 """At most this many fragments are decoded to find one by its id."""
@@ -92,7 +92,7 @@ class ReadTable:
 
     @property
     def stable_row_ids(self) -> bool:
-        return bool(self.manifest.reader_feature_flags & _STABLE_ROW_IDS)
+        return bool(self.manifest.reader_feature_flags & STABLE_ROW_IDS)
 
     @property
     def top_fields(self) -> list[Field]:

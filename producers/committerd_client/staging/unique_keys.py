@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -100,11 +100,9 @@ def _require_different(parts: Sequence[pa.RecordBatch]) -> None:
     keys = pa.Table.from_batches(parts)
     names = keys.schema.names
     if len(names) == 1:
-        try:  # several times as fast as grouping
-            if len(keys.column(0).unique()) == keys.num_rows:
+        with suppress(pa.ArrowException):  # for types that pyarrow can only group
+            if len(keys.column(0).unique()) == keys.num_rows:  # several times as fast
                 return
-        except pa.ArrowNotImplementedError:  # no kernel for the type
-            pass
     counted = keys.group_by(names).aggregate([([], "count_all")])
     again = counted.filter(pc.greater(counted["count_all"], 1))
     if again.num_rows:
