@@ -39,6 +39,7 @@ REASON_KEY = "committerd.reason"
 """The operator's reason for setting the position or releasing an application."""
 
 MESSAGE_CHARS_MAX = 300
+MESSAGE_BYTES_MAX = 600
 
 
 class Status(StrEnum):
@@ -209,9 +210,12 @@ def marked_member(mark: AppMark, *, offset: int, producer: str, outcome_partitio
 
 
 def short(message: str) -> str:
-    """The message as a version stores it: at most 300 characters, and only characters that protobuf can encode."""
+    """The message as a version stores it: at most 300 characters of 600 bytes, all of which protobuf can encode."""
     message = message.encode("utf-8", "backslashreplace").decode("utf-8")
-    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+    if len(message) <= MESSAGE_CHARS_MAX and (message.isascii() or len(message.encode()) <= MESSAGE_BYTES_MAX):
+        return message
+    cut = message[: MESSAGE_CHARS_MAX - 1].encode()[: MESSAGE_BYTES_MAX - len("…".encode())]
+    return cut.decode("utf-8", "ignore") + "…"
 
 
 def _placed(position: Position, offset: int, timings: Timings | None) -> Outcome:

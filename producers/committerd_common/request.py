@@ -28,7 +28,7 @@ _LENGTHS_BYTES = 10
 """The largest size of the two length fields of a header."""
 HEADER_BYTES_MAX: Mapping[str, int] = {
     "app-id": 512,
-    "app-run": 4096,
+    "app-run": 1024,
     "app-version": 128,
     "attempt": 128,
     "create-only": 128,
@@ -53,10 +53,8 @@ _ASKING = HEADER_BYTES_MAX.keys() - {"dataset", "outcome-partition", "producer",
 _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
 """Envelopes are cached for records with at most this many headers, and at most this many bytes of headers."""
-_TEXT_CHARS_MAX = 1024
-"""The length at which a header is cut before it is copied into outcomes and logs."""
-_TEXT_BYTES_MAX = 4 * _TEXT_CHARS_MAX
-"""Bytes of a header of that length."""
+COPIED_BYTES_MAX = 256
+"""The bytes of UTF-8 at which a header is cut before it is copied into versions, outcomes and logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +144,18 @@ def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     last = dict(headers)
     partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
     return Envelope(
-        producer=last.get("producer", b"")[:_TEXT_BYTES_MAX].decode("utf-8", "replace")[:_TEXT_CHARS_MAX],
+        producer=_copied(last.get("producer", b"")),
         outcome_partition=int(partition) if len(partition) < 10 and partition.isdigit() else 0,
-        traceparent="" if traceparent is None else traceparent[:_TEXT_CHARS_MAX].decode("ascii", "replace"),
+        traceparent="" if traceparent is None else _copied(traceparent),
     )
+
+
+def _copied(value: bytes) -> str:
+    """A header's text as it is copied; what is not UTF-8 is replaced."""
+    text = value[:COPIED_BYTES_MAX].decode("utf-8", "replace")
+    if len(value) <= COPIED_BYTES_MAX and "\ufffd" not in text:
+        return text
+    return text.encode()[:COPIED_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
@@ -255,7 +261,7 @@ def _app(texts: Mapping[str, str]) -> AppUnit | None:
             texts.get("app-version", "missing"),
             "a decimal number below 2^53 with each app-id",
         )
-    return AppUnit(app_id=app_id, version=version, run=texts.get("app-run", "")[:_TEXT_CHARS_MAX])
+    return AppUnit(app_id=app_id, version=version, run=texts.get("app-run", ""))
 
 
 def _claim(texts: Mapping[str, str]) -> ClaimCheck | None:

@@ -9,6 +9,7 @@ from committerd.queue.port import Record
 from committerd.queue.records import record_sha256, record_size
 from committerd_common.messages import Transaction
 from committerd_common.request import (
+    COPIED_BYTES_MAX,
     HEADER_BYTES_MAX,
     AppUnit,
     ClaimCheck,
@@ -127,8 +128,29 @@ def test_a_header_has_a_bound_before_anything_is_made_of_it(name: str) -> None:
 
 def test_who_asked_of_huge_headers_is_cut() -> None:
     who = who_asked([("producer", "é".encode() * 500_000), ("traceparent", b"0" * 900_000)])
-    assert (who.producer, who.traceparent) == ("é" * 1024, "0" * 1024)
-    assert decode_envelope([("producer", "é".encode() * 1500)]).producer == "é" * 1024
+    assert (who.producer, who.traceparent) == ("é" * 128, "0" * 256)
+    assert decode_envelope([("producer", "é".encode() * 1500)]).producer == "é" * 128
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"p" * 256, b"p" * 255 + "é".encode(), "\U0001f600".encode() * 1024, b"\xff" * 999]
+)
+def test_what_is_copied_has_a_bound_in_bytes(value: bytes) -> None:
+    copied = who_asked([("producer", value), ("traceparent", value)])
+    assert copied.producer == copied.traceparent
+    assert len(copied.producer.encode()) <= COPIED_BYTES_MAX
+    assert value[: COPIED_BYTES_MAX - 3].decode("utf-8", "ignore") in copied.producer.replace("\ufffd", "")
+
+
+def test_a_run_is_never_cut() -> None:
+    """Two runs whose names begin alike are two runs."""
+    run = "\U0001f600" * 256
+    headers = [("app-id", b"a"), ("app-version", b"1")]
+    app = decode_envelope([*headers, ("app-run", run.encode())]).app
+    assert app is not None
+    assert app.run == run
+    with pytest.raises(InvalidRequest, match="header app-run has 1025 bytes"):
+        decode_envelope([*headers, ("app-run", run.encode() + b"x")])
 
 
 @pytest.mark.parametrize("partition", [b"", b"-1", b"x", b"9" * 10, b"1.5"])

@@ -7,6 +7,7 @@ import pytest
 from committerd.errors import CorruptTable
 from committerd.queue.outcomes import (
     MEMBERS_KEY,
+    MESSAGE_BYTES_MAX,
     MESSAGE_CHARS_MAX,
     REFUSED_KEY,
     Settled,
@@ -127,6 +128,50 @@ def test_a_record_that_can_be_neither_found_nor_ruled_out_is_undecided() -> None
     refusal = undecided_refusal(offset=3, uuid="x", producer="p", outcome_partition=2)
     assert (refusal.status, refusal.reason, refusal.outcome_partition) == (UNDECIDED, "version_cleaned_up", 2)
     assert len(refusal.message) <= MESSAGE_CHARS_MAX
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", "\ud800"])
+@pytest.mark.parametrize("count", [0, 1, 149, 150, 151, 299, 300, 301, 9000])
+def test_a_message_has_a_bound_in_characters_and_in_bytes(letter: str, count: int) -> None:
+    message = short(letter * count)
+    assert len(message) <= MESSAGE_CHARS_MAX
+    assert len(message.encode()) <= MESSAGE_BYTES_MAX
+    whole = (letter * count).encode("utf-8", "backslashreplace").decode()
+    assert message == whole or (message.endswith("…") and whole.startswith(message[:-1]) and len(message) > 100)
+
+
+def test_what_a_version_says_of_a_record_has_a_bound_in_bytes() -> None:
+    """Whatever its headers say, and as it is encoded in the version."""
+    text, most = "\U0001f600" * 64, 2**63 - 1
+    numbers = {"offset": most, "outcome_partition": 2**31 - 1, "read_version": most}
+    member = Member(
+        uuid="00000000-0000-4000-8000-000000000000",
+        producer=text,
+        traceparent=text,
+        app_id="a" * 128,
+        app_run="\U0001f600" * 256,
+        app_version=2**53 - 1,
+        reserved_first=most,
+        reserved_count=2**31 - 1,
+        note=short("\U0001f600" * 999),
+        operation="update_mem_wal_state",
+        **numbers,
+    )
+    refusal = Refusal(
+        uuid=member.uuid,
+        producer=text,
+        traceparent=text,
+        status=INVALID,
+        reason="r" * 40,
+        message=member.note,
+        version=most,
+        conflicting_version=most,
+        conflicting_operation=member.operation,
+        operation=member.operation,
+        **numbers,
+    )
+    whole = encode_settled([member] * 1000, [refusal] * 1000, topic_id="t")
+    assert max(map(len, whole.values())) <= 1000 * 4096
 
 
 def test_an_application_mark_remembers_its_last_commit() -> None:

@@ -204,6 +204,13 @@ def test_age_and_release_make_room() -> None:
     assert MarkRoom.left_by({"old": mark(used_ms=4999)}, most=9, now_ms=now).count == 0
 
 
+def test_the_position_has_a_bound_in_bytes() -> None:
+    most = 2**63 - 1
+    topic = TopicIdentity(cluster_id="c" * 64, topic="t" * 249, topic_id="i" * 22)
+    full = replace(start_of(topic, most), settled=tuple(range(most - 256, most)), era=most, last_sha256="a" * 64)
+    assert sum(map(len, encode_metadata(full, {}).values())) <= 8192
+
+
 @pytest.mark.parametrize("run", ["r", "r" * 1024, "\U0001f600" * 256, "\x00" * 1024, '"' * 1024, "é" * 512, ""])
 def test_the_size_of_a_mark_is_never_above_its_estimate(run: str) -> None:
     """JSON escapes what is not ASCII."""
