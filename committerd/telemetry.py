@@ -70,6 +70,7 @@ CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
 
 MAINTENANCE_STEPS = ("rewrite", "index", "cleanup")
 MAINTENANCE_FILES = ("before", "after")
+MAINTENANCE_LEFT_ALONE = ("fragments", "indices")
 MAINTENANCE_REASONS = ("manifest", "version", "unnamed", "temporary")
 MAINTENANCE_SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Buckets up to the length of a task of several gigabytes."""
@@ -251,6 +252,12 @@ class MaintenanceTelemetry:
         self.passed_over = metrics.level(
             "committerd_maintenance_passed_over_objects",
             "Objects that the last cleanup could not read or delete, and left alone; its log names them.",
+        )
+        self.left_alone = metrics.level(
+            "committerd_maintenance_left_alone",
+            "Fragments and indices that pylance can't rewrite, and that are left alone until they are tried again; the "
+            "log and `committerd status` name them.",
+            what=MAINTENANCE_LEFT_ALONE,
         )
         self.oldest_read_version = metrics.level(
             "committerd_maintenance_oldest_read_version",

@@ -561,6 +561,10 @@ MAINTENANCE = Row(
                     expr=level("committerd_maintenance_passed_over_objects"),
                     legend="{{dataset}} objects that can't be read or deleted",
                 ),
+                Query(
+                    expr=f"max by (dataset, what) ({metric('committerd_maintenance_left_alone')})",
+                    legend="{{dataset}} {{what}} that pylance can't rewrite",
+                ),
             ],
             description="The log names each.",
         ),

@@ -42,7 +42,7 @@ from committerd_client.headers import App, Staged, StagedChange
 from committerd_client.options import CommitOptions
 from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import Reexecution
-from committerd_client.results import CommitResult, CommitStatus, CompactionResult, WriteResult
+from committerd_client.results import CommitResult, CommitStatus, CompactionResult, LeftAlone, WriteResult
 from committerd_client.resuming import Bookmark
 from committerd_client.sync import SyncCommitClient, SyncCommitHandle
 
@@ -66,6 +66,7 @@ __all__ = [
     "IncompatibleConflict",
     "InvalidTransaction",
     "KafkaUnavailable",
+    "LeftAlone",
     "NotCommitted",
     "OutcomeNotFound",
     "QueueStatus",

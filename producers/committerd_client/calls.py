@@ -8,9 +8,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from anyio import to_thread
 
 from committerd_client import arguments
 from committerd_client.app_marks import log_duplicate, mark_in
@@ -18,6 +17,7 @@ from committerd_client.data import ArrowSchema, Data, is_schema, rows_of, scalar
 from committerd_client.errors import IncompatibleConflict, RetryableConflict, TableExists
 from committerd_client.headers import App, AppUnit, Staged, StagedChange, app_unit, require_app
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Files, NewTable, Timeout
+from committerd_client.panics import run_sync
 from committerd_client.place import Place
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
 from committerd_client.results import APP_VERSION_SEEN, CommitResult, CompactionResult, WriteResult
@@ -361,7 +361,7 @@ class TableCalls:
             properties=properties,
         )
         if exist_ok:
-            found = await to_thread.run_sync(change.place.find)
+            found = await run_sync(change.place.find)
             if found is not None:
                 return WriteResult(version=found.version)
         try:
@@ -369,7 +369,7 @@ class TableCalls:
         except TableExists as error:
             if not exist_ok:
                 raise
-            found = await to_thread.run_sync(change.place.find)
+            found = await run_sync(change.place.find)
             return WriteResult(version=error.conflicting_version if found is None else found.version)
 
     async def restore(
@@ -560,10 +560,10 @@ class TableCalls:
 
         A unit `app` that is in the table already is neither executed nor committed.
         """
-        there = None if app is None else await to_thread.run_sync(_there, self._table(), app_unit(app))
+        there = None if app is None else await run_sync(partial(_there, self._table(), app_unit(app)))
         if there is not None:
             return _duplicate(there)
-        staged = await to_thread.run_sync(change, None)
+        staged = await run_sync(partial(change, None))
         spent = 0  # executions of earlier commits
 
         def idle() -> bool:
@@ -591,7 +591,7 @@ class TableCalls:
                 spent += error.attempts
                 if spent >= attempts:
                     raise
-                staged = await to_thread.run_sync(change, None)
+                staged = await run_sync(partial(change, None))
             else:
                 if commit.reason == APP_VERSION_SEEN and app is not None:
                     log_duplicate(app_unit(app), commit)

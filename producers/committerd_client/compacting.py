@@ -14,19 +14,19 @@ name are removed as soon as that is certain.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from anyio import to_thread
-
 from committerd_client.errors import RetryableConflict
 from committerd_client.headers import Staged
 from committerd_client.leftovers import Leftovers, data_keys, index_keys
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
+from committerd_client.panics import run_sync
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
-from committerd_client.results import CommitResult, CompactionResult
+from committerd_client.results import CommitResult, CompactionResult, LeftAlone
 from committerd_client.staging.compaction import (
     Compacted,
     Execute,
@@ -48,6 +48,8 @@ from committerd_client.staging.transactions import read_table
 if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
+
+_log = logging.getLogger("committerd_client")
 
 _SPARE_IDS = 8
 """Ids reserved beyond the need, so that a re-execution that makes more fragments need not reserve during the hold."""
@@ -91,13 +93,16 @@ async def compact(
     `execute`, `remap`: execute the tasks and rewrite the indices, in a worker thread; by default in this process.
     `options`: fields of `lance.optimize.CompactionOptions`.
 
+    What was written is read back before it is committed; fragments that pylance can't rewrite are left alone, and the
+    result and the log name them.
+
     Raises the errors of `CommitClient.commit`, and `StagingError` for tables that can't be compacted.
     """
     chosen = {**options, "groups": groups}
     work = _Compaction(client, open_table, chosen, execute=execute, remap=remap, timeout=timeout)
     result = await work.commit(attempts=attempts, patience=patience)
     if result is None:
-        return None
+        return CompactionResult(left_alone=tuple(work.left_alone)) if work.left_alone else None
     stale = work.done.reindex
     if reindex and stale:
 
@@ -111,6 +116,7 @@ async def compact(
         fragments_removed=sum(len(group.old) for group in work.done.groups),
         fragments_added=work.done.ids_needed,
         attempts=result.attempts,
+        left_alone=tuple(work.left_alone),
         reindexed=stale if reindex else (),
         stale=() if reindex else stale,
         bytes_written=sum(
@@ -126,7 +132,7 @@ async def require_committer(
 
     For work that writes much before it is committed. Raises the errors of `CommitClient.commit`.
     """
-    await client.commit(reserve_fragments(await to_thread.run_sync(open_table), 1), timeout=timeout)
+    await client.commit(reserve_fragments(await run_sync(open_table), 1), timeout=timeout)
 
 
 async def optimize_index(
@@ -162,7 +168,7 @@ async def optimize_index(
         return made
 
     started = time.monotonic()
-    first = await to_thread.run_sync(executed)
+    first = await run_sync(executed)
     if first is None:
         return None
     longer = _longer(timeout, patience * (time.monotonic() - started))
@@ -177,7 +183,7 @@ async def optimize_index(
         return result
     finally:
         if opened is not None:
-            await to_thread.run_sync(leftovers.remove, opened)
+            await run_sync(partial(leftovers.remove, opened))
 
 
 class _Compaction:
@@ -200,25 +206,27 @@ class _Compaction:
         """Reserved fragment ids that no version uses yet. After a refused Rewrite the next one uses them."""
         self._nothing_left = False
         """Whether the last execution has found nothing to do."""
+        self.left_alone: list[LeftAlone] = []
+        """What was not rewritten, in all executions."""
         self.done: Compacted
         """The rewritten fragments of the last execution."""
 
     async def commit(self, *, attempts: int, patience: float) -> CommitResult | None:
         """Execute and commit it; None if there is nothing to do."""
-        dataset = await to_thread.run_sync(self._open)
+        dataset = await run_sync(self._open)
         try:
-            tasks = await to_thread.run_sync(partial(self._tasks, dataset))
+            tasks = await run_sync(partial(self._tasks, dataset))
             if not tasks:
                 return None
             reserved = await self._reserve(dataset, ids_expected(tasks))
             # What was staged earlier is committed or refused by now: for example, the Rewrite of an earlier call that
             # had no outcome in time.
-            dataset = await to_thread.run_sync(dataset.checkout_version, reserved.version or dataset.version)
-            tasks = await to_thread.run_sync(partial(self._tasks, dataset))
+            dataset = await run_sync(partial(dataset.checkout_version, reserved.version or dataset.version))
+            tasks = await run_sync(partial(self._tasks, dataset))
             if not tasks:
                 return None
             started = time.monotonic()
-            self.done = await to_thread.run_sync(lambda: compacted(dataset, self._executed(dataset, tasks)))
+            self.done = await run_sync(lambda: compacted(dataset, self._executed(dataset, tasks)))
             first = await self._staged(dataset)
             if first is None:
                 return None
@@ -230,14 +238,14 @@ class _Compaction:
                 return None  # others have compacted the table, or deleted the rows
             raise
         finally:
-            await to_thread.run_sync(self._leftovers.remove, dataset)
+            await run_sync(partial(self._leftovers.remove, dataset))
 
     async def _again(self, _refused: Reexecution) -> Staged | None:
         """The Rewrite of a later execution, for `reexecute`; None if there is nothing left to do."""
         self._leftovers.refused()
-        dataset = await to_thread.run_sync(self._open)
+        dataset = await run_sync(self._open)
         again = partial(compact_files_again, dataset, self.done, execute=self._executed, **self._options)
-        self.done = await to_thread.run_sync(again)
+        self.done = await run_sync(again)
         return await self._staged(dataset)
 
     def _tasks(self, dataset: lance.LanceDataset) -> list[CompactionTask]:
@@ -246,6 +254,10 @@ class _Compaction:
 
     def _executed(self, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult]:
         for result in self._execute(dataset, tasks):
+            if isinstance(result, LeftAlone):
+                self.left_alone.append(result)
+                _log.warning("fragments %s of %s are left alone: %s", result.fragments, dataset.uri, result.why)
+                continue
             self._leftovers.wrote(new_data_files(result))
             yield result
 
@@ -263,9 +275,9 @@ class _Compaction:
         if self.done.ids_needed > len(self._ids) or highest >= self._ids[0]:
             await self._reserve(dataset, self.done.ids_needed)
         remapped = partial(with_remapped_indices, dataset, self.done, self._ids, remap=self._remap)
-        self.done = await to_thread.run_sync(remapped)
+        self.done = await run_sync(remapped)
         staged = self.done.rewrite(self._ids)
-        indices = await to_thread.run_sync(index_keys, staged.transaction, dataset)
+        indices = await run_sync(partial(index_keys, staged.transaction, dataset))
         self._leftovers.wrote(indices)
         self._leftovers.sends(indices.union(*(data_keys(group.new) for group in self.done.groups)))
         return staged

@@ -199,9 +199,9 @@ class StagingError(ClientError, ValueError):
     """The change can't be turned into a transaction. Nothing was sent; the message says what to do instead.
 
     Codes: `blob_columns`, `branch`, `column`, `detached_version`, `duplicate_keys`, `files_elsewhere`, `fragment`,
-    `fragments_reserved`, `index`, `key_type`, `keys_missing`, `legacy_files`, `nothing_to_stage`, `null_keys`,
-    `null_values`, `predicate_not_deterministic`, `reserved_property`, `schema_differs`, `table_unknown_fields`,
-    `unknown_to_committerd`, `version`.
+    `fragments_reserved`, `index`, `key_type`, `keys_missing`, `legacy_files`, `not_as_before`, `nothing_to_stage`,
+    `null_keys`, `null_values`, `predicate_not_deterministic`, `pylance_panic`, `reserved_property`, `schema_differs`,
+    `table_unknown_fields`, `unknown_to_committerd`, `version`.
     """
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from committerd_client.errors import ClientError, InvalidTransaction, UnsupportedTransaction
+from committerd_client.panics import panics_raised
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.paths import INDICES, data_key, index_prefix
 
@@ -58,8 +59,9 @@ class Leftovers:
         left = []
         for key in sorted(unneeded):
             try:
-                if not (key.startswith(INDICES) and key in _indices_of_latest(dataset)):
-                    remover(dataset.uri, dataset.latest_storage_options())(key)
+                with panics_raised():
+                    if not (key.startswith(INDICES) and key in _indices_of_latest(dataset)):
+                        remover(dataset.uri, dataset.latest_storage_options())(key)
             except Exception as error:  # noqa: BLE001  # whatever it is, maintenance reclaims the file later
                 left.append(f"{key} ({error})")
         if left:

@@ -18,11 +18,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import anyio.to_thread
-
 from committerd_client import arguments
 from committerd_client.errors import ClientError, RetryableConflict
 from committerd_client.headers import Asking, Staged
+from committerd_client.panics import panics_raised, run_sync
 from committerd_client.results import CommitResult
 from committerd_common.messages import DECODE_ERRORS, Transaction
 
@@ -172,9 +171,7 @@ async def ask(
 
 async def execute_again(function: Callable[[Reexecution], Any], wanted: Reexecution) -> Work | None:
     """Call the function once; a plain one in a worker thread."""
-    made = (
-        function(wanted) if inspect.iscoroutinefunction(function) else await anyio.to_thread.run_sync(function, wanted)
-    )
+    made = function(wanted) if inspect.iscoroutinefunction(function) else await run_sync(lambda: function(wanted))
     return cast("Work | None", await made if inspect.isawaitable(made) else made)
 
 
@@ -183,7 +180,8 @@ def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float 
     rounds = Executions(wanted)
     while rounds.wanted is not None:
         began = time.monotonic()
-        work = function(rounds.wanted)
+        with panics_raised():
+            work = function(rounds.wanted)
         rounds.done(work, took=time.monotonic() - began, seconds_left=left())
     return rounds.work
 

@@ -71,6 +71,15 @@ class WriteResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftAlone:
+    """Fragments that stay as they are, because pylance can't rewrite them."""
+
+    fragments: tuple[int, ...]
+    """Their ids."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
     """The result of a compaction."""
 
@@ -86,3 +95,5 @@ class CompactionResult:
     """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
     bytes_written: int = 0
     """Size of the new data files."""
+    left_alone: tuple[LeftAlone, ...] = ()
+    """Fragments that pylance can't rewrite, and why; they stay as they are."""

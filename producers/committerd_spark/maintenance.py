@@ -5,24 +5,25 @@
     maintain(spark, "s3://lake/events.lance", bootstrap_servers="broker:9092")
 
 The plan is that of `committerd maintain`, made from the manifest. Each task runs on an executor, which reads the old
-fragments and writes the new ones; indices are rewritten and optimized on executors too. The driver stages one
-transaction for all tasks.
+fragments, writes the new ones and reads them back; indices are rewritten and optimized on executors too. The driver
+stages one transaction for all tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from committerd_client import CommitClient
+from committerd_client import CommitClient, LeftAlone, StagingError
 from committerd_client.compacting import compact, optimize_index, require_committer
 from committerd_client.headers import Staged
 from committerd_client.maintenance.plan import Limits, Targets, TaskPace, plan
 from committerd_client.maintenance.table import read_state
+from committerd_client.panics import PANIC, panics_raised
 from committerd_client.place import checked_uri
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
@@ -47,7 +48,7 @@ class Maintained:
     """What one call has done."""
 
     compaction: CompactionResult | None
-    """None if there was nothing to rewrite."""
+    """None if there was nothing to rewrite. Its `left_alone` names fragments that pylance can't rewrite."""
     optimized: tuple[str, ...]
     """Names of the indices that were optimized."""
     waiting: int
@@ -64,6 +65,7 @@ def maintain(
     storage_options: Mapping[str, str] | None = None,
     targets: Targets | None = None,
     limits: Limits | None = None,
+    leave: Collection[int] = (),
     timeout: float | None = 600.0,
     kafka_options: Mapping[str, Any] | None = None,
 ) -> Maintained:
@@ -72,8 +74,9 @@ def maintain(
 
     `uri`, `dataset`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`. `targets`: the state
     to aim for. `limits`: bytes of a task, and the maximum number of tasks, by default 1,000; all of them are one
-    commit. `timeout`: seconds for each commit; its re-executions may take three times as long as its first execution
-    beyond that. Old versions and files are deleted by `committerd maintain`, not here.
+    commit. `leave`: ids of fragments that stay as they are, such as those that an earlier call has named in
+    `compaction.left_alone`. `timeout`: seconds for each commit; its re-executions may take three times as long as its
+    first execution beyond that. Old versions and files are deleted by `committerd maintain`, not here.
 
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """
@@ -94,7 +97,8 @@ def maintain(
 
     async def run() -> Maintained:
         async with client() as opened:
-            return await _maintain(opened, work, targets or Targets(), limits or Limits(tasks=1000), timeout=timeout)
+            wanted, most = targets or Targets(), limits or Limits(tasks=1000)
+            return await _maintain(opened, work, wanted, most, leave=leave, timeout=timeout)
 
     # A notebook's own thread has an event loop already.
     with ThreadPoolExecutor(1, thread_name_prefix="committerd-maintain") as pool:
@@ -102,10 +106,16 @@ def maintain(
 
 
 async def _maintain(
-    client: CommitClient, work: _Work, targets: Targets, limits: Limits, *, timeout: float | None
+    client: CommitClient,
+    work: _Work,
+    targets: Targets,
+    limits: Limits,
+    *,
+    leave: Collection[int],
+    timeout: float | None,
 ) -> Maintained:
     state = await asyncio.to_thread(lambda: read_state(work.open()))
-    wanted = plan(state, targets, limits, _ANY_PACE)
+    wanted = plan(state, targets, limits, _ANY_PACE, leave=leave)
     done = None
     if wanted.groups:
         done = await compact(
@@ -141,14 +151,15 @@ class _Work:
     def open(self, version: int | None = None) -> lance.LanceDataset:
         return _open(self.uri, self.storage_options, version)
 
-    def execute(self, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
-        """Execute each task on an executor."""
+    def execute(self, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult | LeftAlone]:
+        """Execute each task on an executor, which reads back what it has written."""
         from lance.optimize import RewriteResult
 
         kind: Any = RewriteResult  # its stub lacks `from_json`
         given: Sequence[Any] = tasks
         run = partial(_execute, self.uri, self.storage_options, dataset.version)
-        return [kind.from_json(one) for one in self._on_executors(run, [task.json() for task in given])]
+        found = self._on_executors(run, [task.json() for task in given])
+        return [kind.from_json(one) if isinstance(one, str) else one for some in found for one in some]
 
     def remap(
         self, dataset: lance.LanceDataset, results: Sequence[str], reserved: Sequence[int]
@@ -156,6 +167,8 @@ class _Work:
         """Rewrite the indices on one executor."""
         run = partial(_remap, self.uri, self.storage_options, dataset.version)
         (found,) = self._on_executors(run, [(list(results), list(reserved))])
+        if isinstance(found, str):
+            raise StagingError(found, code=PANIC)
         return tuple(RewrittenIndex.FromString(one) for one in found)
 
     def optimize(self, name: str, merged: int | None, _dataset: lance.LanceDataset) -> Staged | None:
@@ -176,19 +189,31 @@ def _open(uri: str, storage_options: dict[str, str] | None, version: int | None)
     return lance.dataset(uri, version=version, storage_options=storage_options)
 
 
-def _execute(uri: str, storage_options: dict[str, str] | None, version: int, task: str) -> str:
+def _execute(uri: str, storage_options: dict[str, str] | None, version: int, task: str) -> list[str | LeftAlone]:
+    """The results, as JSON, and what is left alone."""
     from lance.optimize import CompactionTask
 
+    from committerd_client.staging.compaction import execute_task
+
     kind: Any = CompactionTask  # its stub lacks `from_json`
-    return str(kind.from_json(task).execute(_open(uri, storage_options, version)).json())
+    found: list[Any] = execute_task(_open(uri, storage_options, version), kind.from_json(task))
+    return [one if isinstance(one, LeftAlone) else str(one.json()) for one in found]
 
 
 def _remap(
     uri: str, storage_options: dict[str, str] | None, version: int, given: tuple[list[str], list[int]]
-) -> list[bytes]:
+) -> list[bytes] | str:
+    """The rewritten indices, or why pylance can't rewrite them."""
+    from committerd_client.staging.compaction import is_lasting
     from committerd_client.staging.remapping import remapped_indices
 
-    found = remapped_indices(_open(uri, storage_options, version), *given)
+    try:
+        with panics_raised():
+            found = remapped_indices(_open(uri, storage_options, version), *given)
+    except Exception as error:
+        if not is_lasting(error):
+            raise
+        return str(error)
     return [one.SerializeToString() for one in found]
 
 

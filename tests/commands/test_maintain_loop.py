@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain import loop
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
+from committerd.maintenance.left_alone import Failed
 from committerd.maintenance.passed_over import PassedOver
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
@@ -45,18 +46,20 @@ class Steps:
         self.indices: tuple[IndexState, ...] = ()
         self.fails: set[int] = set()
         """The numbers of the rewrites that fail, from 1 on."""
+        self.panics = False
         self.failing_index = ""
-        self.left_alone: list[Any] = []
+        self.leaves: list[Any] = []
         """What `look` was told to leave, each time."""
         self.indexed: list[str] = []
         self.has_indexed = Reached(4)
         self.in_the_making: set[str] = set()
+        self.left_alone: tuple[Any, ...] = ()
 
     async def look(self, *, tasks: int = 1, leave: Any = ()) -> Any:
         if tasks > 1:
             self.looks.append(anyio.current_time())
             self.has_looked.at(len(self.looks))
-            self.left_alone.append(leave)
+            self.leaves.append(leave)
         if self.fragments_a_second is None:
             return TableState(version=1, fragments=(), indices=()), MaintenancePlan(
                 groups=self.groups[:tasks], indices=self.indices
@@ -72,6 +75,8 @@ class Steps:
     async def rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
         self.rewritten += len(groups)
         self.has_rewritten.at(self.rewritten)
+        if self.panics:
+            raise Panics("index out of bounds")
         if self.rewritten in self.fails:
             raise OSError("no committer")
 
@@ -205,6 +210,24 @@ class Reached:
             await self._event.wait()
 
 
+class Panics(BaseException):
+    """As `pyo3_runtime.PanicException`, which can't be imported."""
+
+
+Panics.__name__ = "PanicException"
+
+
+async def test_a_panic_of_pylance_is_the_failure_of_its_step() -> None:
+    steps, world = Steps(), World()
+    steps.panics = True
+    steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
+    steps.clean.set()
+    assert not await loop_of(steps, Stop(), world=world).once()
+    assert (steps.rewritten, steps.indexed, steps.cleanups) == (1, ["a"], 1)
+    assert world.shown.said == ["begins", "failed", "indexed", "cleaned"]
+    assert [world.failures(step) for step in ("rewrite", "index", "cleanup")] == [1, 0, 0]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
@@ -217,14 +240,27 @@ async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, m
 
 
 async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
-    steps = Steps()
+    steps, world = Steps(), World()
+    steps.left_alone = (
+        Failed(fragments=(1, 2, 3), why="", until_ms=0),
+        Failed(index="a", why="", until_ms=0),
+    )
     noon_ms = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
-    async with running(steps, cleanup_seconds=0.05):
+    async with running(steps, cleanup_seconds=0.05, world=world):
         await steps.has_rewritten.wait()
         steps.clean.set()
         await steps.has_cleaned.wait()
-    figures = {"fragments": 0, "unindexed_rows": 0, "rewrite_ms": noon_ms, "index_ms": noon_ms}
-    assert steps.summaries[0] == figures
+    left = {"left_alone_fragments": 3, "left_alone_indices": 1}
+    assert steps.summaries[0] == {
+        "fragments": 0,
+        "unindexed_rows": 0,
+        "rewrite_ms": noon_ms,
+        "index_ms": noon_ms,
+        **left,
+    }
+    gauge = "committerd_maintenance_left_alone"
+    assert world.registry.get_sample_value(gauge, {"what": "fragments"}) == 3
+    assert world.registry.get_sample_value(gauge, {"what": "indices"}) == 1
 
 
 async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
@@ -368,7 +404,7 @@ async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypa
     steps.clean.set()
     async with running(steps, world=world):
         await steps.has_looked.wait()
-    assert [set(one) for one in steps.left_alone[:7]] == [{4, 5}, {5}, set(), {6}, set(), set(), set()]
+    assert [set(one) for one in steps.leaves[:7]] == [{4, 5}, {5}, set(), {6}, set(), set(), set()]
     assert world.queue_reads == 5, "the queue is read only while something of ours may wait"
 
 

@@ -35,6 +35,7 @@ WANTED = {
     "manifest growth": "CommitterdManifestGrowth",
     "maintenance falls behind": "CommitterdMaintenanceBehind",
     "maintenance has done nothing for long": "CommitterdMaintenanceIdle",
+    "maintenance can't rewrite what it should": "CommitterdMaintenanceLeavesAlone",
     "maintenance deletes nothing although bytes grow": "CommitterdMaintenanceDeletesNothing",
     "throttling": "CommitterdThrottled",
     "Kafka away": "CommitterdKafkaDisconnected",

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.lance_options import ClientAccess, client_access
 from committerd.commands.maintain.committer_share import CommitterShare
+from committerd.commands.maintain.failed_work import FailedWorkOfTable
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.rewriting import Rewriting
 from committerd.commands.maintain.shown import Shown
@@ -108,7 +109,13 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
         )
         stack.callback(cleaning.close)
         loop = MaintenanceLoop(
-            Rewriting(share, configured.dataset.uri, access.storage_options, configured.maintain),
+            Rewriting(
+                share,
+                configured.dataset.uri,
+                access.storage_options,
+                configured.maintain,
+                failed=FailedWorkOfTable(table.store, wall_clock=wall_clock),
+            ),
             cleaning,
             configured.maintain,
             shown,

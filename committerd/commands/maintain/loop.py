@@ -16,6 +16,7 @@ from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
 from committerd_client import ClientError
 from committerd_client.maintenance.plan import GROUP_MIN, MaintenancePlan, RewriteGroup
+from committerd_client.panics import panics_raised
 
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS_MIN = 5.0
@@ -111,7 +112,7 @@ class MaintenanceLoop:
         """Say what there is to do, and do nothing."""
         leave = await self._leave()
         state, plan = await self._rewriting.look(tasks=_GROUPS_MAX, leave=leave)
-        self._shown.plan(state, plan, self._settings)
+        self._shown.plan(state, plan, self._settings, self._rewriting.left_alone)
         self._shown.cleanup(await self._cleaning.look())
         return True
 
@@ -248,7 +249,7 @@ class MaintenanceLoop:
             return True
         self.doing = f"step {step}"
         try:
-            with self._telemetry.seconds.timed(step=step):
+            with self._telemetry.seconds.timed(step=step), panics_raised():
                 await work()
         except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
             self._shown.failed(step, error)
@@ -285,11 +286,20 @@ class MaintenanceLoop:
         self._shown.begins(groups)
         done = await self._rewriting.rewrite(groups)
         self._shown.rewritten(done)
+        self._note_left_alone()
         if done is not None:
             self._telemetry.rewritten_bytes.add(done.bytes_read, files="before")
             self._telemetry.rewritten_bytes.add(done.bytes_written, files="after")
             self._telemetry.rewritten_fragments.add(done.fragments_before, files="before")
             self._telemetry.rewritten_fragments.add(done.fragments_after, files="after")
+
+    def _note_left_alone(self) -> None:
+        """Show what is left alone now, in the metrics and in the summary of the next cleanup."""
+        left = self._rewriting.left_alone
+        fragments, indices = sum(len(one.fragments) for one in left), sum(1 for one in left if one.index)
+        self._telemetry.left_alone.set(fragments, what="fragments")
+        self._telemetry.left_alone.set(indices, what="indices")
+        self._figures |= {"left_alone_fragments": fragments, "left_alone_indices": indices}
 
     async def _index(self) -> None:
         _, plan = await self._rewriting.look(tasks=1)
@@ -312,6 +322,7 @@ class MaintenanceLoop:
     async def _clean(self) -> None:
         state, _ = await self._rewriting.look(tasks=1)
         self._figures |= {"fragments": len(state.fragments), "unindexed_rows": state.unindexed_rows}
+        self._note_left_alone()
         started = anyio.current_time()
         found = await self._cleaning.look()
         cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=self._figures)

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyio import to_thread
-
+from committerd.commands.maintain.failed_work import FailedWorkOfTable
+from committerd.maintenance.left_alone import Failed
 from committerd.settings.maintain import MaintainSettings
-from committerd_client import Staged, staging
+from committerd_client import CompactionResult, LeftAlone, Staged, StagingError, staging
 from committerd_client.compacting import Commits, compact, optimize_index, require_committer
 from committerd_client.maintenance.plan import (
     Limits,
@@ -25,6 +25,8 @@ from committerd_client.maintenance.plan import (
     plan,
 )
 from committerd_client.maintenance.table import IndexState, TableState, read_state
+from committerd_client.panics import PANIC, run_sync
+from committerd_client.staging.compaction import execute_task, fragments_of
 from committerd_client.staging.indices import index_names
 from committerd_common.uris import lance_uri
 
@@ -72,13 +74,24 @@ class Rewritten:
     bytes_read: int
     bytes_written: int
     seconds: float
+    left_alone: tuple[LeftAlone, ...] = ()
+    """Fragments that pylance can't rewrite."""
 
 
 class Rewriting:
     """The work on one table. Opens the table anew for each plan and each execution."""
 
-    def __init__(self, client: Commits, uri: str, storage_options: dict[str, str], settings: MaintainSettings) -> None:
+    def __init__(
+        self,
+        client: Commits,
+        uri: str,
+        storage_options: dict[str, str],
+        settings: MaintainSettings,
+        *,
+        failed: FailedWorkOfTable,
+    ) -> None:
         self._client = client
+        self._failed = failed
         self._uri = lance_uri(uri)
         self._options = storage_options
         self._settings = settings
@@ -93,9 +106,18 @@ class Rewriting:
 
     async def look(self, *, tasks: int, leave: Collection[int] = frozenset()) -> tuple[TableState, MaintenancePlan]:
         """The state of the latest version, and what to do about it. `leave`: as in `plan`."""
-        state = await to_thread.run_sync(lambda: read_state(self.open()))
+        state = await run_sync(lambda: read_state(self.open()))
         limits = limits_of(self._settings, tasks=tasks)
-        return state, plan(state, targets_of(self._settings), limits, self.pace, leave=leave)
+        alone = await self._failed.among(state)
+        leave = {*leave, *(id for one in alone for id in one.fragments)}
+        wanted = plan(state, targets_of(self._settings), limits, self.pace, leave=leave)
+        names = {one.index for one in alone}
+        return state, replace(wanted, indices=tuple(one for one in wanted.indices if one.name not in names))
+
+    @property
+    def left_alone(self) -> tuple[Failed, ...]:
+        """What was left alone at the last look, and since."""
+        return self._failed.left_alone
 
     def in_one_commit(self, groups: Sequence[RewriteGroup]) -> int:
         """How many of these groups, from the first on, one call of `rewrite` replaces."""
@@ -107,18 +129,32 @@ class Rewriting:
         Raises the errors of `CommitClient.commit` and of pylance.
         """
         started = time.monotonic()
-        done = await compact(
-            self._client,
-            self.open,
-            groups=[one.fragments for one in groups],
-            execute=partial(self._execute, groups),
-            timeout=_COMMIT_SECONDS,
-            patience=_PATIENCE,
-            target_rows_per_fragment=self._settings.rows_per_fragment,
-            max_bytes_per_file=self._settings.bytes_per_fragment,
-        )
+        unproved: list[tuple[tuple[int, ...], str]] = []
+        try:
+            done = await compact(
+                self._client,
+                self.open,
+                groups=[one.fragments for one in groups],
+                execute=partial(self._execute, groups, unproved),
+                timeout=_COMMIT_SECONDS,
+                patience=_PATIENCE,
+                target_rows_per_fragment=self._settings.rows_per_fragment,
+                max_bytes_per_file=self._settings.bytes_per_fragment,
+            )
+        except StagingError as error:
+            if error.code != PANIC:
+                raise
+            # Nothing was sent, and it would be the same at the next try.
+            done = CompactionResult(
+                left_alone=tuple(LeftAlone(fragments=one.fragments, why=str(error)) for one in groups)
+            )
+        finally:
+            for fragments, why in unproved:
+                await self._failed.note(fragments=fragments, why=why, proved=False)
         if done is None:
             return None
+        for alone in done.left_alone:
+            await self._failed.note(fragments=alone.fragments, why=alone.why, proved=True)
         return Rewritten(
             version=done.version,
             fragments_before=done.fragments_removed,
@@ -126,6 +162,7 @@ class Rewriting:
             bytes_read=sum(one.bytes for one in groups),
             bytes_written=done.bytes_written,
             seconds=time.monotonic() - started,
+            left_alone=done.left_alone,
         )
 
     async def index(self, index: IndexState) -> int | None:
@@ -145,16 +182,25 @@ class Rewriting:
         return None if done is None else done.version
 
     def _execute(
-        self, groups: Sequence[RewriteGroup], dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]
-    ) -> Iterator[RewriteResult]:
+        self,
+        groups: Sequence[RewriteGroup],
+        unproved: list[tuple[tuple[int, ...], str]],
+        dataset: lance.LanceDataset,
+        tasks: Sequence[CompactionTask],
+    ) -> Iterator[RewriteResult | LeftAlone]:
+        """Execute the tasks, several at once. Adds the fragments of those that fail to `unproved`, with the reason."""
         at_once = self._settings.tasks_max
         started = time.monotonic()
         failed: BaseException | None = None
         with ThreadPoolExecutor(at_once, thread_name_prefix="rewriting") as pool:
-            for one in as_completed([pool.submit(task.execute, dataset) for task in tasks]):
-                if one.exception() is None:
-                    yield one.result()
-                failed = failed or one.exception()
+            given = {pool.submit(execute_task, dataset, task): task for task in tasks}
+            for one in as_completed(given):
+                error = one.exception()
+                if error is None:
+                    yield from one.result()
+                else:
+                    unproved.append((fragments_of(given[one]), str(error)))
+                failed = failed or error
         if failed is not None:
             raise failed
         if len(tasks) == len(groups):

@@ -17,6 +17,7 @@ from committerd.commands.printing import echo_fields, echo_table, plain, size
 from committerd.errors import CommitterError
 from committerd.maintenance.cleaning import Cleaned, CleanupPlan
 from committerd.maintenance.files import RemovalReason
+from committerd.maintenance.left_alone import Failed
 from committerd.settings.maintain import MaintainSettings
 from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup
 from committerd_client.maintenance.table import IndexState, TableState
@@ -43,10 +44,12 @@ class Shown:
         self._said_at = time.monotonic()
         """When the progress of a cleanup was printed last."""
 
-    def plan(self, state: TableState, plan: MaintenancePlan, settings: MaintainSettings) -> None:
-        """The state of the table, and what would be done."""
+    def plan(
+        self, state: TableState, plan: MaintenancePlan, settings: MaintainSettings, left_alone: Sequence[Failed] = ()
+    ) -> None:
+        """The state of the table, and what would be done. `left_alone`: what an earlier run has failed to rewrite."""
         if self._as_json:
-            self._json("plan", table=_state(state), **_plan(plan))
+            self._json("plan", table=_state(state), left_alone=[asdict(one) for one in left_alone], **_plan(plan))
             return
         echo_fields(
             [
@@ -78,6 +81,9 @@ class Shown:
                 f"\nIndex {plain(index.name)} would be optimized: it lacks {index.unindexed_rows} rows, and has "
                 f"{index.segments} segments."
             )
+        for one in left_alone:
+            what = f"index {plain(one.index)}" if one.index else _fragments(one.fragments)
+            click.echo(f"\nLeft alone: {what}: {plain(one.why)}")
         if plan.too_large:
             click.echo(
                 f"\n{len(plan.too_large)} fragments are too large for a task, and stay as they are: raise "
@@ -100,12 +106,28 @@ class Shown:
         if done is None:
             self._say("rewritten", {"version": None}, "nothing was rewritten: others have changed these fragments")
             return
+        for alone in done.left_alone:
+            self._leaves_alone({"fragments": list(alone.fragments)}, _fragments(alone.fragments), alone.why)
+        if done.version is None:
+            return
         self._say(
             "rewritten",
-            asdict(done),
+            {name: value for name, value in asdict(done).items() if name != "left_alone"},
             f"version {done.version}: {done.fragments_before} fragments became {done.fragments_after}, "
             f"{size(done.bytes_read)} became {size(done.bytes_written)}, in {done.seconds:.1f} s",
         )
+
+    def left_alone(self, index: str, why: str) -> None:
+        """An index can't be kept up to date, and is left alone."""
+        self._leaves_alone({"index": index}, f"index {plain(index)}", why)
+
+    def _leaves_alone(self, facts: Mapping[str, Any], what: str, why: str) -> None:
+        if self._logged:
+            _log.warning("maintain.leaves_alone", extra={**facts, "error": why})
+        elif self._as_json:
+            self._json("left_alone", **facts, error=why)
+        else:
+            click.echo(f"left alone: {what}: {plain(why)}", err=True)
 
     def indexed(self, index: IndexState, version: int | None) -> None:
         """An index has been optimized; `version` None: others have done it."""
@@ -215,6 +237,11 @@ class Shown:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _fragments(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:_GROUPS_SHOWN_MAX]))
+    return f"{_counted(len(ids), 'fragment')} ({shown}{', ...' if len(ids) > _GROUPS_SHOWN_MAX else ''})"
 
 
 def _state(state: TableState) -> dict[str, Any]:

@@ -12,16 +12,19 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings, table_argument
-from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, size, when
+from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, plain, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
+from committerd.maintenance.left_alone import Failed
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
+
+_FRAGMENTS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,7 @@ def _table_json(table: TableSummary) -> dict[str, Any]:
         "growth": growth,
         "versions_in_all": table.versions_in_all,
         "maintenance": table.maintenance,
+        "left_alone": [asdict(one) for one in table.left_alone],
     }
 
 
@@ -233,6 +237,7 @@ def _table_fields(table: TableSummary, now_ms: int) -> list[tuple[str, str]]:
             )
         )
     fields.append(("maintenance", _maintenance(table, now_ms)))
+    fields += [("left alone", _left_alone(one, now_ms)) for one in table.left_alone]
     if position is None:
         return [*fields, ("position", f"none in the last {len(table.versions)} versions")]
     ahead = f", and {len(position.settled)} settled ahead" if position.settled else ""
@@ -256,6 +261,14 @@ def _maintenance(table: TableSummary, now_ms: int) -> str:
         f"needs{left}; {table.versions_in_all} versions now. When it ended, the last work on fragments was "
         f"{ago('rewrite_ms')}, on indices {ago('index_ms')}"
     )
+
+
+def _left_alone(one: Failed, now_ms: int) -> str:
+    ids = ", ".join(map(str, one.fragments[:_FRAGMENTS_SHOWN_MAX]))
+    more = ", ..." if len(one.fragments) > _FRAGMENTS_SHOWN_MAX else ""
+    what = f"index {plain(one.index)}" if one.index else f"fragments {ids}{more}"
+    wait = duration(one.until_ms - now_ms) if one.until_ms > now_ms else ""
+    return f"{what}: {plain(one.why)}; tried again {f'in {wait}' if wait else 'by the next run'}"
 
 
 def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:

@@ -4,6 +4,10 @@ pylance plans and rewrites, but would commit by itself, twice: it reserves ids f
 old fragments. Here these are two transactions, and the outcome of the first one holds the ids.
 `committerd_client.compacting` does both.
 
+What a task has written is read back before it is committed (`read_back`): pylance can write files that it can't read,
+such as the values of several fragments in one dictionary whose index type is too small for them. Then the halves of the
+task are tried. Fragments that can't be rewritten at all are left alone (`LeftAlone`).
+
 In a table with stable row ids, indices stay valid, except for the few kinds that hold row addresses all the same. In a
 table without them, every index holds addresses of moved rows. `with_remapped_indices` rewrites these indices, so that
 the Rewrite carries them along. Without it, and for kinds that can't be rewritten, the Rewrite leaves an index as it is,
@@ -15,15 +19,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from committerd_client.headers import Staged
-from committerd_client.leftovers import data_keys
+from committerd_client.leftovers import data_keys, remover
+from committerd_client.panics import PANIC, panics_raised
+from committerd_client.results import LeftAlone
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
+from committerd_client.staging.read_back import NOT_AS_BEFORE, read_back
 from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table, refuse_legacy
 from committerd_common.messages import DataFragment, Field
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     import lance
     from lance.optimize import CompactionTask, RewriteResult
 
+_log = logging.getLogger("committerd_client")
+
 _ROWS_MAX = 2**62
 _BYTES_MAX = 90 * 2**30
 """pylance's default for the size of a data file."""
@@ -40,6 +52,8 @@ _IN_ORDER_MAJORS = range(4, 15)
 """The major versions of pylance whose compaction is known to scan the old fragments in order and to write the new ones
 in that order (optimize.rs, rewrite_files). A later one may cluster rows.
 """
+_OF_ROWS = re.compile(r"invalid user input|corrupt|not (yet )?(supported|implemented)|internal error", re.IGNORECASE)
+"""What pylance says in an `OSError` that is about the rows, and not about the store."""
 _ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 
@@ -71,6 +85,7 @@ class Compacted:
     """Whether the rows keep their order within each group. The committer then follows rows that others change,
     so the Rewrite and a Delete or an upsert of the same rows pass each other.
     """
+    left_alone: tuple[LeftAlone, ...] = ()
 
     @property
     def ids_needed(self) -> int:
@@ -103,8 +118,9 @@ class Compacted:
         return Staged(transaction=transaction, read_uuid=self.read_uuid)
 
 
-Execute = Callable[["lance.LanceDataset", Sequence["CompactionTask"]], Iterable["RewriteResult"]]
-"""Executes tasks on the dataset that they were planned on, here or on other machines; the results in any order.
+Execute = Callable[["lance.LanceDataset", Sequence["CompactionTask"]], Iterable["RewriteResult | LeftAlone"]]
+"""Executes tasks on the dataset that they were planned on, here or on other machines, as `execute_task` does; the
+results in any order.
 
 If a task fails, it raises the error after the results of those that have ended.
 """
@@ -112,10 +128,81 @@ Groups = Sequence[Collection[int]]
 """Ids of fragments that are rewritten together."""
 
 
-def execute_here(dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult]:
+def execute_here(dataset: lance.LanceDataset, tasks: Sequence[CompactionTask]) -> Iterator[RewriteResult | LeftAlone]:
     """Execute the tasks in this process, one after the other."""
     for task in tasks:
-        yield task.execute(dataset)
+        yield from execute_task(dataset, task)
+
+
+def execute_task(dataset: lance.LanceDataset, task: CompactionTask) -> list[RewriteResult | LeftAlone]:
+    """Execute a task, and read back what it has written.
+
+    If pylance can't rewrite its fragments together, each half of them is tried, and so on; each file that is not as it
+    should be is deleted. Raises pylance's errors that are not about the rows, such as those of the store.
+    """
+    try:
+        with panics_raised():
+            result = task.execute(dataset)
+    except Exception as error:
+        if not is_lasting(error):
+            raise
+        return _in_halves(dataset, task, error)
+    given = _as_json(result)
+    new = _fragments(given["new_fragments"])
+    try:
+        with panics_raised():
+            read_back(dataset, _fragments(given["original_fragments"]), new)
+    except Exception as error:
+        _delete(dataset, data_keys(new))
+        if not isinstance(error, StagingError):
+            raise
+        return _in_halves(dataset, task, error)
+    return [result]
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether this error of pylance, or panic, would come at another time too: it is not about the store."""
+    if isinstance(error, StagingError):
+        return error.code in (PANIC, NOT_AS_BEFORE)
+    if isinstance(error, OSError):
+        return _OF_ROWS.search(str(error)) is not None
+    return isinstance(error, ValueError | RuntimeError | NotImplementedError)
+
+
+def _in_halves(dataset: lance.LanceDataset, task: CompactionTask, error: Exception) -> list[RewriteResult | LeftAlone]:
+    given = _as_json(task)
+    fragments = given["task"]["fragments"]
+    middle = len(fragments) // 2
+    halves = [half for half in (fragments[:middle], fragments[middle:]) if _is_worth_it(half)]
+    alone = {one["id"] for one in fragments} - {one["id"] for half in halves for one in half}
+    if len(fragments) == 1:
+        halves, alone = [], {fragments[0]["id"]}
+    found: list[RewriteResult | LeftAlone] = []
+    if alone:
+        found.append(LeftAlone(fragments=tuple(sorted(alone)), why=str(error)))
+    part: Any = type(task)  # its stub lacks `from_json`
+    for half in halves:
+        task_of_half = part.from_json(json.dumps({**given, "task": {**given["task"], "fragments": half}}))
+        found += execute_task(dataset, task_of_half)
+    return found
+
+
+def _is_worth_it(fragments: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a task of these neighbours changes anything."""
+    return len(fragments) > 1 or any(one.get("deletion_file") is not None for one in fragments)
+
+
+def _delete(dataset: lance.LanceDataset, keys: Iterable[str]) -> None:
+    """Delete files that no transaction names; those that can't be deleted are reclaimed by maintenance."""
+    with suppress(Exception):
+        delete = remover(dataset.uri, dataset.latest_storage_options())
+        for key in keys:
+            delete(key)
+
+
+def fragments_of(task: CompactionTask) -> tuple[int, ...]:
+    """The ids of the fragments that a task rewrites."""
+    return tuple(one["id"] for one in _as_json(task)["task"]["fragments"])
 
 
 def new_data_files(result: RewriteResult) -> set[str]:
@@ -127,6 +214,8 @@ def compact_files(
     dataset: lance.LanceDataset, *, groups: Groups | None = None, execute: Execute = execute_here, **options: Any
 ) -> Compacted:
     """Plan a compaction and rewrite the fragments; the result has no groups if there is nothing to do.
+
+    What was written is read back. `Compacted.left_alone` names the fragments that pylance can't rewrite.
 
     `groups`, `options`: as in `compaction_tasks`. `execute`: executes the tasks, by default in this process.
     """
@@ -172,12 +261,19 @@ def with_remapped_indices(
 
     `dataset`: open at `done.read_version`. `reserved`: the ids that `rewrite` will be given. `remap`: does the work, by
     default in this process. Reads and writes each of the indices as a whole, in a temporary folder of the machine.
-    Kinds of indices that can't be rewritten stay in `reindex`.
+    Kinds of indices that can't be rewritten stay in `reindex`, and all of them do where pylance fails to rewrite one.
     """
     if not done.reindex:
         return done
+    try:
+        with panics_raised():
+            indices = remap(dataset, [group.result for group in done.groups], reserved[: done.ids_needed])
+    except Exception as error:
+        if not is_lasting(error):
+            raise
+        _log.warning("indices of %s are not carried over a compaction: %s", dataset.uri, error)
+        return done
     names = {UUID(str(one.uuid)): index.name for index in dataset.describe_indices() for one in index.segments}
-    indices = remap(dataset, [group.result for group in done.groups], reserved[: done.ids_needed])
     kept = {names[UUID(bytes=one.old_id.uuid)] for one in indices}
     return replace(done, indices=indices, reindex=tuple(name for name in done.reindex if name not in kept))
 
@@ -225,13 +321,16 @@ def ids_expected(tasks: Iterable[CompactionTask]) -> int:
     return expected
 
 
-def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> Compacted:
+def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult | LeftAlone]) -> Compacted:
     """Combine the results of the tasks. `dataset` must be open at the version on which they were planned."""
     import lance
 
     table = read_table(dataset)
-    groups = []
+    groups, left_alone = [], []
     for result in results:
+        if isinstance(result, LeftAlone):
+            left_alone.append(result)
+            continue
         if result.read_version != table.version:
             raise StagingError(
                 f"the compaction was planned on version {result.read_version}, and the dataset is open at "
@@ -251,6 +350,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult]) -> 
         groups=tuple(groups),
         schema=tuple(table.manifest.fields),
         reindex=_stale_indices(dataset, table, groups),
+        left_alone=tuple(left_alone),
         in_order=int(lance.__version__.partition(".")[0]) in _IN_ORDER_MAJORS,
     )
 
@@ -272,7 +372,7 @@ def _parts(task: CompactionTask, groups: Groups, target_rows: int | None) -> Ite
     part: Any = type(task)  # its stub lacks `from_json`
     for group in groups:
         chosen = [fragments[id] for id in sorted(group) if id in fragments]
-        if len(chosen) > 1 or (chosen and chosen[0].get("deletion_file") is not None):
+        if _is_worth_it(chosen):
             task_of_group = {**given["task"], "fragments": chosen}
             yield part.from_json(json.dumps({**given, "task": task_of_group, "options": {**given["options"], **rows}}))
 
@@ -286,7 +386,7 @@ def _without(task: CompactionTask, done: set[int]) -> list[CompactionTask]:
     parts = []
     for skipped, run in itertools.groupby(fragments, key=lambda one: one["id"] in done):
         left = list(run)
-        if not skipped and (len(left) > 1 or left[0].get("deletion_file") is not None):
+        if not skipped and _is_worth_it(left):
             part: Any = type(task)  # its stub lacks `from_json`
             parts.append(part.from_json(json.dumps({**given, "task": {**given["task"], "fragments": left}})))
     return parts

@@ -146,8 +146,16 @@ class ReadTable:
     def refuse_legacy(self, what: str) -> None:
         refuse_legacy(self.manifest.data_format.version, what)
 
+    @property
+    def has_blobs(self) -> bool:
+        return bool(self._blobs)
+
+    @property
+    def _blobs(self) -> list[str]:
+        return [one.name for one in self.manifest.fields if _BLOB in one.metadata or _is_blob_v2(one)]
+
     def refuse_blobs(self, what: str) -> None:
-        blobs = [one.name for one in self.manifest.fields if _BLOB in one.metadata or _is_blob_v2(one)]
+        blobs = self._blobs
         if blobs:
             raise StagingError(
                 f"{what}: column {blobs[0]!r} holds blobs, of which a scan yields descriptions and not the bytes. Add "
