@@ -166,7 +166,7 @@ def is_lasting(error: Exception) -> bool:
         return error.code in (PANIC, NOT_AS_BEFORE)
     if isinstance(error, OSError):
         return _OF_ROWS.search(str(error)) is not None
-    return isinstance(error, ValueError | RuntimeError | NotImplementedError)
+    return isinstance(error, ValueError | RuntimeError)
 
 
 def _in_halves(dataset: lance.LanceDataset, task: CompactionTask, error: Exception) -> list[RewriteResult | LeftAlone]:
