@@ -82,6 +82,43 @@ def test_a_restored_table_keeps_its_position_and_its_applications(scene: Scene, 
     assert [version.operation for version in evidence.versions].count("Restore") == 1
 
 
+def test_rows_that_a_restore_took_out_come_back_as_the_page_says(scene: Scene) -> None:
+    """The units 1 to 3 of an application, and a record without one; the table is restored to before unit 2."""
+    ids = scene.table.create()
+    scene.started()
+    units = [scene.table.append() for _ in range(3)]
+
+    def stage(transaction: Transaction, version: int | None = None) -> tuple[str, str]:
+        unit = {} if version is None else {"app_id": "query", "app_version": str(version), "app_run": "r"}
+        (answer,) = scene.ask(transaction, **unit)
+        return Status.Name(answer.status), answer.reason
+
+    def again(transaction: Transaction) -> Transaction:
+        """The same work, executed again."""
+        made = scene.table.append(read_version=scene.table.version)
+        scene.table.brought[transaction.uuid] = []
+        return made
+
+    new, seen, unit_seen = ("COMMITTED", ""), ("DUPLICATE", "uuid_seen"), ("DUPLICATE", "app_version_seen")
+    assert stage(units[0], 1) == new
+    before = scene.table.version
+    plain = scene.table.append()
+    assert [stage(units[1], 2), stage(units[2], 3), stage(plain)] == [new] * 3
+    scene.table.open(before).restore()
+    assert scene.table.ids() == sorted([*ids, *scene.table.brought[units[0].uuid]])
+
+    plain.read_version = scene.table.version
+    assert [stage(plain), stage(units[1], 2), stage(scene.table.append(), 3)] == [seen, seen, unit_seen]
+    plain = again(plain)
+    assert stage(plain) == new
+    scene.command("app", "release", "query", "--apply", "--reason", "units 2 and 3 were restored away")
+    lost = [again(unit) for unit in units[1:]]
+    assert [stage(unit, number) for number, unit in enumerate(lost, start=2)] == [new, new]
+    assert [stage(scene.table.append(), number) for number in (1, 2, 3)] == [unit_seen] * 3
+    brought = [units[0], plain, *lost]
+    scene.audit([*ids, *(i for one in brought for i in scene.table.brought[one.uuid])])
+
+
 @_BOTH
 def test_replaced_metadata_gets_our_keys_back(scene: Scene, running: bool) -> None:
     ids = scene.table.create()
