@@ -440,7 +440,31 @@ STORE = Row(
 PROCESSES = Row(
     title="Processes",
     panels=[
-        Panel(title="Memory", queries=[per_process("process_resident_memory_bytes")], unit="bytes"),
+        Panel(
+            title="Memory",
+            queries=[
+                per_process("process_resident_memory_bytes"),
+                Query(expr=f"{level('committerd_memory_limit_bytes')} > 0", legend="{{dataset}} limit"),
+            ],
+            unit="bytes",
+        ),
+        Panel(
+            title="Until certificates and credentials end",
+            queries=[
+                Query(
+                    expr="min by (dataset, certificate) "
+                    f"({metric('committerd_certificate_expiry_timestamp_seconds')} > 0) - time()",
+                    legend="{{dataset}} {{certificate}}",
+                ),
+                Query(
+                    expr="min by (dataset, service) "
+                    f"({metric('committerd_credentials_expiry_timestamp_seconds')} > 0) - time()",
+                    legend="{{dataset}} credentials for {{service}}",
+                ),
+            ],
+            unit="s",
+            description="Empty where no certificate is set and no credentials are temporary.",
+        ),
         Panel(
             title="CPU",
             queries=[

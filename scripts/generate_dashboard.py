@@ -1,8 +1,6 @@
-"""Write Grafana's dashboard from `scripts/dashboard_panels.py`, and the other files that `deploy/` shares with the
-chart.
+"""Write Grafana's dashboard from `scripts/dashboard_panels.py` into the chart's folder; `--check` only compares.
 
-Helm reads only files below the chart's folder, Compose mounts those of `deploy/`, and neither follows links. So there
-are two copies of each, byte for byte the same. `--check` only compares.
+Helm reads only files below the chart's folder, so dashboard and alerts lie there. Compose mounts the same files.
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from scripts.dashboard_panels import ROWS, Panel, Query
 from scripts.generated import ROOT, check_wanted, keep
 
-CHART = ROOT / "helm" / "committerd" / "files"
-DASHBOARD = CHART / "dashboard.json"
-DASHBOARD_COPY = ROOT / "deploy" / "grafana" / "dashboards" / "committerd.json"
-ALERTS = CHART / "alerts.yml"
-ALERTS_COPY = ROOT / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
@@ -146,14 +140,7 @@ def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
 
 
 def main() -> int:
-    check, text = check_wanted(__doc__), document()
-    panels, alerts = "scripts/dashboard_panels.py says", ALERTS.read_text(encoding="utf-8")
-    done = [
-        keep(DASHBOARD, text, check=check, source=panels),
-        keep(DASHBOARD_COPY, text, check=check, source=panels),
-        keep(ALERTS_COPY, alerts, check=check, source=f"{ALERTS.relative_to(ROOT)} says"),
-    ]
-    return max(done)
+    return keep(DASHBOARD, document(), check=check_wanted(__doc__), source="scripts/dashboard_panels.py says")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_quick_run_writes_results_report_and_plot(tmp_path: Path) -> None:
     done = run("--quick", "--only", "judge", "fragments", "--out", str(tmp_path / "out"), "--folder", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = json.loads(gzip.decompress((tmp_path / "out" / "results.json.gz").read_bytes()))
     assert results["quick"] is True
     assert results["failures"] == {}
     assert results["bars"] == []

@@ -44,7 +44,7 @@ class Judged:
     verdict: Verdict
 
     def as_json(self) -> dict[str, Any]:
-        """Return the bar for `results.json`."""
+        """Return the bar for `results.json.gz`."""
         return asdict(self)
 
 

@@ -25,7 +25,7 @@ class Comparison:
     """How much better committerd is: a higher rate, less time or less memory. Below 1 it is worse."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the comparison for `results.json`."""
+        """Return the comparison for `results.json.gz`."""
         return asdict(self)
 
 

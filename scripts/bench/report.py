@@ -34,8 +34,8 @@ def _marked(verdict: str) -> str:
 def _lines(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
-    yield "Made by `make bench`; `results.json` has every sample. pylance and committerd were measured in one run, on"
-    yield "the same machine, store and files. pylance never syncs to disk; committerd's default, *durable*, does."
+    yield "Made by `make bench`; `results.json.gz` has every sample. pylance and committerd were measured in one run,"
+    yield "on the same machine, store and files. pylance never syncs to disk; committerd's default, *durable*, does."
     if plan.quick:
         yield ""
         yield _QUICK

@@ -91,7 +91,7 @@ class Results:
         return list(self.seconds)
 
     def as_json(self, facts: Mapping[str, Any], **derived: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return everything for `results.json`."""
+        """Return everything for `results.json.gz`."""
         return {
             "format": FORMAT,
             **facts,

@@ -11,11 +11,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "helm" / "committerd" / "files" / "alerts.yml"
-ALERTS_COPY = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DATASETS = ROOT / "deploy" / "prometheus" / "datasets.yml"
 ALERTS_TESTS = [ROOT / "deploy" / "prometheus" / name for name in ("alerts_test.yml", "alerts_maintenance_test.yml")]
 DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
-DASHBOARD_COPY = ROOT / "deploy" / "grafana" / "dashboards" / "committerd.json"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 
 Alert = dict[str, Any]

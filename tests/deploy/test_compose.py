@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -124,14 +125,18 @@ def test_keys_and_passwords_are_those_of_a_demo_and_can_be_others(compose: Compo
     assert compose.environment("s3")["ROOT_ACCESS_KEY"].startswith("demo")
 
 
-def test_prometheus_accepts_its_configuration_and_scrapes_the_members() -> None:
+def test_prometheus_accepts_its_configuration_and_scrapes_the_members(compose: Compose) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no `promtool`: run scripts/install_deploy_parts.sh")
     done = subprocess.run([promtool, "check", "config", PROMETHEUS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     configuration = yaml.safe_load(PROMETHEUS.read_text(encoding="utf-8"))
-    assert configuration["rule_files"] == ["alerts.yml", "datasets.yml"]
+    assert configuration["rule_files"] == ["../../helm/committerd/files/alerts.yml", "datasets.yml"]
+    (alerts, _) = configuration["rule_files"]
+    mounts = {mount["target"]: Path(mount["source"]) for mount in compose.services["prometheus"]["volumes"]}
+    inside = Path(os.path.normpath(Path("/etc/prometheus", alerts)))
+    assert mounts[str(inside.parent)] / inside.name == (PROMETHEUS.parent / alerts).resolve()
     (job,) = configuration["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     assert found["names"] == ["committerd"]
