@@ -28,6 +28,7 @@ _COMMANDS = (
     "maintain",
     "position",
     "app",
+    "recreate",
 )
 """Names of modules in `committerd.commands`, each with a command of that name; `--help` lists them in this order."""
 

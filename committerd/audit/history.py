@@ -220,6 +220,8 @@ class AuditedHistory:
             if found.settled.ours:
                 self.findings.add("position_missing", "it is of the queue and carries no position", version=version)
             return
+        if before is None and position.era and not self._hole:
+            self._starts.append(position)  # of a table that was made anew, or of one that no queue had committed to
         if self._hole:
             self._gone.append((before, position))
             # A foreign version may carry a lower position than was reached; a version of the queue never does.

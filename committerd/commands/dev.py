@@ -176,8 +176,8 @@ def _with_kafka(tables: Sequence[Kept], chosen: str | None, screen: Screen, *, f
         raise SettingsError("--broker home needs the folder of an unpacked Kafka in KAFKA_HOME")
     if kind is BrokerKind.GIVEN and fresh:
         raise SettingsError(
-            "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: "
-            "`committerd recreate` deletes the dataset's topics and makes new ones"
+            "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: delete the "
+            "dataset's topics yourself, and accept new ones with `committerd position adopt`"
         )
     with contextlib.ExitStack() as stack:
         if len(tables) == 1:

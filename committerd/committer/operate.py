@@ -1,4 +1,4 @@
-"""The operator's changes by hand: adopt or rewind the position, release an application.
+"""The operator's changes by hand: adopt or rewind the position, release an application, make the table anew.
 
 Each change is one version, which holds the reason. A running committer treats it like any version of another committer,
 and does Start again. A committer that refuses to run finds it when it retries.
@@ -13,6 +13,7 @@ from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, load, position_of, read_new
 from committerd.committer.starting import read_facts, require_same_log
 from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
+from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
@@ -26,6 +27,7 @@ from committerd.table.landing import land
 from committerd.table.prepare import Judged, Prepared, World, build_version
 from committerd.table.versions import Table
 from committerd.table.writing import complete, put, write_files
+from committerd_common.messages import Transaction
 
 _ATTEMPTS = 20
 """Attempts before giving up, when other writers keep taking the version number."""
@@ -191,6 +193,56 @@ def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
         raise SettingsError(f"the table has no mark of application {app_id!r}; it has: {known}")
     used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, not by this machine's clock
     return dict(marks) | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
+
+
+def recreated(situation: Situation) -> Position:
+    """Return the position of a table that is made anew: it passes the records that have an outcome, in a new era.
+
+    Raises `SettingsError` when it is not known which ones have one.
+    """
+    position = _known_here(situation)
+    if position is None:
+        raise SettingsError(
+            "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
+            "carries a position, and the outcomes topic holds more than are read here. Use `committerd position adopt "
+            "--offset` first, to say where to continue"
+        )
+    return replace(position, era=_last_era(situation) + 1, lost=None)
+
+
+async def create(
+    table: Table,
+    world: World,
+    *,
+    transaction: Transaction,
+    options: CreateOptions,
+    position: Position,
+    reason: str,
+) -> int:
+    """Create the table with an Overwrite, whose version carries the position; returns its number.
+
+    Raises `CommitterError` (`table_exists`) when there is a table.
+    """
+    if await table.latest():
+        raise CommitterError(f"there is a table at {table.uri} still, or again: look at it", code="table_exists")
+    own = Transaction()
+    own.CopyFrom(transaction)
+    own.uuid, own.read_version = str(world.new_uuid()), 0
+    noted = position_only(position, {}, read_version=0, uuid=own.uuid, reason=reason)
+    own.transaction_properties.update(noted.transaction_properties)
+    prepared = await build_version(
+        table,
+        None,
+        Judged(transaction=own, create=options),
+        world=world,
+        table_metadata=encode_metadata(position, {}),
+    )
+    await write_files(table, prepared)
+    found = await land(_ByHand(table, prepared), Backoff(world.random))
+    settled = Settled(version=prepared.version, uuid=own.uuid, operation="overwrite", ours=True)
+    if found and race(Found(settled=settled, position=position, marks={}), found) is not Race.OURS:
+        raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
+    return prepared.version
 
 
 async def write(

@@ -150,8 +150,8 @@ def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
             code="keys_missing",
         )
     raise RefusedToRun(
-        f"there is no table, but {proof}: it was deleted, or the URI is wrong. Restore it; or create it anew and let "
-        "`committerd position adopt` set where to continue",
+        f"there is no table, but {proof}: it was deleted, or the URI is wrong. Restore it; or make it "
+        "anew with `committerd recreate`, which says where to continue",
         code="table_gone",
     )
 

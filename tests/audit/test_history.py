@@ -175,6 +175,15 @@ def test_records_that_were_passed_by_hand_need_no_version() -> None:
     assert report.counts["records that an operator has passed"] == 2
 
 
+def test_a_table_that_was_made_anew_begins_at_a_position_of_a_later_era() -> None:
+    anew = [queue_version(1, position(3, era=1)), queue_version(2, position(5, era=1), member(3), member(4))]
+    report = audited(anew, [*OUTCOMES, committed(3, 2, era=1), committed(4, 2, era=1)], acknowledged_era=1)
+    assert report.findings == []
+    assert report.counts["records that an operator has passed"] == 3
+    # Without an operator, nothing but versions passes a record.
+    assert "record_without_answer" in codes(audited([queue_version(1, position(3))], [], acknowledged=3))
+
+
 def test_records_from_a_rewound_position_on_are_judged_again() -> None:
     rewound = queue_version(5, position(1, era=1))
     again = queue_version(6, position(3, era=1), refusal(1), refusal(2))

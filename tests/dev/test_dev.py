@@ -284,7 +284,7 @@ def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
         assert dev.left(3) == []
     with Dev(uri, "--name", dataset, "--fresh", cache=cache, environment=environment) as fresh:
         assert fresh.end() == 2
-        assert "this one runs already: `committerd recreate` deletes" in fresh.errors()
+        assert "this one runs already: delete the dataset's topics yourself" in fresh.errors()
 
 
 @pytest.mark.s3
