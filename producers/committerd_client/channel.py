@@ -17,6 +17,8 @@ from committerd_common.messages import Outcome
 
 T = TypeVar("T")
 
+_CONNECT_SECONDS_MIN = 0.1
+
 _GRACE_SECONDS = 2.0
 """Extra time for the threads to end, on top of the seconds that `close` is given."""
 
@@ -38,6 +40,7 @@ class Channel:
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self._listener = listener
+        self._connect_timeout = connection.connect_timeout
         self._sender = Sender(connection, Mailbox(self.loop, self._on_send).post)
         self._reader = Reader(connection, Mailbox(self.loop, self._on_read).post)
         self._sender_started: asyncio.Future[None] = self.loop.create_future()
@@ -47,10 +50,14 @@ class Channel:
         _channels.add(self)
 
     async def open(self) -> int:
-        """Connect, and return the partition of the outcomes topic that is read. Raises what kafka-python raises."""
+        """Connect, and return the partition of the outcomes topic that is read.
+
+        Takes the connection's `connect_timeout`, as far as kafka-python keeps to it. Raises what kafka-python raises.
+        """
+        until = self.loop.time() + self._connect_timeout
         self._sender.start()
         await self._sender_started
-        self._reader.start()
+        self._reader.start(max(until - self.loop.time(), _CONNECT_SECONDS_MIN))
         return await self._reader_started
 
     def send(self, submission: Submission) -> None:

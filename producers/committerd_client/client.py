@@ -16,6 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+CONNECT_SECONDS = 30.0
+"""How long a client may take to connect, unless it is told."""
+_CONNECT_GRACE_SECONDS = 1.0
+"""kafka-python may take longer than it is told; its own error says more than that of a time-out."""
+
 
 class CommitClient(TableCalls):
     """Stages transactions for one dataset and awaits their outcomes."""
@@ -71,7 +77,7 @@ class CommitClient(TableCalls):
         storage_options: Mapping[str, str] | None = None,
         producer: str | None = None,
         timeout: float | None = 60.0,
-        connect_timeout: float = 30.0,
+        connect_timeout: float | None = None,
         close_timeout: float = 30.0,
         max_in_flight: int = 10_000,
         max_in_flight_bytes: int = 64 * MIB,
@@ -91,21 +97,27 @@ class CommitClient(TableCalls):
         `storage_options`: pylance, if it is installed, reads and writes that table with them, for `resume` and for
         large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
         same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
-        commits that set none; None waits forever. `max_in_flight` records and `max_in_flight_bytes` may wait for
-        Kafka's acknowledgement; the callers of further commits wait. `key_cache_bytes`: the memory for keys of small
+        commits that set none; None waits forever. `connect_timeout`: for `start`; default 30, or `timeout` if that is
+        shorter. `close_timeout`: for `aclose`, to send what was submitted. `max_in_flight` records and
+        `max_in_flight_bytes` may wait for Kafka's acknowledgement; the callers of further commits wait.
+        `key_cache_bytes`: the memory for keys of small
         fragments, which `upsert`, `delete` and `update` use; 0 = none. `max_record_bytes` must be at least 1 KiB below
         the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
         beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
-        files; by default pylance writes them, to `dataset_uri`. `group_prefix`: as in the committer's settings; with
+        files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's quotas and
+        logs. `group_prefix`: as in the committer's settings; with
         it a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's clients,
         such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
 
         Raises `ValueError` for invalid arguments.
         """
         servers = server_list(bootstrap_servers)
-        for name, value in (("connect_timeout", connect_timeout), ("close_timeout", close_timeout)):
-            if seconds(value, name) is None:
-                raise ValueError(f"{name} needs a number of seconds")
+        if seconds(close_timeout, "close_timeout") is None:
+            raise ValueError("close_timeout needs a number of seconds")
+        limit = seconds(timeout, "timeout")
+        connect_limit = seconds(connect_timeout, "connect_timeout")
+        if connect_limit is None:
+            connect_limit = min(CONNECT_SECONDS, limit or CONNECT_SECONDS)
         uri = None if dataset_uri is None else checked_uri(dataset_uri)
         if dataset is None and uri is None:
             raise ValueError("the client needs the name of the dataset (dataset=), or the table's URI (dataset_uri=)")
@@ -122,7 +134,7 @@ class CommitClient(TableCalls):
             topic_prefix=topic_prefix,
             client_id=client_id,
             partition_key=instance if producer is None else producer,
-            connect_timeout=connect_timeout,
+            connect_timeout=connect_limit,
             max_record_bytes=max_record_bytes,
             options=dict(kafka_options or {}),
         )
@@ -146,7 +158,7 @@ class CommitClient(TableCalls):
         self._partition = 0
         self._started_at: datetime | None = None
         self._producer = f"{client_id}-{instance}" if producer is None else producer
-        self._timeout, self._close_timeout = seconds(timeout, "timeout"), close_timeout
+        self._timeout, self._close_timeout = limit, close_timeout
         self._room = InFlightLimit(records_max=max_in_flight, bytes_max=max_in_flight_bytes)
         self._submissions = Submissions()
         self._headers: list[tuple[str, bytes]] = []
@@ -167,19 +179,29 @@ class CommitClient(TableCalls):
     ) -> None:
         await self.aclose()
 
-    async def start(self) -> None:
-        """Connect. Raises `KafkaUnavailable` if no broker responds or the dataset's topics don't exist in time."""
+    async def start(self, *, within: float | None = None) -> None:
+        """Connect, in `connect_timeout` or `within` seconds, whichever is less.
+
+        Raises `KafkaUnavailable` if no broker responds or the dataset's topics don't exist in time.
+        """
         if self._channel is not None:
             raise RuntimeError("a client is started once: make another one")
         servers = ", ".join(self._connection.bootstrap_servers)
         quieten_kafka(self._connection.client_id, servers)
-        channel = self._channel = Channel(self._connection, Arrivals(self._room, self._submissions))
+        limit = self._connection.connect_timeout
+        limit = limit if within is None else min(limit, within)
+        connection = replace(self._connection, connect_timeout=limit)
+        channel = self._channel = Channel(connection, Arrivals(self._room, self._submissions))
         with recent_warnings() as heard:
             try:
-                partition = await channel.open()
+                partition = await asyncio.wait_for(channel.open(), limit + _CONNECT_GRACE_SECONDS)
             except BaseException as error:
                 self._closed = True
                 channel.abandon()
+                if isinstance(error, asyncio.TimeoutError):
+                    raise KafkaUnavailable(
+                        f"Kafka at {servers} has not responded within {limit:g} s (connect_timeout, timeout){heard}"
+                    ) from error
                 if not isinstance(error, Exception) or isinstance(error, ClientError):
                     raise
                 raise KafkaUnavailable(f"Kafka at {servers} can't be used: {error!r}{heard}") from error

@@ -1,15 +1,13 @@
-"""Options of a client and of one commit; `CommitClient` and `SyncCommitClient` take the same ones."""
+"""Options of one commit, of new tables and of their files."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
 from committerd_client.arguments import count
-from committerd_client.claim_check import WriteClaim
 from committerd_client.headers import AppUnit
 
 MIB = 1024 * 1024
@@ -51,28 +49,6 @@ class CommitOptions(TypedDict, total=False):
     """
     traceparent: str | None
     """W3C trace context."""
-
-
-class ClientOptions(TypedDict, total=False):
-    """Keyword arguments of `CommitClient`, which documents them and their defaults."""
-
-    dataset: str | None
-    topic_prefix: str
-    dataset_uri: str | os.PathLike[str] | None
-    storage_options: Mapping[str, str] | None
-    producer: str | None
-    timeout: float | None
-    connect_timeout: float
-    close_timeout: float
-    max_in_flight: int
-    max_in_flight_bytes: int
-    key_cache_bytes: int
-    max_record_bytes: int
-    claim_check_above: int | None
-    write_claim: WriteClaim | None
-    client_id: str
-    group_prefix: str
-    kafka_options: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ class Reader:
         config = connection.consumer_config()
         self._silence = max(_SILENCE_SECONDS, 3 * config.get("fetch_max_wait_ms", 500) / 1000)
         self._place: Any = None
+        self._connect_seconds = connection.connect_timeout
         self._opened_at = self._tried_at = 0.0
         self._unusable = False
         """Whether the consumer has failed with an error that a retry doesn't cure, such as a refused login."""
@@ -86,8 +87,9 @@ class Reader:
         """Number of consumers that were replaced so far."""
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-reader", daemon=True)
 
-    def start(self) -> None:
-        """Connect, and post `Reading` or `CannotRead`."""
+    def start(self, seconds: float) -> None:
+        """Connect within so many seconds, and post `Reading` or `CannotRead`."""
+        self._connect_seconds = seconds
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,8 +99,10 @@ class Reader:
     def _run(self) -> None:
         consumer: Any = None
         try:
-            consumer = connect(KafkaConsumer, self._connection.consumer_config())
-            partition = self._begin(consumer)
+            deadline = time.monotonic() + self._connect_seconds
+            config = {**self._connection.consumer_config(), "bootstrap_timeout_ms": int(self._connect_seconds * 1000)}
+            consumer = connect(KafkaConsumer, config)
+            partition = self._begin(consumer, deadline)
         except Exception as error:  # noqa: BLE001  # whoever starts the client gets every error
             if consumer is not None:
                 consumer.close(autocommit=False, timeout_ms=1000)
@@ -113,10 +117,9 @@ class Reader:
         consumer.close(autocommit=False, timeout_ms=1000)
         self._post(ReadingStopped())
 
-    def _begin(self, consumer: Any) -> int:
+    def _begin(self, consumer: Any, deadline: float) -> int:
         """Choose a partition, and seek to its end."""
         connection = self._connection
-        deadline = time.monotonic() + connection.connect_timeout
         self._partitions(consumer, connection.staged_topic, "Write", deadline)
         partitions = sorted(self._partitions(consumer, connection.outcomes_topic, "Read", deadline))
         chosen = partitions[zlib.crc32(connection.partition_key.encode()) % len(partitions)]

@@ -16,18 +16,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from committerd_client.arguments import plain_function
+from committerd_client.claim_check import WriteClaim
 from committerd_client.client import CommitClient, _until
 from committerd_client.errors import ClientClosed, ClientError
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import Asking, Staged, asked_for
-from committerd_client.options import CLIENTS_TIMEOUT, ClientOptions, CommitOptions, Timeout
+from committerd_client.options import CLIENTS_TIMEOUT, MIB, CommitOptions, Timeout
 from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import ATTEMPTS_MAX, Attempts, Reexecute, Work, ask_here
 from committerd_client.results import CommitResult
@@ -103,7 +104,9 @@ def _blocking(
 
     @wraps(method)
     def call(self: SyncCommitClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._call(lambda client: method(client, *args, **kwargs))
+        given: Any = kwargs
+        running, given["timeout"] = self._started(given.get("timeout", CLIENTS_TIMEOUT))
+        return running.call(lambda client: method(client, *args, **kwargs))
 
     call.__doc__ = (method.__doc__ or "").replace("await ", "")
     return call
@@ -112,18 +115,61 @@ def _blocking(
 class SyncCommitClient:
     """Stages transactions for one dataset and awaits their outcomes. Safe to use from any number of threads."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
-        """Arguments and `ValueError` are those of `CommitClient`. Connects at the first call or in `start`."""
-        self._make: Callable[[], CommitClient] = lambda: CommitClient(bootstrap_servers, **options)
-        self._make()  # raises for invalid arguments here, not at the first call
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        dataset: str | None = None,
+        topic_prefix: str = "",
+        dataset_uri: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        producer: str | None = None,
+        timeout: float | None = 60.0,
+        connect_timeout: float | None = None,
+        close_timeout: float = 30.0,
+        max_in_flight: int = 10_000,
+        max_in_flight_bytes: int = 64 * MIB,
+        key_cache_bytes: int = 32 * MIB,
+        max_record_bytes: int = MIB - 1024,
+        claim_check_above: int | None = None,
+        write_claim: WriteClaim | None = None,
+        client_id: str = "committerd-client",
+        group_prefix: str = "committerd.",
+        kafka_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._make: Callable[[], CommitClient] = lambda: CommitClient(
+            bootstrap_servers,
+            dataset=dataset,
+            topic_prefix=topic_prefix,
+            dataset_uri=dataset_uri,
+            storage_options=storage_options,
+            producer=producer,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            close_timeout=close_timeout,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            key_cache_bytes=key_cache_bytes,
+            max_record_bytes=max_record_bytes,
+            claim_check_above=claim_check_above,
+            write_claim=write_claim,
+            client_id=client_id,
+            group_prefix=group_prefix,
+            kafka_options=kafka_options,
+        )
+        self._unstarted = self._make()  # raises for invalid arguments here, not at the first call
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._closed = False
         _clients.add(self)
 
+    __init__.__doc__ = (CommitClient.__init__.__doc__ or "").replace(
+        "it connects in `start`", "it connects at the first call, or in `start`"
+    )
+
     def __repr__(self) -> str:
         running = self._running
-        return f"<Sync{repr(self._make() if running is None else running.client)[1:]}"
+        return f"<Sync{repr(self._unstarted if running is None else running.client)[1:]}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,7 +182,7 @@ class SyncCommitClient:
 
     def start(self) -> None:
         """Connect, unless connected. Raises `KafkaUnavailable`, after which it may be called again."""
-        self._started()
+        self._started(None)
 
     def close(self) -> None:
         """Send everything that was submitted, wait for Kafka's acknowledgements (at most `close_timeout` s), and stop.
@@ -151,7 +197,8 @@ class SyncCommitClient:
 
     def bookmark(self) -> Bookmark:
         """As `CommitClient.bookmark`: save it before you submit a transaction, for `resume`."""
-        return self._started().client.bookmark()
+        running, _ = self._started(None)
+        return running.client.bookmark()
 
     def commit(
         self,
@@ -163,7 +210,7 @@ class SyncCommitClient:
         **asked: Unpack[CommitOptions],
     ) -> CommitResult:
         """As `CommitClient.commit`, but `reexecute` is a plain function and runs in the calling thread."""
-        running = self._started()
+        running, timeout = self._started(timeout)
         seconds = running.client._seconds(timeout)
         until = None if seconds is None else time.monotonic() + seconds
         plain_function(reexecute, coroutines=False)
@@ -183,7 +230,7 @@ class SyncCommitClient:
         self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> SyncCommitHandle:
         """As `CommitClient.submit`: returns when Kafka has acknowledged the record."""
-        running = self._started()
+        running, timeout = self._started(timeout)
         handle = running.call(lambda client: client.submit(transaction, timeout=timeout, **asked))
         return SyncCommitHandle(self, running, handle)
 
@@ -212,17 +259,19 @@ class SyncCommitClient:
         every: Any = transactions
         if not isinstance(transactions, Staged | Transaction | bytes | str):  # `CommitClient` refuses these
             every = list(transactions)
+        running, left = self._started(timeout)
         if return_exceptions:
-            return self._call(lambda client: client.commit_many(every, timeout=timeout, return_exceptions=True))
-        return self._call(lambda client: client.commit_many(every, timeout=timeout))
+            return running.call(lambda client: client.commit_many(every, timeout=left, return_exceptions=True))
+        return running.call(lambda client: client.commit_many(every, timeout=left))
 
     def status(self) -> QueueStatus:
         """As `CommitClient.status`. Does not connect the client, so it can say why the client can't connect."""
-        return self._make()._diagnosis.status()
+        return self._unstarted._diagnosis.status()
 
     def resume(self, uuid: str, *, since: Bookmark | datetime, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """As `CommitClient.resume`: find the outcome of a transaction that any process submitted earlier."""
-        return self._call(lambda client: client.resume(uuid, since=since, timeout=timeout))
+        running, left = self._started(timeout)
+        return running.call(lambda client: client.resume(uuid, since=since, timeout=left))
 
     append = _blocking(CommitClient.append)
     upsert = _blocking(CommitClient.upsert)
@@ -240,18 +289,22 @@ class SyncCommitClient:
     compact = _blocking(CommitClient.compact)
 
     def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
-        return self._started().call(make)
+        running, _ = self._started(None)
+        return running.call(make)
 
-    def _started(self) -> _Running:
+    def _started(self, timeout: Timeout) -> tuple[_Running, Timeout]:
+        """The client, which is connected now, and what is left of a call's `timeout`. Raises `KafkaUnavailable`."""
+        seconds, began = self._unstarted._seconds(timeout), time.monotonic()
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed: make another one")
-            if self._running is None:
-                running = _Running(self._make())
-                running.start()
-                weakref.finalize(self, running.drop).atexit = False
-                self._running = running
-            return self._running
+            if self._running is not None:
+                return self._running, timeout
+            running = _Running(self._make())
+            running.start(seconds or None)
+            weakref.finalize(self, running.drop).atexit = False
+            self._running = running
+        return running, timeout if not seconds else max(seconds - (time.monotonic() - began), 0.0)
 
     def _after_fork(self) -> None:
         """Reset the state in a forked child: it has no background thread, and a missing thread may hold the lock."""
@@ -267,13 +320,15 @@ class _Running:
         self.pid = os.getpid()
         self._gate = threading.Lock()
         self._closing = False
+        self._connect_seconds: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name="committerd-client-loop", daemon=True)
 
-    def start(self) -> None:
+    def start(self, seconds: float | None) -> None:
         """Start the thread and the client; returns when it is connected. Raises the errors of its `start`."""
+        self._connect_seconds = seconds
         self._thread.start()
         try:
             self._ready.result()
@@ -346,7 +401,7 @@ class _Running:
                 return
             self._loop = asyncio.get_running_loop()
         ending = asyncio.ensure_future(self._end.wait())
-        starting = asyncio.ensure_future(self.client.start())
+        starting = asyncio.ensure_future(self.client.start(within=self._connect_seconds))
         await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():  # the caller that started it has given up
             starting.cancel()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import pydoc
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
@@ -27,7 +29,7 @@ from committerd_client import (
     SyncCommitClient,
 )
 from committerd_client.headers import Asking
-from committerd_client.options import ClientOptions, CommitOptions
+from committerd_client.options import CommitOptions
 from committerd_common.messages import RETRYABLE, Outcome
 from tests.producers.answering import answering, append, committed, make_topics, never, staged_values
 
@@ -252,9 +254,54 @@ print("end")
     assert len(staged_values(servers, dataset)) == 1
 
 
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+WITHIN: dict[str, Callable[[str], object]] = {
+    "start": lambda server: SyncCommitClient(server, dataset="d", timeout=0.7).start(),
+    "connect_timeout": lambda server: SyncCommitClient(server, dataset="d", connect_timeout=0.7).start(),
+    "commit": lambda server: SyncCommitClient(server, dataset="d").commit(append(), timeout=0.7),
+    "submit": lambda server: SyncCommitClient(server, dataset="d").submit(append(), timeout=0.7),
+    "commit_many": lambda server: SyncCommitClient(server, dataset="d").commit_many([append()], timeout=0.7),
+    "append": lambda server: SyncCommitClient(server, dataset_uri="/nowhere/d").append([{"a": 1}], timeout=0.7),
+}
+
+
+@pytest.mark.parametrize("call", WITHIN)
+@pytest.mark.parametrize("away", ["no server", "a server that says nothing"])
+def test_a_timeout_bounds_connecting_too(call: str, away: str, deaf: str) -> None:
+    before, began = set(threading.enumerate()), time.monotonic()
+    with pytest.raises(KafkaUnavailable):
+        WITHIN[call]("127.0.0.1:1" if away == "no server" else deaf)
+    assert time.monotonic() - began < 4
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread
+
+
+@pytest.mark.kafka
+def test_what_connecting_took_is_not_left_for_the_outcome(servers: str, dataset: str) -> None:
+    with answering(servers, dataset, never), SyncCommitClient(servers, dataset=dataset) as client:
+        client.close()
+    client = SyncCommitClient(servers, dataset=dataset)
+    running, left = client._started(20)
+    assert isinstance(left, float)
+    assert 0 < left < 20
+    assert client._started(20) == (running, 20), "it is connected already"
+    client.close()
+
+
 def test_the_arguments_are_those_of_the_async_client() -> None:
-    names = set(inspect.signature(CommitClient).parameters) - {"bootstrap_servers"}
-    assert set(get_type_hints(ClientOptions)) == names
+    assert inspect.signature(SyncCommitClient) == inspect.signature(CommitClient)
+    help_text = pydoc.plain(pydoc.render_doc(SyncCommitClient))
+    for name in inspect.signature(CommitClient).parameters:
+        assert f"{name}: " in help_text, "it has a type"
+        assert f"`{name}`" in help_text or name == "bootstrap_servers", "it is described"
+    assert "connects at the first call, or in `start`" in help_text
     assert set(get_type_hints(CommitOptions)) == set(get_type_hints(Asking))
 
 

@@ -67,7 +67,8 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "port that is too high": ("b:90920", {"dataset": "e"}, ValueError, "'b:90920' is not an address"),
     "timeout as text": ("b:1", {"dataset": "e", "timeout": "30"}, TypeError, "timeout takes a number of sec.*'30'"),
     "negative timeout": ("b:1", {"dataset": "e", "timeout": -1}, ValueError, "timeout=-1: .* None means no limit"),
-    "endless start": ("b:1", {"dataset": "e", "connect_timeout": None}, ValueError, "connect_timeout needs a number"),
+    "endless end": ("b:1", {"dataset": "e", "close_timeout": None}, ValueError, "close_timeout needs a number"),
+    "start as text": ("b:1", {"dataset": "e", "connect_timeout": "9"}, TypeError, "connect_timeout takes a number"),
     "storage options as a list": (
         "b:1",
         {"dataset": "e", "storage_options": ["a"]},
