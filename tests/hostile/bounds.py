@@ -72,7 +72,23 @@ def idle_listeners(scene: Scene, seed: int) -> Seen:
     return seen
 
 
-KINDS: tuple[Callable[[Scene, int], Seen], ...] = (footprints, huge_headers, idle_listeners)
+def large_configs(scene: Scene, seed: int) -> Seen:
+    """UpdateConfigs of more entries than a table may have; some alone, and some only together with others."""
+    rng = random.Random(seed)
+    scene.table.create(3)
+    offsets: list[int] = []
+    with _attacked(scene) as seen:
+        for number in range(60):
+            made = Transaction(uuid=_uuid(rng), read_version=1)
+            updates = made.update_config.config_updates
+            for key in range(20_001 if number % 3 else 9_000):
+                updates.update_entries.add(key=f"{number} {key}", value="")
+            offsets += scene.topics.stage(made.SerializeToString())
+        _wait_behind(scene, offsets, seen, seconds_max=15)
+    return seen
+
+
+KINDS: tuple[Callable[[Scene, int], Seen], ...] = (footprints, huge_headers, idle_listeners, large_configs)
 
 
 @contextmanager
@@ -102,10 +118,12 @@ def _files_allowed(count: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _wait_behind(scene: Scene, offsets: list[int], seen: Seen, *, wanted: int | None = None) -> None:
+def _wait_behind(
+    scene: Scene, offsets: list[int], seen: Seen, *, wanted: int | None = None, seconds_max: float = _SECONDS_MAX
+) -> None:
     """Stage a good record behind those at these offsets, and check how long it waits.
 
-    `wanted`: the status that the others must have.
+    `wanted`: the status that the others must have. `seconds_max`: how long it may wait, with what it takes to send it.
     """
     began = time.monotonic()
     good = scene.table.append()
@@ -118,7 +136,7 @@ def _wait_behind(scene: Scene, offsets: list[int], seen: Seen, *, wanted: int | 
             seen.wrong.append(f"a record is answered {told(answer)}: {answer.message}")
     if answers[-1].status != COMMITTED:
         seen.wrong.append(f"a good record is answered {told(answers[-1])}: {answers[-1].message}")
-    if took > _SECONDS_MAX:
+    if took > seconds_max:
         seen.wrong.append(f"a good record waited {took:.0f} s")
 
 
@@ -134,7 +152,7 @@ def _grow(scene: Scene, *, versions: int, keys: int, rng: random.Random) -> None
     manifest = decode(path.read_bytes()).manifest
     for number in range(version + 1, version + 1 + versions):
         manifest.version = number
-        upsert = Transaction(uuid=str(UUID(int=rng.getrandbits(128), version=4)), read_version=number - 1)
+        upsert = Transaction(uuid=_uuid(rng), read_version=number - 1)
         upsert.transaction_properties[KEY_HASH] = BLAKE2B_8
         upsert.update.inserted_rows.field_ids.append(0)
         upsert.update.inserted_rows.exact.key_hashes.extend(np.frombuffer(rng.randbytes(8 * keys), np.uint64).tolist())
@@ -151,7 +169,11 @@ def _delete(scene: Scene, there: DataFragment, row: int, rng: random.Random) -> 
     path = Path(scene.table.uri, deletion_key(changed.id, changed.deletion_file, staged=True))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(BitMap([row]).serialize())
-    made = Transaction(uuid=str(UUID(int=rng.getrandbits(128), version=4)), read_version=1)
+    made = Transaction(uuid=_uuid(rng), read_version=1)
     made.delete.updated_fragments.append(changed)
     made.delete.predicate = f"row {row}"
     return made
+
+
+def _uuid(rng: random.Random) -> str:
+    return str(UUID(int=rng.getrandbits(128), version=4))

@@ -154,6 +154,13 @@ def test_too_many_keys_together_are_not_named(monkeypatch: pytest.MonkeyPatch) -
     assert not appends_together([naming_keys(1, 2), naming_keys(3)]).transaction_properties
 
 
+def test_configurations_of_very_many_keys_stay_apart() -> None:
+    weight = Weight()
+    weight.add(request(config(**{f"a{n}": "1" for n in range(1500)})), GroupLimits())
+    assert joins(request(config(**{f"b{n}": "1" for n in range(500)})), weight, GroupLimits())
+    assert not joins(request(config(**{f"b{n}": "1" for n in range(501)})), weight, GroupLimits())
+
+
 def test_configurations_together_have_all_entries() -> None:
     one, two = config(a="1"), config(b="2")
     two.update_config.table_metadata_updates.CopyFrom(updates({"t": None}))

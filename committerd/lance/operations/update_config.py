@@ -13,6 +13,7 @@ from committerd.lance.operations.operation import Cost, Operation
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
+from committerd.lance.versions.metadata import require_room
 from committerd.lance.versions.primary_key import (
     KEY_ENTRIES,
     PRIMARY_KEY,
@@ -90,6 +91,7 @@ def _items(updates: Transaction.UpdateMap) -> list[tuple[str, str]]:
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    require_room(latest, transaction.update_config)
     changes = transaction.update_config.field_metadata_updates
     for field in latest.fields:
         if field.id in changes:
