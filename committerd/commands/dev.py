@@ -319,9 +319,10 @@ def _watched(kafka: Broker) -> Iterator[threading.Event]:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             before, responds = responds, _accepts_connections(kafka.bootstrap_servers)
-            if responds != before:
-                event = "dev.kafka_back" if responds else "dev.kafka_away"
-                _log.warning(event, extra={"servers": kafka.bootstrap_servers})
+            if before and not responds:
+                _log.warning("dev.kafka_away", extra={"servers": kafka.bootstrap_servers})
+            if responds and not before:
+                _log.warning("dev.kafka_back", extra={"servers": kafka.bootstrap_servers})
 
     threading.Thread(target=watch, daemon=True).start()
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import anyio
 import click
@@ -21,15 +20,11 @@ from committerd.committer.operate import Situation
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
-from committerd.queue.position import Position
 from committerd.settings.load import Settings
 from committerd.stores.port import Listed, ObjectStore, Walkable
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
-
-if TYPE_CHECKING:
-    from committerd.stores.open import Stores
 
 _FOLDERS = ("data", "_deletions", "_indices", "_transactions", "_refs", "tree", "_maintenance", "_versions")
 """All that Lance and committerd write into a table's folder; other files there are left alone."""
@@ -121,8 +116,16 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
         version = None
         if asked.apply:
             _require_may(asked, members=members, waiting=waiting, name=configured.dataset.name)
-            version = await _apply(
-                table, files, found, position, transaction, create, stores=stores, reason=asked.reason
+            scheme = found.loaded.table.scheme or NamingScheme.V2
+            last = manifest_key(found.loaded.version, scheme) if found.loaded.version else None
+            await _drop(table, files, last)
+            version = await operate.create(
+                Table(table.store),
+                world(stores),
+                transaction=transaction,
+                options=create,
+                position=position,
+                reason=asked.reason,
             )
     if as_json:
         click.echo(json.dumps({**facts, "applied": version is not None}))
@@ -198,23 +201,11 @@ async def _files(store: ObjectStore) -> list[Listed]:
     return found
 
 
-async def _apply(
-    table: Table,
-    files: Sequence[Listed],
-    found: Situation,
-    position: Position,
-    transaction: Transaction,
-    create: CreateOptions,
-    *,
-    stores: Stores,
-    reason: str,
-) -> int:
-    # Until the last manifest goes, this command can be repeated: it says what the table was, and where the queue is.
-    last = (
-        manifest_key(found.loaded.version, found.loaded.table.scheme or NamingScheme.V2)
-        if found.loaded.version
-        else None
-    )
+async def _drop(table: Table, files: Sequence[Listed], last: str | None) -> None:
+    """Delete the files. `last`: the latest manifest, which goes last.
+
+    Until then the command can be repeated: the manifest says what the table was, and where the queue is.
+    """
     limiter = CapacityLimiter(_AT_ONCE)
     progress = ProgressLine("deleted files", len(files))
 
@@ -229,9 +220,6 @@ async def _apply(
                 tasks.start_soon(delete, one.key)
     if last is not None:
         await table.store.delete(last)
-    return await operate.create(
-        Table(table.store), world(stores), transaction=transaction, options=create, position=position, reason=reason
-    )
 
 
 def _print(facts: dict[str, object], *, applied: bool) -> None:
