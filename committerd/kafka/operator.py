@@ -19,7 +19,7 @@ from committerd.errors import QueueUnavailable
 from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
-from committerd.kafka.options import producer_options, reader_options, topics_of
+from committerd.kafka.options import client_id, producer_options, reader_options, topics_of
 from committerd.kafka.reader import RangeReader, read_batches
 from committerd.kafka.records import to_record
 from committerd.kafka.topics import TopicSurvey, survey_topics
@@ -39,7 +39,10 @@ class GroupMemberFound:
     """A committer, as Kafka describes it."""
 
     client_id: str
+    machine: str
+    """The host name of the process; in Kubernetes the name of its Pod."""
     host: str
+    """Its address, as Kafka sees it."""
     active: bool
     """Whether it owns the staged partition."""
 
@@ -130,6 +133,7 @@ class TopicOperator:
         members = [
             GroupMemberFound(
                 client_id=member["client_id"],
+                machine=member["client_id"].removeprefix(f"{client_id('consumer', self._name, machine='')}"),
                 host=member["client_host"].lstrip("/"),
                 active=_has_partition(member, self.topics.staged),
             )

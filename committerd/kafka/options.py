@@ -85,10 +85,10 @@ def topics_of(settings: KafkaSettings, name: str) -> Topics:
     )
 
 
-def client_id(role: str, name: str) -> str:
-    """The client id in the broker's logs, metrics and quotas: committerd-ROLE-DATASET-HOST."""
+def client_id(role: str, name: str, *, machine: str | None = None) -> str:
+    """The client id in the broker's logs, metrics and quotas: committerd-ROLE-DATASET-HOST; HOST is this machine's."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "unknown"
-    return f"committerd-{role}-{name}-{host}"
+    return f"committerd-{role}-{name}-{host if machine is None else machine}"
 
 
 def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:

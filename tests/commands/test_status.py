@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def test_it_says_where_table_and_queue_stand_while_a_committer_runs(story: Story
 def test_it_prints_a_page_for_people(story: Story) -> None:
     lines = printed(story.scene, "status", "--versions", "2").splitlines()
     fields = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    assert fields["active"] == f"{socket.gethostname()} at 127.0.0.1"
     assert fields["dataset"] == story.scene.name
     assert fields["position"].startswith(f"next offset 9 of {story.scene.name}.staged")
     assert fields["pending"] == "0 records"

@@ -54,7 +54,23 @@ def test_each_page_says_what_how_and_what_to_do(name: str) -> None:
     assert parts[1::2] == HEADINGS
     assert all(len(text.split()) > 10 for text in parts[2::2]), "a heading without text"
     for target in re.findall(r"\]\(([^)]+)\)", page):
-        assert (alerts.RUNBOOKS / target).is_file(), target
+        file, _, heading = target.partition("#")
+        assert (alerts.RUNBOOKS / file).is_file(), target
+        anchors = re.findall(r"^## (.*)$", (alerts.RUNBOOKS / file).read_text("utf-8"), re.MULTILINE)
+        assert not heading or heading in {one.lower().replace(" ", "-") for one in anchors}, target
+
+
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if "http://localhost:9464" in page])
+def test_each_page_with_a_request_says_whom_to_ask(name: str) -> None:
+    """A standby's lag of 0 means nothing."""
+    whom = (
+        "README.md#the-active-member",
+        "each process",
+        "maintenance process",
+        "A standby that is",
+        "that is cut off",
+    )
+    assert any(words in PAGES[name] for words in whom)
 
 
 @pytest.mark.parametrize("name", PAGES)

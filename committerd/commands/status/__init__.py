@@ -284,6 +284,8 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
         members = ", ".join(
             f"{one.client_id} at {one.host} ({'active' if one.active else 'standby'})" for one in queue.group.members
         )
+        active = next((one for one in queue.group.members if one.active), None)
+        fields.append(("active", f"{active.machine} at {active.host}" if active is not None else "none"))
         fields.append(("group", f"{queue.group.name} is {queue.group.state}: {members or 'no members'}"))
     if queue.refusal is not None:
         fields.append(("a committer", f"refuses: {queue.refusal.code}"))
