@@ -146,7 +146,8 @@ class LocalStore:
         self, keys: Sequence[str], *, most: int
     ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
         """As the port says; reads all of them in one thread."""
-        return await self._several(keys, partial(_bodies, self._root, most=most))
+        read: Callable[[int], bytes] = lambda descriptor: os.pread(descriptor, most, 0)  # noqa: E731
+        return await self._several(keys, partial(_each, self._root, read=read))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -186,6 +187,12 @@ class LocalStore:
 
     async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
         return await self._in_thread(self._create, self._path(key), parts)
+
+    async def get_tails(
+        self, keys: Sequence[str], *, size: int
+    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
+        """As the port says; reads all of them in one thread."""
+        return await self._several(keys, partial(_each, self._root, read=lambda descriptor: _tail(descriptor, size)))
 
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """As the port says; each thread syncs a folder once for all objects that it has written there."""
@@ -505,21 +512,21 @@ def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | 
     return sizes
 
 
-def _bodies(root: str, keys: Sequence[str], *, most: int) -> Sequence[bytes | ObjectUnreadable | None]:
-    """Return the first `most` bytes of each file, None for a missing one, or its error.
+def _each(root: str, keys: Sequence[str], *, read: Callable[[int], _T]) -> Sequence[_T | ObjectUnreadable | None]:
+    """Return the result of `read` for the descriptor of each file, None for a missing one, or its error.
 
     Raises `StoreUnavailable` for an error that concerns all files.
     """
-    bodies: list[bytes | ObjectUnreadable | None] = []
+    results: list[_T | ObjectUnreadable | None] = []
     for key in keys:
-        body: bytes | ObjectUnreadable | None = None
+        result: _T | ObjectUnreadable | None = None
         try:
             with _reading(root, key), regular(root, key, follow=_may_be_link(key)) as descriptor:
-                body = os.pread(descriptor, most, 0)
+                result = read(descriptor)
         except ObjectUnreadable as error:
-            body = error
-        bodies.append(body)
-    return bodies
+            result = error
+        results.append(result)
+    return results
 
 
 def _remove(root: str, key: str) -> None:

@@ -128,6 +128,15 @@ class MeasuredSeveral(MeasuredStore):
             note(*(words.get(type(body), "unavailable") for body in bodies))
             return bodies
 
+    async def get_tails(
+        self, keys: Sequence[str], *, size: int
+    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
+        with self._measured("get_tail") as note:
+            tails = await self._several.get_tails(keys, size=size)
+            words = {Tail: "ok", type(None): "absent"}
+            note(*(words.get(type(tail), "unavailable") for tail in tails))
+            return tails
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         with self._measured("put") as note:
             await self._several.put_several(objects)

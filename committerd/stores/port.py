@@ -122,6 +122,12 @@ class TakesSeveral(Protocol):
         """As `get_range` of the first `most` bytes of each key, in order. An error about one key is in its place."""
         ...
 
+    async def get_tails(
+        self, keys: Sequence[str], *, size: int
+    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
+        """As `get_tail` of each key, in order. An error about one key is returned in its place."""
+        ...
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """As `put` of each (key, body), in any order. If it raises, some objects may have been written."""
         ...

@@ -15,13 +15,22 @@ from pyroaring import BitMap
 from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutdatedRequest, SettingsError, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
-from committerd.lance.format.data_file import TAIL_BYTES, Extent, buffer_table, decode_descriptor, first_buffer
+from committerd.lance.format.data_file import (
+    TAIL_BYTES,
+    Extent,
+    FileFacts,
+    buffer_table,
+    decode_descriptor,
+    facts,
+    first_buffer,
+)
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
+from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files, unlisted_indices
-from committerd.stores.port import ObjectStore, TakesSeveral
+from committerd.stores.port import ObjectStore, Tail, TakesSeveral
 from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.kept_reuse import KeptReuse
 from committerd.table.work import LIGHT_BYTES_MAX, Do, Work, at_once
@@ -36,7 +45,7 @@ from committerd_common.messages import (
     Manifest,
     Transaction,
 )
-from committerd_common.paths import VERSIONS, data_key, deletion_key, index_file_key, index_prefix
+from committerd_common.paths import DATA, VERSIONS, data_key, deletion_key, index_file_key, index_prefix
 
 OpenStore = Callable[[str], ObjectStore]
 
@@ -52,11 +61,10 @@ _SMALL_BODY_BYTES = 64 * 1024
 _MANIFESTS_TRIED = 4
 """Manifests to try when checking that the table is readable: a single one may itself be unreadable."""
 _NAME_CHARS_MAX = 200
-_ROWS_PER_BYTE = 16
-"""Rows per byte of a data file above which its own row count is read.
-
-Few files hold that many rows per byte, for example those of columns without values.
-"""
+_FOOTER_BYTES = 16 * 1024
+"""Bytes of a data file's end to read first. They hold the descriptor of all but wide files."""
+_DESCRIPTORS_AT_ONCE = 4
+"""Descriptors of wide files to read at the same time: of up to 8 MiB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +218,8 @@ class CheckedFiles:
     """Whether a file is missing, or is not what the transaction says."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Size in bytes of each file in the table's folder, by key."""
+    facts: dict[str, FileFacts | None] = field(default_factory=dict)
+    """What each data file in the table's folder says of itself, by key; None = it says nothing that is understood."""
     missing: set[str] = field(default_factory=set)
     """The keys of the files that the table's folder lacks; without those of which the store can't say."""
     deletions: dict[str, tuple[DataFragment, int]] = field(default_factory=dict)
@@ -247,10 +257,13 @@ async def check_files_of_several(
     found = [CheckedFiles(at=anyio.current_time(), is_final=is_final and verified) for verified in verifies]
 
     async def look() -> None:
-        sizes = await _sizes_found(store, [file.key for one in listed for file in one.named])
+        keys = [file.key for one in listed for file in one.named]
+        sizes, facts_of_all = await _sizes_and_facts(store, keys)
         for checked_files, one in zip(found, listed, strict=True):
             for file in one.named:
                 size = sizes.get(file.key)
+                if file.key in facts_of_all:
+                    checked_files.facts[file.key] = facts_of_all[file.key]
                 if size is not None:
                     checked_files.sizes[file.key] = size
                 elif file.key in sizes:
@@ -396,19 +409,21 @@ async def require_files(
     sizes = await _sizes(places.store, unknown)
     checked_files.sizes.update((key, size) for key, size in sizes.items() if size is not None)
 
-    def to_read() -> tuple[list[tuple[DataFragment, str]], list[DataFragment]]:
-        """(what `_doubtful` returns, the fragments with deletion files to read)"""
+    def to_read() -> tuple[list[str], list[DataFragment]]:
+        """(the data files whose facts are not known, the fragments with deletion files to read)"""
         _require_sizes(own, checked_files.sizes)
         deletions = [
             one
             for one in staged_deletions(files, current)
             if deletion_key(one.id, one.deletion_file, staged=True) not in written
         ]
-        return _doubtful(files, checked_files.sizes), deletions
+        unknown = [one.key for one in own if one.key.startswith(DATA) and one.key not in checked_files.facts]
+        return unknown, deletions
 
     await _require_folders(places.store, [index_prefix(uuid) for uuid in unlisted_indices(transaction)])
-    doubtful, deletions = await do(to_read)
-    await _require_rows(places.store, doubtful)
+    unread, deletions = await do(to_read)
+    checked_files.facts.update(await _facts_of(places.store, await _tails(places.store, unread)))
+    await do(partial(_require_as_described, transaction, files, current, checked_files))
     await _check_deletions_of_one(places, deletions, checked_files, limits)
 
 
@@ -423,6 +438,15 @@ async def _require_folders(store: ObjectStore, prefixes: Sequence[str]) -> None:
     await for_each(prefixes, look)
     if empty:
         raise missing_file(sorted(empty))
+
+
+def _require_as_described(
+    transaction: Transaction, files: StagedFiles, current: Manifest | None, checked_files: CheckedFiles
+) -> None:
+    known = {file.path: checked_files.facts.get(data_key(file.path)) for file in files.data_files}
+    facts_by_path = {path: found for path, found in known.items() if found is not None}
+    if facts_by_path:
+        require_files_as_described(transaction, files, current, facts_by_path)
 
 
 def _require_few(named: Sequence[Named], limits: FileLimits) -> None:
@@ -454,43 +478,6 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
         "written, or replaced? Write new files, and stage a new transaction",
         code="file_size",
     )
-
-
-def _doubtful(files: StagedFiles, sizes: Mapping[str, int]) -> list[tuple[DataFragment, str]]:
-    """The fragments that claim very many rows for the bytes of a data file, with its key."""
-    few_bytes = [
-        (fragment, data_key(file.path))
-        for fragment in files.fragments
-        for file in fragment.files
-        if fragment.physical_rows > file.file_size_bytes * _ROWS_PER_BYTE and not file.HasField("base_id")
-    ]
-    # The transaction may give no size, so the stored size decides. Files that are not in `sizes` are the table's.
-    return [
-        (fragment, key)
-        for fragment, key in few_bytes
-        if key in sizes and fragment.physical_rows > sizes[key] * _ROWS_PER_BYTE
-    ]
-
-
-async def _require_rows(store: ObjectStore, doubtful: Sequence[tuple[DataFragment, str]]) -> None:
-    """Return if no `_doubtful` fragment claims more rows than its data file has.
-
-    For a column that no file has, readers create `physical_rows` nulls: up to 16 GiB for a file of 300 bytes. So the
-    row count of a file with few bytes per row is read from the file. Raises `InvalidRequest`
-    (`physical_rows_too_many`).
-    """
-
-    async def ask(one: tuple[DataFragment, str]) -> None:
-        fragment, key = one
-        descriptor = await _descriptor(store, key)
-        if descriptor is not None and descriptor.length < fragment.physical_rows:
-            raise InvalidRequest(
-                f"fragment {fragment.id} says that it has {fragment.physical_rows} rows (physical_rows), but its file "
-                f"{key[:_NAME_CHARS_MAX]} has {descriptor.length}. Stage the row count that pylance gives for it",
-                code="physical_rows_too_many",
-            )
-
-    await for_each(doubtful, ask)
 
 
 async def _require_in_bases(places: Places, named: Sequence[Named]) -> None:
@@ -867,6 +854,86 @@ async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | Non
 
     await for_each([key for key in dict.fromkeys(keys) if key not in sizes], look, at_once=_HEADS_AT_ONCE)
     return sizes
+
+
+async def _sizes_and_facts(
+    store: ObjectStore, keys: Sequence[str]
+) -> tuple[dict[str, int | None], dict[str, FileFacts | None]]:
+    """The size of each readable object in bytes, None for a missing one; and what each data file says of itself.
+
+    One request for an object, and another one for a very wide data file, except for a store that takes several.
+    """
+    data = [key for key in keys if key.startswith(DATA)]
+    if isinstance(store, TakesSeveral):
+        sizes = await _sizes_found(store, keys)
+        tails = await _tails(store, [key for key in data if sizes.get(key)])
+        return sizes, await _facts_of(store, tails)
+    ends = dict[str, Tail | None]()
+
+    async def look(key: str) -> None:
+        with suppress(ObjectUnreadable, InvalidRequest):
+            ends[key] = await store.get_tail(key, _FOOTER_BYTES)
+
+    async def look_at_others() -> None:
+        sizes.update(await _sizes_found(store, [key for key in keys if not key.startswith(DATA)]))
+
+    sizes = dict[str, int | None]()
+    await for_each(
+        [lambda: for_each(dict.fromkeys(data), look, at_once=_HEADS_AT_ONCE), look_at_others], lambda call: call()
+    )
+    sizes.update((key, None if tail is None else tail.size) for key, tail in ends.items())
+    return sizes, await _facts_of(store, {key: tail for key, tail in ends.items() if tail is not None})
+
+
+async def _tails(store: ObjectStore, keys: Sequence[str]) -> dict[str, Tail]:
+    """Read the ends of those objects that are readable."""
+    if keys and isinstance(store, TakesSeveral):
+        found = zip(keys, await store.get_tails(keys, size=_FOOTER_BYTES), strict=True)
+        return {key: tail for key, tail in found if isinstance(tail, Tail)}
+    tails: dict[str, Tail] = {}
+
+    async def read(key: str) -> None:
+        tail = await read_named(store, key, lambda: store.get_tail(key, _FOOTER_BYTES))
+        if tail is not None:
+            tails[key] = tail
+
+    await for_each(dict.fromkeys(keys), read, at_once=_HEADS_AT_ONCE)
+    return tails
+
+
+async def _facts_of(store: ObjectStore, tails: Mapping[str, Tail]) -> dict[str, FileFacts | None]:
+    """What these data files say of themselves; reads the descriptors that are not in their ends."""
+    found: dict[str, FileFacts | None] = {}
+    beyond: dict[str, Extent] = {}
+    for key, tail in tails.items():
+        place = _descriptor_place(tail)
+        start = tail.size - len(tail.body)
+        if place is not None and place.start < start:
+            beyond[key] = place
+        else:
+            body = b"" if place is None else tail.body[place.start - start : place.end - start]
+            found[key] = _facts(tail, body)
+
+    async def read(key: str) -> None:
+        place = beyond[key]
+        with suppress(ObjectUnreadable, InvalidRequest):
+            found[key] = _facts(tails[key], await store.get_range(key, place.start, place.end) or b"")
+
+    await for_each(beyond, read, at_once=_DESCRIPTORS_AT_ONCE)
+    return found
+
+
+def _descriptor_place(tail: Tail) -> Extent | None:
+    table = buffer_table(tail.body, tail.size)
+    start = tail.size - len(tail.body)
+    if table is None or table.start < start:
+        return None
+    return first_buffer(tail.body[table.start - start : table.end - start], tail.size)
+
+
+def _facts(tail: Tail, body: bytes) -> FileFacts | None:
+    descriptor = decode_descriptor(body) if body else None
+    return None if descriptor is None else facts(tail.body, descriptor)
 
 
 async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:

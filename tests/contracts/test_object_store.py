@@ -141,6 +141,15 @@ async def test_several_are_put_as_each_would_be(swift: ObjectStore) -> None:
     await several_of(swift).put_several([])
 
 
+async def test_of_several_the_ends_are_those_of_each(swift: ObjectStore) -> None:
+    for key, body in (("a/1", b"12345"), ("a/2", b""), ("b/3", b"123")):
+        await swift.put(key, body)
+    keys = ["a/1", "a/none", "b/3", "a/2"]
+    found = await several_of(swift).get_tails(keys, size=3)
+    assert found == [await swift.get_tail(key, 3) for key in keys]
+    assert found[:3] == [Tail(body=b"345", size=5), None, Tail(body=b"123", size=3)]
+
+
 async def test_several_are_created_in_turn_up_to_the_first_that_is_taken(swift: ObjectStore) -> None:
     await swift.put("v/3", b"theirs")
     objects = [(f"v/{number}", [b"ours ", b"%d" % number]) for number in range(1, 6)]

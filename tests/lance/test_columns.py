@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from committerd.errors import InvalidRequest
+from committerd.lance.format.data_file import FileFacts
 from committerd.lance.versions.columns import (
+    Described,
     changed_fields,
     fields_without_data,
     is_one_column,
+    require_as_described,
     require_columns,
     require_same_types,
 )
-from committerd_common.messages import DataFile, DataFragment, Field
+from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor, Schema
 
 
 def field(
@@ -93,6 +96,58 @@ class TestOfADataFile:
         packed = [field(0, "struct", packed=b"TRUE"), field(1, parent=0)]
         assert fault(file({0: 0}), schema=packed) == ""
         assert fault(file({0: -1}), schema=packed)
+
+
+def facts(*fields: Field, rows: int = 3, columns: int | None = None) -> FileFacts:
+    body = FileDescriptor(schema=Schema(fields=fields)).SerializeToString()
+    return FileFacts(rows=rows, columns=len(fields) if columns is None else columns, fields=body)
+
+
+def misdescribed(file: DataFile, said: FileFacts, rows: int | None = 3, schema: list[Field] = SCHEMA) -> str:
+    try:
+        require_as_described([Described(file, rows, said)], schema)
+    except InvalidRequest as error:
+        return error.code
+    return ""
+
+
+class TestWhatAFileSays:
+    def test_of_its_rows(self) -> None:
+        said = facts(field(0))
+        assert misdescribed(file({0: 0}), said) == ""
+        assert misdescribed(file({0: 0}), said, rows=None) == ""
+        assert misdescribed(file({0: 0}), said, rows=4) == "physical_rows_too_many"
+        assert misdescribed(file({0: 0}), said, rows=2) == "physical_rows_too_few"
+
+    def test_of_its_columns(self) -> None:
+        assert misdescribed(file({0: 1}), facts(field(0))) == "column_indices"
+        assert misdescribed(file({99: 1, 1: -1}), facts(field(0))) == ""
+
+    def test_of_their_types(self) -> None:
+        said = facts(field(7, "string"), field(8))
+        assert misdescribed(file({0: 1}), said) == ""
+        assert misdescribed(file({0: 0}), said) == "column_type"
+
+    @pytest.mark.parametrize("held", ["dict:string:int32:false", "timestamp:us:UTC", "decimal:128:5:2", "json"])
+    def test_of_types_that_may_be_stored_as_others(self, held: str) -> None:
+        assert misdescribed(file({0: 0}), facts(field(0, held))) == ""
+
+    def test_of_nested_fields(self) -> None:
+        nested = [field(1, "struct"), field(2, "string", parent=1), field(3, "list"), field(4, parent=3)]
+        leaves = facts(*nested, columns=2)
+        assert misdescribed(file({2: 1, 4: 0}), leaves) == "column_type"
+        assert misdescribed(file({4: 1}), leaves) == ""
+        assert misdescribed(file({4: 3}, minor=0), facts(*nested)) == ""
+        assert misdescribed(file({2: 1}, minor=0), facts(*nested)) == "column_type"
+
+    def test_of_a_blob_and_a_packed_struct(self) -> None:
+        packed = field(6, "struct", packed=b"true")
+        written = [BLOB, field(-1, "uint8"), packed, field(7, "string", parent=6), field(8, "string")]
+        assert misdescribed(file({5: 0, 0: 2}), facts(*written, columns=3)) == "column_type"
+        assert misdescribed(file({0: 0}), facts(*written, columns=3)) == ""
+
+    def test_of_more_columns_than_fields_tells_no_types(self) -> None:
+        assert misdescribed(file({0: 0}), facts(field(0, "string"), columns=2)) == ""
 
 
 def test_what_is_one_column() -> None:

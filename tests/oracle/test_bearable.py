@@ -135,6 +135,23 @@ def with_column(field: int, column: int) -> Callable[[Path], Transaction]:
     return stage
 
 
+def with_swapped_columns(root: Path) -> Transaction:
+    staged = appended(root)
+    file = file_of(staged)
+    first, second, columns = place(file, A), place(file, T), file.column_indices
+    columns[first], columns[second] = columns[second], columns[first]
+    return staged
+
+
+def with_rows(rows: int) -> Callable[[Path], Transaction]:
+    def stage(root: Path) -> Transaction:
+        staged = appended(root)
+        staged.append.fragments[0].physical_rows = rows
+        return staged
+
+    return stage
+
+
 def without(*fields: int) -> Callable[[Path], Transaction]:
     """An Append whose file lacks these fields."""
 
@@ -255,11 +272,13 @@ def updating(column: str, value: Any, *, names: bool = True) -> Callable[[Path],
     return stage
 
 
-def replacing(field: int, *, column: int | None = None) -> Callable[[Path], Transaction]:
-    """A DataReplacement of the field in the first fragment; `column`: that of its file, instead of the right one."""
+def replacing(field: int, *, column: int | None = None, rows: int = 8) -> Callable[[Path], Transaction]:
+    """A DataReplacement of the field in the first fragment, of 8 rows; `column`: that of its file, if not the right
+    one.
+    """
 
     def stage(root: Path) -> Transaction:
-        file = file_of(appended(root, range(8)))
+        file = file_of(appended(root, range(rows)))
         right = file.column_indices[place(file, field)]
         staged = staged_at(root)
         new = staged.data_replacement.replacements.add(fragment_id=0).new_file
@@ -368,6 +387,9 @@ CASES: dict[str, Case] = {
             ("an append", appended, ""),
             ("no column for a leaf", with_column(A, -1), "column_indices"),
             ("a column twice", with_column(A, 0), "column_indices"),
+            ("a column that is not there", with_column(A, 99), "column_indices"),
+            ("columns of other types", with_swapped_columns, "column_type"),
+            ("more rows than the file has", with_rows(7), "physical_rows_too_many"),
             ("no data of a nullable column", without(A), ""),
             ("no data of a required column", without(ID), "required_field"),
             ("no data of a required field of a struct", without(X), "required_field"),
@@ -413,6 +435,8 @@ CASES: dict[str, Case] = {
     "a replacement": Case("2.1", replacing(A)),
     "a replacement of elements": Case("2.1", replacing(ITEM)),
     "a replacement without a column": Case("2.1", replacing(A, column=-1), "column_indices"),
+    "a replacement of another type": Case("2.1", replacing(A, column=2), "column_type"),
+    "a replacement of fewer rows": Case("2.1", replacing(A, rows=5), "physical_rows_too_many"),
     "an index": at_work(indexing(nothing)),
     "an index on a field that was never there": Case("2.1", before(indexing(on(55))), "unknown_field"),
     "an index without a field": at_work(indexing(on()), "index_fields"),

@@ -203,6 +203,16 @@ class SwiftStore(FakeStore):
         found: list[bytes | None] = await self._read("get_several", f"{len(keys)} keys", bodies)
         return found
 
+    async def get_tails(
+        self, keys: Sequence[str], *, size: int
+    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
+        def tails() -> list[Tail | None]:
+            bodies = [self._bucket.objects.get(key) for key in keys]
+            return [None if body is None else Tail(body=body[-size:], size=len(body)) for body in bodies]
+
+        found: list[Tail | None] = await self._read("get_tails", f"{len(keys)} keys", tails)
+        return found
+
     async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
         for key, body in objects:
             await self.put(key, body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -10,9 +12,11 @@ import pytest
 from lance.fragment import write_fragments
 
 from committerd.queue.outcomes import Status
+from committerd.stores.port import ObjectStore
+from committerd.table import staged_files
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
 from committerd_client.staging.fragments import fragment as message_of
-from committerd_common.messages import DataFragment
+from committerd_common.messages import DataFile, DataFragment
 from tests.lance.samples import fragment, manifest
 from tests.table.scene import Scene, append
 
@@ -30,8 +34,8 @@ def written(root: Path, data: pa.Table) -> DataFragment:
 
 
 @pytest.mark.parametrize("says_size", [True, False])
-@pytest.mark.parametrize("rows", [2**31, ROWS + 1])
-async def test_more_rows_than_the_file_has_are_refused(tmp_path: Path, rows: int, says_size: bool) -> None:
+@pytest.mark.parametrize("rows", [2**31, ROWS + 1, ROWS - 1])
+async def test_other_rows_than_the_file_has_are_refused(tmp_path: Path, rows: int, says_size: bool) -> None:
     scene = Scene(tmp_path / "t")
     lying = written(scene.root, pa.table({"n": pa.nulls(ROWS)}))
     lying.physical_rows = rows
@@ -39,9 +43,9 @@ async def test_more_rows_than_the_file_has_are_refused(tmp_path: Path, rows: int
         lying.files[0].ClearField("file_size_bytes")
     answer = await scene.commit(append(1, lying), VERIFYING)
     assert isinstance(answer, Rejected)
-    assert (answer.status, answer.reason) == (Status.INVALID, "physical_rows_too_many")
-    assert f"says that it has {rows} rows" in answer.message
-    assert f"has {ROWS}. " in answer.message
+    reason = "physical_rows_too_many" if rows > ROWS else "physical_rows_too_few"
+    assert (answer.status, answer.reason) == (Status.INVALID, reason)
+    assert f"has {ROWS} rows, and its fragment {rows}" in answer.message
 
 
 async def test_many_rows_in_few_bytes_are_committed_where_the_file_has_them(tmp_path: Path) -> None:
@@ -51,6 +55,50 @@ async def test_many_rows_in_few_bytes_are_committed_where_the_file_has_them(tmp_
     answer = await scene.commit(append(1, truthful), VERIFYING)
     assert isinstance(answer, Prepared)
     assert lance.dataset(str(scene.root)).count_rows() == ROWS + 1
+
+
+@pytest.mark.parametrize("columns", [3, 3_000])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_facts_are_those_of_the_file(tmp_path: Path, columns: int, at_once: bool) -> None:
+    """A wide file has its descriptor far from its end; a store reads several ends at once or one after the other."""
+    scene = Scene(tmp_path / "t")
+    made = written(scene.root, pa.table({f"c{one}": pa.array([one] * 3, pa.int32()) for one in range(columns)}))
+    key, local = f"data/{made.files[0].path}", scene.store
+    store: Any = local if at_once else OneByOne(local)
+    keys = [key, "data/missing.lance", "_indices/none"]
+    sizes, found = await staged_files._sizes_and_facts(store, keys)
+    assert sizes == {key: await local.head(key), "data/missing.lance": None, "_indices/none": None}
+    assert list(found) == [key]
+    facts = found[key]
+    assert facts is not None
+    assert (facts.rows, facts.columns) == (3, columns)
+    assert await staged_files._facts_of(store, await staged_files._tails(store, [key])) == found
+
+
+class OneByOne:
+    """A store that takes one object at a time, as S3 does."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.uri = store.uri
+        self.get_tail, self.get_range, self.head = store.get_tail, store.get_range, store.head
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda file: file.column_indices.__setitem__(0, 7), "column_indices"),
+        (lambda file: file.column_indices.__setitem__(slice(0, 2), [1, 0]), "column_type"),
+    ],
+)
+async def test_columns_that_the_file_has_otherwise_are_refused(
+    change: Callable[[DataFile], object], code: str, tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path / "t")
+    lying = written(scene.root, pa.table({"n": pa.array([1, 2], pa.int32()), "t": ["a", "b"]}))
+    change(lying.files[0])
+    answer = await scene.commit(append(1, lying), VERIFYING)
+    assert isinstance(answer, Rejected)
+    assert (answer.status, answer.reason) == (Status.INVALID, code)
 
 
 async def test_a_file_that_says_nothing_is_taken_as_it_is_described(tmp_path: Path) -> None:

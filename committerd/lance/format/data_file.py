@@ -1,4 +1,4 @@
-"""The descriptor of a data file of format 2. It is at the end of the file; the values are not read.
+"""The descriptor of a data file of format 2, and what it says. It is at the end of the file; the values are not read.
 
     ... | table of global buffers: position and size of each | ... | footer of 40 bytes
 
@@ -19,6 +19,16 @@ _MAGIC = b"LANC"
 TAIL_BYTES = 64 * 1024
 """Bytes of the file's end to read first: they hold the descriptor of all but very wide files."""
 DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
+
+
+class FileFacts(NamedTuple):
+    """What a data file says of itself."""
+
+    rows: int
+    columns: int
+    """The number of its columns."""
+    fields: bytes
+    """Its schema, serialized."""
 
 
 class Extent(NamedTuple):
@@ -50,6 +60,14 @@ def first_buffer(entry: bytes, size: int) -> Extent | None:
     if length > DESCRIPTOR_BYTES_MAX or start + length > size:
         return None
     return Extent(start, start + length)
+
+
+def facts(tail: bytes, descriptor: FileDescriptor) -> FileFacts:
+    """The facts of a file that ends with `tail` and has this descriptor."""
+    *_, columns, _, _, _ = _FOOTER.unpack(tail[-_FOOTER.size :])
+    schema = FileDescriptor(schema=descriptor.schema)
+    schema.schema.ClearField("metadata")
+    return FileFacts(rows=descriptor.length, columns=columns, fields=schema.SerializeToString(deterministic=True))
 
 
 def decode_descriptor(body: bytes) -> FileDescriptor | None:

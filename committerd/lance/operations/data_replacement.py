@@ -5,6 +5,7 @@ from __future__ import annotations
 from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Cost, Operation, StagedFiles
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import TOMBSTONE
@@ -19,6 +20,10 @@ def _staged_files(transaction: Transaction) -> StagedFiles:
 
 def _named_fragments(transaction: Transaction) -> list[int]:
     return [one.fragment_id for one in transaction.data_replacement.replacements]
+
+
+def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
+    return file.part(_named_fragments(transaction))
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
@@ -93,6 +98,7 @@ DATA_REPLACEMENT = Operation(
     staged_files=_staged_files,
     named_fragments=_named_fragments,
     validate_on=_validate_on,
+    excerpt=_excerpt,
     footprint=_footprint,
     build=_build,
 )

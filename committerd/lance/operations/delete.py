@@ -27,16 +27,10 @@ from committerd.lance.operations.rebase import (
     copied,
 )
 from committerd.lance.versions.draft import Draft, finish
-from committerd.lance.versions.fragments import files_of
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
-    updated = transaction.delete.updated_fragments
-    return StagedFiles(updated, files_of(updated))
-
-
-def _new_files(transaction: Transaction) -> StagedFiles:
     return StagedFiles(transaction.delete.updated_fragments, ())
 
 
@@ -92,7 +86,6 @@ DELETE = Operation(
     cost=Cost.TABLE,
     needs=frozenset({Need.READ_VERSION}),
     staged_files=_staged_files,
-    new_files=_new_files,
     named_fragments=_named_fragments,
     validate_on=_validate_on,
     excerpt=_excerpt,

@@ -6,15 +6,16 @@ never. committerd checks all of it against the latest version, before it writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from committerd.errors import InvalidRequest
+from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import CARRIED
 from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.bases import require_known_bases
-from committerd.lance.versions.columns import require_columns
+from committerd.lance.versions.columns import Described, require_as_described, require_columns
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Manifest, Transaction
@@ -36,6 +37,29 @@ def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest 
         require_columns(files.data_files, schema)
     if latest is not None:
         operation.validate_on(transaction, latest)
+
+
+def require_files_as_described(
+    transaction: Transaction, files: StagedFiles, latest: Manifest | None, facts: Mapping[str, FileFacts]
+) -> None:
+    """Check that data files have what the transaction says, as far as `facts` has what they say, by path.
+
+    Raises as `require_as_described` of `lance.versions.columns`.
+    """
+    rows: dict[str, int | None] = {
+        file.path: fragment.physical_rows for fragment in files.fragments for file in fragment.files
+    }
+    if transaction.WhichOneof("operation") == "data_replacement":
+        there = {fragment.id: fragment.physical_rows for fragment in latest.fragments} if latest is not None else {}
+        for one in transaction.data_replacement.replacements:
+            rows[one.new_file.path] = there.get(one.fragment_id)
+    described = [
+        Described(file, rows.get(file.path), facts[file.path])
+        for file in files.data_files
+        if file.path in facts and not file.HasField("base_id")
+    ]
+    schema = operation_of(transaction).new_schema(transaction) or (latest.fields if latest is not None else ())
+    require_as_described(described, schema)
 
 
 def _require_bases(operation: Operation, transaction: Transaction, files: StagedFiles, latest: Manifest | None) -> None:

@@ -6,13 +6,16 @@ holds its children too. A file of format 2.0 has a column for each field, whethe
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
+from committerd.lance.format.data_file import FileFacts
 from committerd.lance.versions.fragments import file_version
-from committerd_common.messages import DataFile, DataFragment, Field
+from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor
 
 NO_COLUMN = -1
 """The column index of a field whose children have the columns. Lance 4.0.0 lists such fields, 14.0.2 leaves them out.
@@ -82,6 +85,78 @@ class _Columns:
         used = Counter(column for _, column in set(known) if column != NO_COLUMN)
         twice = sorted(column for column, times in used.items() if times > 1)
         return f"it names columns {twice} for more than one field each" if twice else ""
+
+
+class Described(NamedTuple):
+    """A data file that a transaction adds, what the transaction says of it, and what the file itself says."""
+
+    file: DataFile
+    rows: int | None
+    """The number of rows of its fragment; None = unknown."""
+    facts: FileFacts
+
+
+def require_as_described(described: Iterable[Described], schema: Sequence[Field]) -> None:
+    """Check that data files have the rows, columns and types that the transaction says; `schema` is the table's.
+
+    pylance believes what the transaction says, and then readers fail, or leave rows out.
+
+    Raises `InvalidRequest` (`physical_rows_too_many`, `physical_rows_too_few`, `column_indices`, `column_type`).
+    """
+    types = {field.id: field.logical_type for field in schema if not is_one_column(field)}
+    for one in described:
+        file, rows, facts = one
+        if rows is not None and rows != facts.rows:
+            raise InvalidRequest(
+                f"data file {file.path!r} has {facts.rows} rows, and its fragment {rows} (physical_rows). Stage the "
+                "number of rows that pylance gives for it",
+                code="physical_rows_too_many" if rows > facts.rows else "physical_rows_too_few",
+            )
+        held = _types_of_columns(facts.fields, facts.columns, file_version(file))
+        for number, column in zip(file.fields, file.column_indices, strict=True):
+            wanted = types.get(number)
+            if column == NO_COLUMN or wanted is None:
+                continue
+            if column >= facts.columns:
+                raise InvalidRequest(
+                    f"data file {file.path!r} has {facts.columns} columns, and field {number} would be in column "
+                    f"{column}",
+                    code="column_indices",
+                )
+            if held and _differ(held[column], wanted):
+                raise InvalidRequest(
+                    f"column {column} of data file {file.path!r} is of type {held[column][:_NAME_CHARS_MAX]}, and "
+                    f"field {number}, which would be in it, of type {wanted[:_NAME_CHARS_MAX]}",
+                    code="column_type",
+                )
+
+
+@lru_cache(maxsize=16)
+def _types_of_columns(fields: bytes, columns: int, version: str | None) -> tuple[str, ...]:
+    """The logical type of each column of a file; empty if they are not known."""
+    schema = FileDescriptor.FromString(fields).schema.fields
+    parents = {field.parent_id for field in schema}
+    inside: set[int] = set()
+    types: list[str] = []
+    for field in schema:
+        if field.id < 0:  # a part of a blob
+            continue
+        if field.parent_id in inside:
+            inside.add(field.id)
+        elif is_one_column(field):
+            inside.add(field.id)
+            types.append("")
+        elif version == "2.0" or field.id not in parents:
+            types.append(field.logical_type)
+    return tuple(types) if len(types) == columns else ()
+
+
+_PLAIN = re.compile(r"bool|u?int\d+|halffloat|float|double|(large_)?(string|binary)|date\d+:.*|time\d+:.*|duration:.*")
+
+
+def _differ(held: str, wanted: str) -> bool:
+    """Whether data of the first type can't be read as the second. Types that may be stored as others never differ."""
+    return held != wanted and bool(_PLAIN.fullmatch(held)) and bool(_PLAIN.fullmatch(wanted))
 
 
 class _Required(NamedTuple):

@@ -11,9 +11,10 @@ from committerd.lance.format.data_file import (
     Extent,
     buffer_table,
     decode_descriptor,
+    facts,
     first_buffer,
 )
-from committerd_common.messages import FileDescriptor, Schema
+from committerd_common.messages import Field, FileDescriptor, Schema
 
 
 def footer(table: int, *, buffers: int = 1, version: tuple[int, int] = (2, 1), magic: bytes = b"LANC") -> bytes:
@@ -56,6 +57,14 @@ def test_the_first_entry_says_where_the_descriptor_lies() -> None:
 )
 def test_an_entry_that_can_not_be_right(entry: bytes) -> None:
     assert first_buffer(entry, 100) is None
+
+
+def test_a_file_says_how_many_rows_and_columns_it_has() -> None:
+    said = FileDescriptor(schema=Schema(fields=[Field(id=3)], metadata={"k": b"v"}), length=5)
+    end = struct.pack("<QQQIIHH4s", 0, 0, 0, 1, 7, 2, 1, b"LANC")
+    found = facts(b"before" + end, said)
+    assert (found.rows, found.columns) == (5, 7)
+    assert FileDescriptor.FromString(found.fields) == FileDescriptor(schema=Schema(fields=[Field(id=3)]))
 
 
 def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
