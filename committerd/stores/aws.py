@@ -311,6 +311,23 @@ class AwsClient:
         self._note_failure(bucket, response)
         return response if isinstance(response, GetResponse) else None
 
+    async def end_quickly(self, *, bucket: str, key: str, size: int) -> GetResponse | NoResponse | None:
+        """As `head_quickly`, with a GET request for the last `size` bytes; `NoResponse.ABSENT` = there is no object."""
+        if bucket not in self._plain_reads:
+            return None
+        async with self._heads:
+            plain = await self._plain(bucket)
+            if plain is None:
+                return None
+            response = await plain.get(
+                quote(key, safe=_UNQUOTED),
+                f"bytes=-{size}",
+                seconds_max=self._seconds_max(b""),
+                read_seconds_max=self.settings.read_timeout_seconds,
+            )
+        self._note_failure(bucket, response)
+        return response if isinstance(response, GetResponse) or response is NoResponse.ABSENT else None
+
     async def _plain(self, bucket: str) -> PlainReads | None:
         """The way to a bucket without the SDK, with credentials that are up to date; None if it is not known."""
         if bucket in self._plain_reads:

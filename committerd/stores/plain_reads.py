@@ -49,6 +49,8 @@ class NoResponse(Enum):
     """The status is 3xx, or 4xx except 404, 416 and 429."""
     THROTTLED = auto()
     """The status is 429 or 503."""
+    ABSENT = auto()
+    """The status of a GET request is 404. It does not say whether the object or the bucket is missing."""
     FAILED = auto()
     """Any other status, an error of the connection, or no credentials."""
 
@@ -195,8 +197,8 @@ class PlainReads:
     ) -> GetResponse | NoResponse:
         """Send one GET request. `name`: percent-encoded. `span`: value of the header Range; empty = the whole object.
 
-        `seconds_max`: the timeout until the response begins. `read_seconds_max`: the longest pause in its body. A
-        missing object and a range that can't be satisfied count as FAILED, because only the SDK tells their errors.
+        `seconds_max`: the timeout until the response begins. `read_seconds_max`: the longest pause in its body. A range
+        that can't be satisfied counts as FAILED, because only the SDK tells its error.
         """
         try:
             timeout = aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max)
@@ -206,6 +208,8 @@ class PlainReads:
                     return NoResponse.FAILED
                 async with request as response:
                     scope.deadline = math.inf
+                    if response.status == 404:
+                        return NoResponse.ABSENT
                     if response.status not in (200, 206):
                         return _unusable(response.status)
                     return GetResponse(await response.read(), response.headers.get("Content-Range"))

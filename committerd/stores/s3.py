@@ -16,7 +16,9 @@ from urllib.parse import unquote
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, CallFailed, Fault
+from committerd.stores.plain_reads import GetResponse
 from committerd.stores.port import Created, Exists, Listed, Tail
+from committerd_common.paths import DATA
 
 _SCHEMES = ("s3", "s3a", "s3n")
 _KEY_BYTES_MAX = 1024
@@ -114,7 +116,7 @@ class S3Store:
         return None if part is None else part.body[start - part.start : end - part.start]
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        part = await self._read(key, f"bytes=-{size}")
+        part = await self._end_of_data(key, size) if key.startswith(DATA) else await self._read(key, f"bytes=-{size}")
         if part is None:
             return None
         if part.whole is not None:
@@ -244,6 +246,13 @@ class S3Store:
 
     async def aclose(self) -> None:
         """Do nothing: the caller closes the shared client."""
+
+    async def _end_of_data(self, key: str, size: int) -> _Part | None:
+        """Read the end of a data file. Very many are read, to check them, so these reads leave others connections."""
+        quick = await self._client.end_quickly(bucket=self._bucket, key=self._key(key), size=size)
+        if quick is None:
+            return await self._read(key, f"bytes=-{size}")
+        return _part_of(quick.body, quick.content_range) if isinstance(quick, GetResponse) else None
 
     async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""

@@ -6,9 +6,16 @@ import pytest
 
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import StagedIndexFile
-from committerd.lance.transactions.transaction import index_files, needs_version_below, new_files, staged_files
-from committerd_common.messages import DataFragment, IndexFile, Transaction
-from tests.lance.samples import data_file, fragment, index, transaction, uuid_of
+from committerd.lance.transactions.transaction import (
+    index_files,
+    needs_version_below,
+    new_files,
+    staged_files,
+    unlisted_indices,
+)
+from committerd_common.messages import DataFragment, IndexFile, IndexMetadata, Transaction
+from tests.lance.operations import append, create_index, rewrite
+from tests.lance.samples import data_file, fragment, index, mem_wal_index, transaction, uuid_of
 
 OLD, NEW = fragment(1, name="old"), fragment(0, name="new")
 GROUPS = [
@@ -30,7 +37,6 @@ def paths(*fragments: DataFragment) -> list[str]:
     [
         (transaction(append=Transaction.Append(fragments=[NEW])), ["new.lance"]),
         (transaction(overwrite=Transaction.Overwrite(fragments=[NEW])), ["new.lance"]),
-        (transaction(delete=Transaction.Delete(updated_fragments=[OLD])), ["old.lance"]),
         (
             transaction(update=Transaction.Update(updated_fragments=[OLD], new_fragments=[NEW])),
             ["old.lance", "new.lance"],
@@ -98,3 +104,22 @@ def test_the_version_below_is_needed_where_a_message_does_not_tell_what_changed(
 
     assert set(filter(needs_it, Kind)) == {Kind.MERGE, Kind.PROJECT}
     assert not needs_version_below(transaction())
+
+
+def test_indices_whose_files_are_not_listed() -> None:
+    def listed(index: IndexMetadata) -> IndexMetadata:
+        index.files.add(path="page.lance")
+        return index
+
+    def in_base(index: IndexMetadata) -> IndexMetadata:
+        index.base_id = 1
+        return index
+
+    staged = create_index(
+        index(1), listed(index(2)), in_base(index(3)), index(4, fragments=()), mem_wal_index(5), index(6, fields=[1])
+    )
+    assert unlisted_indices(staged) == [uuid_of(1).uuid, uuid_of(6).uuid]
+    rewriting = rewrite(0, rewritten=(1, 2))
+    rewriting.rewrite.rewritten_indices[0].new_index_files.add(path="page.lance")
+    assert unlisted_indices(rewriting) == [uuid_of(102).uuid]
+    assert list(unlisted_indices(append())) == []

@@ -11,10 +11,11 @@ from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, RequestError, UnsupportedRequest
 from committerd.lance.conflicts.key_filter import KEYS_MAX, encoded_keys
+from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
-from committerd.lance.transactions.fit import require_fits
+from committerd.lance.transactions.fit import require_files_as_described, require_fits
 from committerd.lance.transactions.transaction import excerpt, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
 from committerd.lance.versions.draft import CreateOptions
@@ -561,6 +562,39 @@ class TestContent:
         created.overwrite.fragments[0].files[0].column_indices[0] = -1
         assert misfit(created, None) == "column_indices"
 
+    def test_a_data_file_has_what_it_says(self) -> None:
+        latest = samples.manifest(fragment(0), fragment(4, rows=7))
+        said = FileFacts(rows=10, columns=3, fields=b"")
+
+        def refused(staged: Transaction, latest: Manifest | None, **facts: FileFacts) -> str:
+            try:
+                require_files_as_described(
+                    staged, staged_files(staged), latest, {f"{name}.lance": one for name, one in facts.items()}
+                )
+            except InvalidRequest as error:
+                return error.code
+            return ""
+
+        assert refused(appending(fragment(0, name="a")), latest, a=said) == ""
+        assert refused(appending(fragment(0, name="a", rows=9)), latest, a=said) == "physical_rows_too_few"
+        assert refused(appending(fragment(0, name="a", rows=9)), latest, other=said) == ""
+        elsewhere = appending(fragment(0, name="a", rows=9))
+        elsewhere.append.fragments[0].files[0].base_id = 2
+        assert refused(elsewhere, latest, a=said) == ""
+        assert refused(replacement(0, 1), excerpt(samples.table(latest), replacement(0, 1)), new=said) == ""
+        part = excerpt(samples.table(latest), replacement(4, 1))
+        assert [one.id for one in part.fragments] == [4]
+        assert refused(replacement(4, 1), part, new=said) == "physical_rows_too_few"
+        assert refused(replacement(0, 1), None, new=said) == ""
+        created = transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=[samples.column(2)]))
+        assert refused(created, None, f0=said._replace(columns=2)) == "column_indices"
+
+    def test_metadata_make_no_blob_of_a_field(self) -> None:
+        latest = samples.manifest(fragment(0))
+        for key, code in (("lance-encoding:blob", "field_type"), ("a", "")):
+            staged = config(field_metadata_updates={1: updates({key: "true"})})
+            assert misfit(staged, latest) == code
+
     def test_a_type_stays(self) -> None:
         latest = samples.manifest(fragment(0), fragment(1))
         wider = samples.column(1)
@@ -572,6 +606,13 @@ class TestContent:
         assert misfit(merged, latest) == ""
         merged.merge.fragments[1].CopyFrom(fragment(1))
         assert misfit(merged, latest) == "field_type"
+        # Of fragment 1 only a field that does not change stays where it is.
+        apart = merged.merge.fragments[1].files.add(
+            path="c0.lance", fields=[0], column_indices=[0], file_major_version=2
+        )
+        apart.file_minor_version = 0
+        merged.merge.fragments[1].files[0].path = "y.lance"
+        assert misfit(merged, latest) == ""
 
     def test_lies_in_bases_that_a_create_brings(self) -> None:
         made = fragment(0)

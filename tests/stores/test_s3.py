@@ -506,6 +506,26 @@ async def test_another_region_than_the_servers_is_found_out(s3: S3Endpoint) -> N
         assert await store.get(KEY) == b"x"
 
 
+class TestTheEndOfADataFile:
+    """It is read to check the file: at the cost of a HEAD, and with as many connections."""
+
+    async def test_is_answered_alike_either_way(self, store: S3Store, server: FakeS3, client: AwsClient) -> None:
+        server.objects["a table/data/a.lance"] = b"12345"
+        for _ in range(3):
+            assert await store.get_tail("data/a.lance", 2) == Tail(body=b"45", size=5)
+            assert await store.get_tail("data/none.lance", 2) is None
+        by_sdk = ["amz-sdk-invocation-id" in headers for headers in server.headers]
+        assert by_sdk == [True, False, False, False, False, False]
+        assert await client.end_quickly(bucket="other", key="a table/data/a.lance", size=2) is None
+
+    async def test_that_got_no_good_answer_goes_by_the_sdk(self, store: S3Store, server: FakeS3) -> None:
+        server.objects["a table/data/a.lance"] = b"12345"
+        assert await store.get_tail("data/a.lance", 2) is not None
+        for answer in (Answer(status=503), Answer(status=500)):
+            server.script.append(answer)
+            assert await store.get_tail("data/a.lance", 2) == Tail(body=b"45", size=5)
+
+
 class TestAHead:
     """The first one of a bucket uses the SDK, which finds the endpoint; later ones cost little."""
 
