@@ -148,7 +148,7 @@ def _made(uri: str, counts: tuple[int, int, int]) -> Outcome:
 
 
 def _reader(table: pa.Table) -> pa.RecordBatchReader:
-    """Batches of two rows, in memory of their own: pylance 14.0.2 fails for a slice with a struct in a struct."""
+    """Batches of two rows, in memory of their own: pylance 14.0.2 panics for a slice with a struct in a struct."""
     batches = [batch.take(pa.array(range(batch.num_rows))) for batch in table.to_batches(max_chunksize=2)]
     return pa.RecordBatchReader.from_batches(table.schema, batches)
 

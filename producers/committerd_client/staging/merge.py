@@ -16,7 +16,7 @@ from committerd_client.staging.fragments import fragment
 from committerd_client.staging.key_cache import KEYS_IN_CALL_MAX, KeyCache
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes, name_inserted
 from committerd_client.staging.merge_again import Merge, Rows, still_holds
-from committerd_client.staging.streams import Stream
+from committerd_client.staging.streams import Stream, readable
 from committerd_client.staging.transactions import STABLE_ROW_IDS, ReadTable, read_table
 from committerd_client.staging.unique_keys import require_unique, requiring_unique
 from committerd_common.messages import Manifest, Transaction
@@ -277,6 +277,8 @@ def _searched_keys(merge: Merge) -> dict[str, pa.Array]:
 
 def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transaction, *, use_index: bool) -> StagedMerge:
     """Execute the merge in full: find the rows, and write the files."""
+    import pyarrow as pa
+
     builder: Any = dataset.merge_insert(merge.names)
     builder.use_index(use_index)
     for clause, wish in merge.clauses.items():
@@ -286,8 +288,11 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
     if merge.inserts:
         hashes = KeyHashes(merge.columns, most=merge.keys_max)
         planned, counts = _execute(builder, merge, hashes)
+    elif isinstance(merge.source, pa.RecordBatchReader):
+        with Stream(merge.source.schema, merge.source).being_read() as reader:
+            planned, counts = builder.execute_uncommitted(reader)
     else:
-        planned, counts = builder.execute_uncommitted(merge.source)
+        planned, counts = builder.execute_uncommitted(_readable(merge.source))
     transaction.update.CopyFrom(_update(planned.operation))
     if hashes is not None:
         name_inserted(transaction, hashes.filter())
@@ -311,15 +316,25 @@ def _execute(builder: Any, merge: Merge, hashes: KeyHashes) -> Any:
         with Stream(source.schema, requiring_unique(hashes.adding(source), fields)).being_read() as reader:
             return builder.execute_uncommitted(reader)
     require_unique(source, fields)
+    rows = _readable(source)
     if source.num_rows < _HASHED_ASIDE:
         hashes.add_all(source)
-        return builder.execute_uncommitted(source)
+        return builder.execute_uncommitted(rows)
     with ThreadPoolExecutor(1) as thread:
         hashing = thread.submit(hashes.add_all, source)
         try:
-            return builder.execute_uncommitted(source)
+            return builder.execute_uncommitted(rows)
         finally:
             hashing.result()  # its error says more than that of pylance
+
+
+def _readable(source: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The same rows as pylance can read them (`streams.readable`)."""
+    import pyarrow as pa
+
+    if isinstance(source, pa.RecordBatch):
+        return readable(source)
+    return pa.Table.from_batches([readable(batch) for batch in source.to_batches()], source.schema)
 
 
 def _update(operation: Any) -> Transaction.Update:
