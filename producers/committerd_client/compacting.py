@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from committerd_client.errors import RetryableConflict
+from committerd_client.errors import RetryableConflict, StagingError
 from committerd_client.headers import Staged
 from committerd_client.leftovers import Leftovers, data_keys, index_keys
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
@@ -40,7 +40,7 @@ from committerd_client.staging.compaction import (
     new_data_files,
     with_remapped_indices,
 )
-from committerd_client.staging.indices import index_names, optimize_indices
+from committerd_client.staging.indices import update_index
 from committerd_client.staging.operations import reserve_fragments
 from committerd_client.staging.remapping import remapped_indices
 from committerd_client.staging.transactions import read_table
@@ -88,8 +88,8 @@ async def compact(
 
     `open_table`: opens the table at its latest version; called in a worker thread, once for each execution. `timeout`,
     `attempts`: for each commit, as in `CommitClient.commit`. `patience`: as in `optimize_index`. `reindex`: afterwards
-    optimize the indices that held addresses of moved rows and could not be rewritten, in a transaction of their own;
-    until then queries scan those rows. `groups`: which fragments to rewrite together; None: as pylance plans it.
+    update the indices that held addresses of moved rows and could not be rewritten, in a transaction each; until then
+    queries scan those rows. `groups`: which fragments to rewrite together; None: as pylance plans it.
     `execute`, `remap`: execute the tasks and rewrite the indices, in a worker thread; by default in this process.
     `options`: fields of `lance.optimize.CompactionOptions`.
 
@@ -103,22 +103,25 @@ async def compact(
     result = await work.commit(attempts=attempts, patience=patience)
     if result is None:
         return CompactionResult(left_alone=tuple(work.left_alone)) if work.left_alone else None
-    stale = work.done.reindex
-    if reindex and stale:
-
-        def optimize(dataset: lance.LanceDataset) -> Staged | None:
-            # Others may have dropped one meanwhile.
-            return optimize_indices(dataset, index_names(dataset).intersection(stale))
-
-        await optimize_index(client, open_table, optimize, attempts=attempts, timeout=timeout, patience=patience)
+    reindexed: list[str] = []
+    stale: list[str] = []
+    for name in work.done.reindex:
+        update = partial(update_index, name=name)
+        try:
+            if reindex:
+                await optimize_index(client, open_table, update, attempts=attempts, timeout=timeout, patience=patience)
+            (reindexed if reindex else stale).append(name)
+        except StagingError as error:
+            _log.warning("the rows that a compaction has moved are not in index %s: %s", name, error)
+            stale.append(name)
     return CompactionResult(
         version=result.version,
         fragments_removed=sum(len(group.old) for group in work.done.groups),
         fragments_added=work.done.ids_needed,
         attempts=result.attempts,
         left_alone=tuple(work.left_alone),
-        reindexed=stale if reindex else (),
-        stale=() if reindex else stale,
+        reindexed=tuple(reindexed),
+        stale=tuple(stale),
         bytes_written=sum(
             file.file_size_bytes for group in work.done.groups for one in group.new for file in one.files
         ),

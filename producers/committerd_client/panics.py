@@ -1,4 +1,4 @@
-"""pylance's panics as errors.
+"""pylance's panics as errors, and which of its errors last.
 
 Where Rust code of pylance panics, pyo3 raises `PanicException`. It is a `BaseException`, so it would pass every
 `except Exception` and end the program, and with it work that has nothing to do with the panic.
@@ -6,6 +6,7 @@ Where Rust code of pylance panics, pyo3 raises `PanicException`. It is a `BaseEx
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -18,6 +19,21 @@ _T = TypeVar("_T")
 
 PANIC = "pylance_panic"
 """The code of the error."""
+
+
+NOT_AS_BEFORE = "not_as_before"
+"""The code of the error for rows that pylance has not written as they were."""
+_OF_ROWS = re.compile(r"invalid user input|corrupt|not (yet )?(supported|implemented)|internal error", re.IGNORECASE)
+"""What pylance says in an `OSError` that is about the rows, and not about the store."""
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether this error of pylance, or panic, would come at another time too: it is not about the store."""
+    if isinstance(error, StagingError):
+        return error.code in (PANIC, NOT_AS_BEFORE)
+    if isinstance(error, OSError):
+        return _OF_ROWS.search(str(error)) is not None
+    return isinstance(error, ValueError | RuntimeError)
 
 
 @contextmanager

@@ -92,7 +92,8 @@ class CompactionResult:
     reindexed: tuple[str, ...] = ()
     """Names of the indices that were optimized to cover the moved rows, because they could not be rewritten."""
     stale: tuple[str, ...] = ()
-    """Names of the indices that don't cover the moved rows because `reindex` was off: queries scan these rows."""
+    """Names of the indices that don't cover the moved rows, because `reindex` was off or pylance can't update them:
+    queries scan these rows."""
     bytes_written: int = 0
     """Size of the new data files."""
     left_alone: tuple[LeftAlone, ...] = ()

@@ -12,9 +12,10 @@ stages one transaction for all tasks.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ from committerd_client.compacting import compact, optimize_index, require_commit
 from committerd_client.headers import Staged
 from committerd_client.maintenance.plan import Limits, Targets, TaskPace, plan
 from committerd_client.maintenance.table import read_state
-from committerd_client.panics import PANIC, panics_raised
+from committerd_client.panics import PANIC, is_lasting, panics_raised
 from committerd_client.place import checked_uri
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+
+_log = logging.getLogger("committerd_client")
 
 _ANY_PACE = TaskPace(bytes_per_second=1e15, fragments_per_second=1e9)
 """The limit of a task is its bytes: nothing is known about the executors."""
@@ -53,6 +56,8 @@ class Maintained:
     """Names of the indices that were optimized."""
     waiting: int
     """Number of tasks that could be done by another call."""
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+    """The indices that can't be kept up to date, by name, and what to do."""
 
 
 def maintain(
@@ -130,14 +135,19 @@ async def _maintain(
             max_bytes_per_file=targets.bytes_per_fragment,
         )
         state = await asyncio.to_thread(lambda: read_state(work.open()))
-    optimized = []
+    optimized: list[str] = []
+    alone: dict[str, str] = {}
     for index in plan(state, targets, limits, _ANY_PACE).indices:
         merged = index.segments if index.segments > targets.segments else None
         await require_committer(client, work.open)
         optimize = partial(work.optimize, index.name, merged)
-        if await optimize_index(client, work.open, optimize, timeout=timeout, patience=_PATIENCE) is not None:
-            optimized.append(index.name)
-    return Maintained(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting)
+        try:
+            if await optimize_index(client, work.open, optimize, timeout=timeout, patience=_PATIENCE) is not None:
+                optimized.append(index.name)
+        except StagingError as error:
+            _log.warning("index %s of %s is left alone: %s", index.name, work.uri, error)
+            alone[index.name] = str(error)
+    return Maintained(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting, left_alone=alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +182,12 @@ class _Work:
         return tuple(RewrittenIndex.FromString(one) for one in found)
 
     def optimize(self, name: str, merged: int | None, _dataset: lance.LanceDataset) -> Staged | None:
-        """Optimize an index on one executor; None if there is nothing to do."""
+        """Optimize an index on one executor; None if there is nothing to do. Raises `StagingError` (`index`)."""
         (found,) = self._on_executors(partial(_optimize, self.uri, self.storage_options, merged), [name])
         if found is None:
             return None
+        if isinstance(found, str):
+            raise StagingError(found, code="index")
         return Staged(transaction=Transaction.FromString(found[0]), read_uuid=found[1])
 
     def _on_executors(self, run: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
@@ -204,7 +216,6 @@ def _remap(
     uri: str, storage_options: dict[str, str] | None, version: int, given: tuple[list[str], list[int]]
 ) -> list[bytes] | str:
     """The rewritten indices, or why pylance can't rewrite them."""
-    from committerd_client.staging.compaction import is_lasting
     from committerd_client.staging.remapping import remapped_indices
 
     try:
@@ -219,12 +230,16 @@ def _remap(
 
 def _optimize(
     uri: str, storage_options: dict[str, str] | None, merged: int | None, name: str
-) -> tuple[bytes, str | None] | None:
-    from committerd_client import staging
-    from committerd_client.staging.indices import index_names
+) -> tuple[bytes, str | None] | str | None:
+    """The transaction, with the uuid of the version that it was planned on.
+
+    A text says why the index can't be kept up to date; None: there is nothing to do.
+    """
+    from committerd_client.staging.indices import update_index
 
     options: dict[str, Any] = {} if merged is None else {"num_indices_to_merge": merged}
-    dataset = _open(uri, storage_options, None)
-    there = index_names(dataset).intersection([name])  # others may have dropped it meanwhile
-    staged = staging.optimize_indices(dataset, there, **options)
+    try:
+        staged = update_index(_open(uri, storage_options, None), name, **options)
+    except StagingError as error:
+        return str(error)
     return None if staged is None else (staged.transaction.SerializeToString(), staged.read_uuid)

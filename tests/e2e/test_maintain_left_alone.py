@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from committerd.commands.maintain import rewriting
-from committerd_client import StagingError, SyncCommitClient
+from committerd_client import StagingError, SyncCommitClient, staging
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 from tests.commands.running import Ran, printed, run
+from tests.producers.test_panics import without_fields
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -103,3 +104,37 @@ def test_an_append_at_which_pylance_panics_is_an_error_and_the_client_goes_on(
                 client.append(pa.table({"id": [11]}))
         assert raised.value.code == "pylance_panic"
         assert client.append(pa.table({"id": [11]})).num_inserted_rows == 1
+
+
+def test_an_index_on_a_nested_column_that_covers_no_live_fragment_is_built_anew(scene: Scene) -> None:
+    def rows(first: int) -> pa.Table:
+        return pa.table(
+            {"id": range(first, first + 100), "s": pa.array([{"x": one} for one in range(first, first + 100)])}
+        )
+
+    lance.write_dataset(rows(0), scene.table.uri).create_scalar_index("s.x", "BTREE", name="nested")
+    lance.dataset(scene.table.uri).delete("id >= 0")
+    lance.write_dataset(rows(100), scene.table.uri, mode="append")
+    scene.started()
+    assert [one["event"] for one in once(scene)] == ["indexed", "cleaned"]
+    (index,) = lance.dataset(scene.table.uri).describe_indices()
+    assert index.num_rows_indexed == 100
+    assert lance.dataset(scene.table.uri).count_rows("s.x = 150") == 1
+    assert [one["event"] for one in once(scene)] == ["cleaned"]
+
+
+def test_an_index_that_names_no_column_is_named_and_the_other_steps_go_on(scene: Scene) -> None:
+    """pylance panics when it carries such an index over a compaction. Somebody has to drop it: the exit code is 1."""
+    lance.write_dataset(pa.table({"id": range(160)}), scene.table.uri, max_rows_per_file=10)
+    lance.dataset(scene.table.uri).create_scalar_index("id", "BTREE")
+    without_fields(Path(scene.table.uri))
+    scene.started()
+    said = once(scene, code=1)
+    assert [one["event"] for one in said] == ["rewritten", "failed", "cleaned", "left_alone"]
+    assert (said[0]["fragments_before"], said[0]["fragments_after"]) == (16, 1)
+    assert (said[3]["index"], "drop it (staging.drop_index)" in said[3]["error"]) == ("id_idx", True)
+    assert [one["event"] for one in once(scene, code=1)] == ["cleaned", "left_alone"]
+    status = json.loads(printed(scene, "status", "--json"))["table"]
+    assert [one["index"] for one in status["left_alone"]] == ["id_idx"]
+    scene.ask(staging.drop_index(scene.table.open(), "id_idx"))
+    assert [one["event"] for one in once(scene)] == ["cleaned"]

@@ -14,10 +14,10 @@ import pytest
 from lance.blob import blob_array, blob_field
 
 from committerd_client import StagingError, staging
-from committerd_client.panics import panics_raised
+from committerd_client.panics import NOT_AS_BEFORE, panics_raised
 from committerd_client.staging import compaction
 from committerd_client.staging import read_back as read_back_module
-from committerd_client.staging.read_back import NOT_AS_BEFORE, read_back
+from committerd_client.staging.read_back import read_back
 from committerd_common.messages import DataFragment
 from tests.producers.arrow_values import ROWS, TYPES, array_of
 from tests.producers.direct_commit import commit

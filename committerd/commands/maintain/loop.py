@@ -117,7 +117,7 @@ class MaintenanceLoop:
         return True
 
     async def once(self) -> bool:
-        """Do what there is to do now; whether all of it succeeded.
+        """Do what there is to do now; whether all of it succeeded, and no index is left alone.
 
         When a task has failed, no others begin: most likely they would fail too.
         """
@@ -127,7 +127,10 @@ class MaintenanceLoop:
                 good = await self._try(step, work) and good
         if not self._may_begin():
             self._shown.hours_over(self._settings.hours)
-        return good
+        alone = [one for one in self._rewriting.left_alone if one.index]
+        for one in alone:
+            self._shown.left_alone(one.index, one.why)
+        return good and not alone
 
     async def forever(self) -> bool:
         """Do what there is to do, again and again.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from committerd.commands.maintain.failed_work import FailedWorkOfTable
 from committerd.maintenance.left_alone import Failed
 from committerd.settings.maintain import MaintainSettings
-from committerd_client import CompactionResult, LeftAlone, Staged, StagingError, staging
+from committerd_client import ClientError, CompactionResult, LeftAlone, Staged, StagingError
 from committerd_client.compacting import Commits, compact, optimize_index, require_committer
 from committerd_client.maintenance.plan import (
     Limits,
@@ -25,9 +25,9 @@ from committerd_client.maintenance.plan import (
     plan,
 )
 from committerd_client.maintenance.table import IndexState, TableState, read_state
-from committerd_client.panics import PANIC, run_sync
+from committerd_client.panics import PANIC, is_lasting, run_sync
 from committerd_client.staging.compaction import execute_task, fragments_of
-from committerd_client.staging.indices import index_names
+from committerd_client.staging.indices import update_index
 from committerd_common.uris import lance_uri
 
 if TYPE_CHECKING:
@@ -168,14 +168,26 @@ class Rewriting:
     async def index(self, index: IndexState) -> int | None:
         """Add the rows to the index that it does not cover, or merge its segments; the version, or None if others did.
 
-        Raises the errors of `CommitClient.commit` and of pylance.
+        Raises the errors of `CommitClient.commit` and of pylance, and notes which index they are about.
         """
+        try:
+            version = await self._index(index)
+        except ClientError as error:
+            if isinstance(error, StagingError):
+                await self._failed.note(index=index.name, why=str(error), proved=True)
+            raise
+        except Exception as error:
+            await self._failed.note(index=index.name, why=str(error), proved=is_lasting(error))
+            raise
+        await self._failed.succeeded(index.name)
+        return version
+
+    async def _index(self, index: IndexState) -> int | None:
         merge = index.segments > self._settings.segments_max
         options: dict[str, Any] = {"num_indices_to_merge": index.segments} if merge else {}
 
         def optimize(dataset: lance.LanceDataset) -> Staged | None:
-            there = index_names(dataset).intersection([index.name])  # others may have dropped it meanwhile
-            return staging.optimize_indices(dataset, there, **options)
+            return update_index(dataset, index.name, **options)
 
         await require_committer(self._client, self.open, timeout=_COMMIT_SECONDS)
         done = await optimize_index(self._client, self.open, optimize, timeout=_COMMIT_SECONDS, patience=_PATIENCE)

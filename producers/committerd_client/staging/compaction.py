@@ -20,7 +20,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,11 +28,12 @@ from uuid import UUID
 
 from committerd_client.headers import Staged
 from committerd_client.leftovers import data_keys, remover
-from committerd_client.panics import PANIC, panics_raised
+from committerd_client.panics import is_lasting, panics_raised
 from committerd_client.results import LeftAlone
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
-from committerd_client.staging.read_back import NOT_AS_BEFORE, read_back
+from committerd_client.staging.indices import ADDRESS_KINDS
+from committerd_client.staging.read_back import read_back
 from committerd_client.staging.remapping import RewrittenIndex, remapped_indices
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table, refuse_legacy
 from committerd_common.messages import DataFragment, Field
@@ -52,9 +52,6 @@ _IN_ORDER_MAJORS = range(4, 15)
 """The major versions of pylance whose compaction is known to scan the old fragments in order and to write the new ones
 in that order (optimize.rs, rewrite_files). A later one may cluster rows.
 """
-_OF_ROWS = re.compile(r"invalid user input|corrupt|not (yet )?(supported|implemented)|internal error", re.IGNORECASE)
-"""What pylance says in an `OSError` that is about the rows, and not about the store."""
-_ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +155,6 @@ def execute_task(dataset: lance.LanceDataset, task: CompactionTask) -> list[Rewr
             raise
         return _in_halves(dataset, task, error)
     return [result]
-
-
-def is_lasting(error: Exception) -> bool:
-    """Whether this error of pylance, or panic, would come at another time too: it is not about the store."""
-    if isinstance(error, StagingError):
-        return error.code in (PANIC, NOT_AS_BEFORE)
-    if isinstance(error, OSError):
-        return _OF_ROWS.search(str(error)) is not None
-    return isinstance(error, ValueError | RuntimeError)
 
 
 def _in_halves(dataset: lance.LanceDataset, task: CompactionTask, error: Exception) -> list[RewriteResult | LeftAlone]:
@@ -412,4 +400,4 @@ def _holds_row_ids(type_url: str, version: int) -> bool:
     """Whether an index of this type and version holds row ids, and not addresses, in a table with stable row ids."""
     # pylance 14.0.2: zone maps and bloom filters never hold them, B-trees only in version 0.
     kind = type_url.rpartition(".")[2]
-    return kind not in _ADDRESS_KINDS and (kind != "BTreeIndexDetails" or version == 0)
+    return kind not in ADDRESS_KINDS and (kind != "BTreeIndexDetails" or version == 0)

@@ -10,10 +10,13 @@ import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from committerd_common.messages import IndexSection, Manifest
 from committerd_common.paths import NamingScheme, manifest_key
+
+if TYPE_CHECKING:
+    from lance.file import LanceFileSession
 
 _FOOTER = struct.Struct("<qhh4s")
 """The end of a manifest's file: position of the manifest, format, `LANC`."""
@@ -37,23 +40,44 @@ def write_copy(copy: Path, manifest: Manifest, indices: IndexSection, *, source:
 
     Changes `manifest` and `indices`.
     """
-    for name in ("index_section", "transaction_section", "transaction_section_v14", "transaction_file"):
-        manifest.ClearField(name)
     manifest.reader_feature_flags |= _BASE_PATHS
     manifest.writer_feature_flags |= _BASE_PATHS
     base = max((one.id for one in manifest.base_paths), default=-1) + 1
     manifest.base_paths.add(id=base, is_dataset_root=True, path=source)
+    name_data_files_at(manifest, source)
+    _set_base(indices.indices, base)
+    write_manifest(copy, manifest, indices)
+
+
+def name_data_files_at(manifest: Manifest, source: str) -> None:
+    """Let a copy of the table at `source` look there for all data files that have no other place."""
+    base = next(one.id for one in reversed(manifest.base_paths) if one.path == source)
     for fragment in manifest.fragments:
         deletions = [fragment.deletion_file] if fragment.HasField("deletion_file") else []
         _set_base([*fragment.files, *deletions], base)
-    _set_base(indices.indices, base)
+
+
+def write_manifest(copy: Path, manifest: Manifest, indices: IndexSection) -> None:
+    """Write the manifest of a version of a copy."""
+    for name in ("index_section", "transaction_section", "transaction_section_v14", "transaction_file"):
+        manifest.ClearField(name)
     made = b""
     if indices.indices:
         manifest.index_section = 0
         made = _with_length(indices.SerializeToString())
     target = copy / manifest_key(manifest.version, NamingScheme.V2)
-    target.parent.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(made + _with_length(manifest.SerializeToString()) + _FOOTER.pack(len(made), *_FORMAT))
+
+
+def manifest_file(table: LanceFileSession, version: int, folder: Path) -> bytes:
+    """The manifest's file of a version of a table. `folder`: for a temporary file."""
+    key = manifest_key(version, NamingScheme.V2)
+    if not table.contains(key):
+        key = manifest_key(version, NamingScheme.V1)
+    local = folder / "source.manifest"
+    table.download_file(key, local)
+    return local.read_bytes()
 
 
 def place_of_objects(uri: str) -> str:

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap
 
 from committerd_client import arguments
 from committerd_client.headers import Staged
+from committerd_client.leftovers import index_keys, remover
+from committerd_client.panics import is_lasting, panics_raised
 from committerd_client.staging.config import field_at
+from committerd_client.staging.copies import manifest_file, place_of_objects, read_manifest, write_copy
 from committerd_client.staging.errors import StagingError
+from committerd_client.staging.index_check import wrong_answer
 from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
-from committerd_common.index_details import encode_fragments, pack_details
-from committerd_common.messages import UUID, IndexMetadata, Transaction, VectorIndexDetails
+from committerd_common.index_details import covered_fragments, encode_fragments, pack_details
+from committerd_common.messages import UUID, IndexMetadata, IndexSection, Transaction, VectorIndexDetails
 
 if TYPE_CHECKING:
     import lance
     from lance.dataset import Index
     from lance.indices import IndexSegmentDescription
+
+_log = logging.getLogger("committerd_client")
+ADDRESS_KINDS = frozenset({"ZoneMapIndexDetails", "BloomFilterIndexDetails"})
+"""Kinds of indices that hold addresses of rows even in a table with stable row ids."""
+_KINDS = {
+    "BTreeIndexDetails": "BTREE",
+    "BitmapIndexDetails": "BITMAP",
+    "LabelListIndexDetails": "LABEL_LIST",
+    "NGramIndexDetails": "NGRAM",
+    "ZoneMapIndexDetails": "ZONEMAP",
+    "BloomFilterIndexDetails": "BLOOMFILTER",
+    "InvertedIndexDetails": "INVERTED",
+}
+"""Kinds of indices that can be built anew without being told their parameters."""
 
 
 def create_index(
@@ -109,6 +131,120 @@ def optimize_indices(
         uuid=uuid,
         properties=properties,
     )
+
+
+def update_index(dataset: lance.LanceDataset, name: str, **options: Any) -> Staged | None:
+    """As `optimize_indices` for one index; what pylance has made is read back, and where it is wrong, or pylance fails,
+    the index is built anew.
+
+    Returns None if there is nothing to do, or no such index. `options`: those of pylance. Raises `StagingError`
+    (`index`) for an index that can't be kept up to date, which says what to do, and pylance's errors about the store.
+    """
+    index = next((one for one in dataset.describe_indices() if one.name == name), None)
+    if index is None:
+        return None
+    if len(index.field_names) != 1:
+        raise StagingError(
+            f"index {name!r} names {len(index.field_names) or 'no'} columns, and pylance can't update it: drop it "
+            "(staging.drop_index), and create an index for each column",
+            code="index",
+        )
+    why = _outdated_in_place(dataset, index)
+    if why is None:
+        try:
+            with panics_raised():
+                staged = optimize_indices(dataset, [name], **options)
+        except Exception as error:
+            if not is_lasting(error):
+                raise
+            why = str(error)
+        else:
+            why = None if staged is None else _wrong(dataset, staged, name)
+            if why is None:
+                return staged
+    _log.warning("index %s of %s is built anew: %s", name, dataset.uri, why)
+    kind = _KINDS.get(index.type_url.rpartition(".")[2])
+    if kind is None:
+        raise StagingError(_not_kept_up(name, f"{why}. Drop it (staging.drop_index) and create it again"), code="index")
+    parameters = _parameters(index) if kind == "INVERTED" else {}
+    try:
+        with panics_raised():
+            made = create_index(dataset, index.field_names[0], kind, name=name, replace=True, **parameters)
+    except Exception as error:
+        if not is_lasting(error):
+            raise
+        raise StagingError(_not_kept_up(name, f"{why}; and it can't be built anew: {error}"), code="index") from error
+    wrong = _wrong(dataset, made, name)
+    if wrong is not None:
+        raise StagingError(_not_kept_up(name, f"also when it is built anew, {wrong}: drop it"), code="index")
+    return made
+
+
+def _parameters(index: Any) -> dict[str, Any]:
+    """The parameters of a text index, for `create_scalar_index`; pylance 4.0.0 does not tell them."""
+    told = {key: value for key, value in getattr(index, "details", {}).items() if value is not None}
+    granularity = told.pop("document_granularity", "row")
+    if granularity != "row":
+        from lance.query import DocumentGranularity
+
+        told["document_granularity"] = DocumentGranularity(granularity)
+    return told
+
+
+def _not_kept_up(name: str, why: str) -> str:
+    return f"index {name!r} can't be kept up to date: {why}"
+
+
+def _outdated_in_place(dataset: lance.LanceDataset, index: Any) -> str | None:
+    """Why an update of this index would be wrong; None if nothing speaks against it.
+
+    pylance 14.0.2 keeps the nulls that a zone map or a bloom filter has noted of a fragment before its column was
+    rewritten in place. Such a fragment is older than others that the index covers.
+    """
+    if index.type_url.rpartition(".")[2] not in ADDRESS_KINDS:
+        return None
+    covered = BitMap().union(*(BitMap(one.fragment_ids) for one in index.segments))
+    older = [one.fragment_id for one in dataset.get_fragments() if covered and one.fragment_id < covered.max()]
+    if all(one in covered for one in older):
+        return None
+    return "a column was rewritten in place, and pylance would keep the nulls that the index has noted of it"
+
+
+def _wrong(dataset: lance.LanceDataset, staged: Staged, name: str) -> str | None:
+    """What is wrong with the index that a transaction brings; its files are deleted then."""
+    from lance.file import LanceFileSession
+
+    operation = staged.transaction.create_index
+    made = [one for one in operation.new_indices if one.name == name]
+    options = dataset.latest_storage_options()
+    with tempfile.TemporaryDirectory(prefix="committerd-") as folder:
+        session = LanceFileSession(place_of_objects(dataset.uri), storage_options=options)
+        body = manifest_file(session, staged.transaction.read_version, Path(folder))
+        manifest, indices = read_manifest(body)
+        removed = {one.uuid.uuid for one in operation.removed_indices}
+        before = [one for one in indices.indices if one.name == name]
+        section = IndexSection(indices=[*(one for one in before if one.uuid.uuid not in removed), *made])
+        anew = set(_covered(made) - _covered(before))
+        try:
+            with panics_raised():
+                copy = Path(folder, "copy.lance")
+                write_copy(copy, manifest, section, source=place_of_objects(dataset.uri))
+                wrong = wrong_answer(copy, manifest, section.indices, anew=anew, storage_options=options)
+        except Exception as error:
+            if not is_lasting(error):
+                raise
+            wrong = f"a query through it fails: {error}"
+    if wrong is not None:
+        with suppress(Exception):
+            delete = remover(dataset.uri, options)
+            for key in index_keys(staged.transaction, dataset):
+                delete(key)
+    return wrong
+
+
+def _covered(segments: Iterable[IndexMetadata]) -> BitMap:
+    found = (covered_fragments(one, staged=False) for one in segments)
+    return BitMap().union(*(one for one in found if one is not None))
 
 
 def index_names(dataset: lance.LanceDataset) -> set[str]:

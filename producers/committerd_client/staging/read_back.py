@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from committerd_client.panics import NOT_AS_BEFORE
 from committerd_client.staging.copies import place_of_objects, write_copy
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import opened_fragments
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
 
-NOT_AS_BEFORE = "not_as_before"
-"""The code of the error."""
 _BATCH_ROWS = 8192
 _BATCH_BYTES = 8 << 20
 """A batch has about this many bytes, or `_BATCH_ROWS` rows, by the sizes of the files; values may take more."""

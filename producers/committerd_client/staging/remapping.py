@@ -10,19 +10,28 @@ copy.
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from committerd_client.staging.copies import place_of_objects, read_manifest, write_copy
+from committerd_client.staging.copies import (
+    manifest_file,
+    name_data_files_at,
+    place_of_objects,
+    read_manifest,
+    write_copy,
+)
 from committerd_client.staging.errors import StagingError
+from committerd_client.staging.index_check import wrong_answer
 from committerd_common.messages import Transaction
-from committerd_common.paths import NamingScheme, index_prefix, manifest_key
+from committerd_common.paths import VERSIONS, index_prefix
 
 if TYPE_CHECKING:
     import lance
-    from lance.file import LanceFileSession
+
+_log = logging.getLogger("committerd_client")
 
 RewrittenIndex = Transaction.Rewrite.RewrittenIndex
 
@@ -53,7 +62,9 @@ def remapped_indices(
     with tempfile.TemporaryDirectory(prefix="committerd-") as folder:
         copy = Path(folder, "copy.lance")
         rewritten = {old["id"] for one in results for old in json.loads(one)["original_fragments"]}
-        _clone(_manifest(table, dataset.version, Path(folder)), copy, source, first=reserved[0], rewritten=rewritten)
+        _clone(
+            manifest_file(table, dataset.version, Path(folder)), copy, source, first=reserved[0], rewritten=rewritten
+        )
         opened = lance.dataset(copy, storage_options=options)
         at_this_version = [json.dumps({**json.loads(one), "read_version": dataset.version}) for one in results]
         Compaction.commit(opened, [kind.from_json(one) for one in at_this_version])
@@ -64,20 +75,34 @@ def remapped_indices(
                 f"pylance gave the new fragments the ids {new}, and {list(reserved)} are reserved",
                 code="fragments_reserved",
             )
-        for index in rewrite.rewritten_indices:
+        right = tuple(_right(copy, rewrite, source, anew=new, storage_options=options))
+        for index in right:
             for file in (copy / index_prefix(index.new_id.uuid)).rglob("*"):
                 table.upload_file(file, file.relative_to(copy).as_posix())
-        return tuple(rewrite.rewritten_indices)
+        return right
 
 
-def _manifest(table: LanceFileSession, version: int, folder: Path) -> bytes:
-    """The manifest's object."""
-    key = manifest_key(version, NamingScheme.V2)
-    if not table.contains(key):
-        key = manifest_key(version, NamingScheme.V1)
-    local = folder / "source.manifest"
-    table.download_file(key, local)
-    return local.read_bytes()
+def _right(
+    copy: Path,
+    rewrite: Transaction.Rewrite,
+    source: str,
+    *,
+    anew: Collection[int],
+    storage_options: dict[str, str] | None,
+) -> Iterator[RewrittenIndex]:
+    """The rewritten indices that answer as a scan does; the others are left out, so queries scan the moved rows."""
+    body = min((copy / VERSIONS).glob("*.manifest")).read_bytes()  # the names of later versions sort first
+    for index in rewrite.rewritten_indices:
+        manifest, indices = read_manifest(body)
+        name_data_files_at(manifest, source)  # pylance takes the new ones for its own
+        segments = [one for one in indices.indices if one.uuid.uuid == index.new_id.uuid]
+        for one in segments:
+            one.ClearField("base_id")  # pylance writes it to the copy, and names the place of the old one
+        wrong = wrong_answer(copy, manifest, segments, anew=anew, storage_options=storage_options)
+        if wrong is None:
+            yield index
+        else:
+            _log.warning("index %s is not carried over a compaction: %s", segments[0].name, wrong)
 
 
 def _clone(body: bytes, copy: Path, source: str, *, first: int, rewritten: Collection[int]) -> None:
