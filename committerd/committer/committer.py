@@ -191,7 +191,13 @@ class Committer:
                     self._holding.note_settled(None)
                     self._parts.file_checker.switch(on=True)
                     try:
-                        async with beside(partial(self._read_history, view)), self._pipeline.open():
+                        async with (
+                            beside(partial(self._read_history, view)),
+                            beside(
+                                partial(self._parts.former.stale_history.run, view.table, self._parts.intake.notify)
+                            ),
+                            self._pipeline.open(),
+                        ):
                             await self._commit_groups(generation, view)
                     finally:
                         self._parts.file_checker.switch(on=False)

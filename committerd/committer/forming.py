@@ -21,6 +21,7 @@ from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
 from committerd.committer.intake import DECODED_BYTES_MAX, Fingerprints, Intake, Pending, decoded_together
 from committerd.committer.putting import FormedVersion
+from committerd.committer.stale_history import StaleHistory
 from committerd.committer.verdicts import Verdicts
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable, RequestError
@@ -194,6 +195,7 @@ class Former:
     telemetry: Telemetry
     containment: Containment
     precedence: Precedence
+    stale_history: StaleHistory = field(default_factory=StaleHistory)
     caution: _Caution = field(default_factory=_Caution)
     file_check_timing: FileCheckTiming = "together"
     """When the files of records are checked."""
@@ -316,6 +318,9 @@ class Former:
         while left and not forming.requests:
             parts = await self._round(forming, head, left[:begun] or left, full=len(left) < len(ordered))
             collected = [pending for some in parts.values() for pending in some]
+            if not collected and begun:
+                begun = 0  # all that is left of that round waits for what is unread
+                continue
             if not collected:
                 break
             await self._look_up(forming, collected, left, head)
@@ -327,7 +332,8 @@ class Former:
             # A re-execution goes before the others, and its offset may be far behind those of the round.
             still_wait = [one.offset for one in collected if one.offset not in settled and one.retry_of is None]
             forming.round_end = max(still_wait, default=None)
-            left, begun = left[len(collected) :], max(begun - len(collected), 0)
+            gone = {one.offset for one in collected}
+            left, begun = [one for one in left if one.offset not in gone], max(begun - len(collected), 0)
         return forming
 
     async def _look_up(
@@ -427,13 +433,21 @@ class Former:
                 break
             request = await self.decoder.decode(pending, head.table)
             if isinstance(request, Refused):
-                parts.setdefault(round_.refused(), []).append(pending)
+                refusing = round_.refuses()
+                if refusing is None:
+                    break
+                parts.setdefault(refusing, []).append(pending)
                 continue
-            if not head.ledger.covers(_known_from(request, head)):
-                break  # it waits until the versions above its read version are read, and those behind it wait too
+            if not head.ledger.covers(head.version):
+                break  # all records wait until the newest versions are read
+            envelope = request.envelope
+            app_id = envelope.app.app_id if envelope.app is not None else ""
+            if not head.ledger.covers(_known_from(request, head)) or self.stale_history.is_unread(request, head):
+                # It waits until the versions since its read version are read, and those behind it go on.
+                round_.leaves(app_id=app_id, producer=envelope.producer)
+                continue
             part = part_of(request.transaction, limits.coalesce)
-            app = request.envelope.app
-            if not round_.takes(part, app_id=app.app_id if app is not None else ""):
+            if not round_.takes(part, app_id=app_id, producer=envelope.producer):
                 break
             parts.setdefault(part, []).append(pending)
             forming.decoded_bytes += pending.decoded_bytes_max

@@ -91,14 +91,26 @@ class Round:
     _parts: set[Part] = field(default_factory=set)
     """The parts of the records so far."""
     _last_of_app: dict[str, Part] = field(default_factory=dict)
+    _behind: int = 0
+    """Records that come after one that was left waiting."""
+    _left: bool = False
+    _left_writers: set[str] = field(default_factory=set)
+    """The applications and producers of the records that were left waiting."""
     _passing: dict[Part, int] = field(default_factory=dict)
     """For each part, the records of it and of earlier parts that come after a record of a later part."""
 
-    def takes(self, part: Part | None, *, app_id: str = "") -> bool:
+    def leaves(self, *, app_id: str = "", producer: str = "") -> None:
+        """Leave the next record waiting: those behind it are settled ahead of it, but for those of the same writer."""
+        self._left = True
+        self._left_writers.update(_writers(app_id, producer))
+
+    def takes(self, part: Part | None, *, app_id: str = "", producer: str = "") -> bool:
         """Take the next waiting record, if the round continues with it.
 
-        `part`: None = it is a version of its own. `app_id`: empty = it has none.
+        `part`: None = it is a version of its own. `app_id`, `producer`: empty = it has none.
         """
+        if self._left and not self.ended:
+            self.ended = not self._left_writers.isdisjoint(_writers(app_id, producer)) or not self._has_room(0)
         if self.ended:
             return False
         if part is None:
@@ -108,18 +120,35 @@ class Round:
             self.ended = True
             return False
         passing = {one: self._passing.get(one, 0) + 1 for one in Part if part <= one < self._last_part()}
-        if any(self.ahead + count > AHEAD_MAX for count in passing.values()):
+        if not all(map(self._has_room, passing.values())):
             self.ended = True
             return False
         self._passing |= passing
+        self._behind += self._left
         self._parts.add(part)
         if app_id:
             self._last_of_app[app_id] = part
         return True
 
-    def refused(self) -> Part:
-        """The part in whose version a record is refused that can't be decoded: then it is not settled ahead."""
+    def refuses(self) -> Part | None:
+        """The part in whose version the next record, which can't be decoded, is refused; None if the round has no room.
+
+        It is settled ahead only of records that were left waiting.
+        """
+        if self._left and not self._has_room(0):
+            self.ended = True
+            return None
+        self._behind += self._left
         return self._last_part()
+
+    def _has_room(self, passing: int) -> bool:
+        """Whether the position can carry one more record of which so many pass others."""
+        return self.ahead + self._behind + self._left + passing <= AHEAD_MAX
 
     def _last_part(self) -> Part:
         return max(self._parts, default=Part.ROWS)
+
+
+def _writers(app_id: str, producer: str) -> set[str]:
+    """What a record must not share with one that it passes."""
+    return {f"{kind} {name}" for kind, name in (("app-id", app_id), ("producer", producer)) if name}

@@ -504,6 +504,11 @@ class Table:
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
         self._note(committed)
 
+    def learn(self, committed: Committed) -> None:
+        """Cache the facts about a version that another `Table` has read from the same store."""
+        if committed.version not in self._committed:
+            self._note(committed)
+
     def forget(self) -> None:
         """Drop the whole cache."""
         self._kept.clear()

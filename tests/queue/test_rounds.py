@@ -69,10 +69,47 @@ def test_records_of_one_application_keep_their_order() -> None:
 
 def test_a_record_that_is_refused_at_once_passes_none_before_it() -> None:
     made = Round()
-    assert made.refused() is ROWS
+    assert made.refuses() is ROWS
     made.takes(APPENDS)
     made.takes(ROWS)
-    assert made.refused() is APPENDS
+    assert made.refuses() is APPENDS
+
+
+def test_records_behind_one_that_is_left_go_on_but_for_those_of_its_writer() -> None:
+    def left(**writer: str) -> Round:
+        made = Round()
+        made.leaves(**writer)
+        return made
+
+    for writer, other in (
+        ({"app_id": "a"}, {"app_id": "b"}),
+        ({"producer": "p"}, {"producer": "q"}),
+        ({"app_id": "a", "producer": "p"}, {"app_id": "p", "producer": "a"}),
+        ({}, {"app_id": "a", "producer": "p"}),
+    ):
+        made = left(**writer)
+        assert made.takes(APPENDS, **other)
+        assert made.takes(APPENDS)
+        assert made.takes(APPENDS, **writer) is (not writer)
+        assert made.ended is bool(writer)
+    assert left(app_id="a").takes(None, app_id="b")
+    assert not left(app_id="a").takes(None, app_id="a")
+
+
+@pytest.mark.parametrize("ahead", [0, 200, AHEAD_MAX])
+def test_as_many_go_on_as_a_position_can_carry(ahead: int) -> None:
+    made, taken = Round(ahead=ahead), 0
+    made.leaves()
+    while made.refuses() is not None if taken % 5 == 4 else made.takes(APPENDS):
+        taken += 1
+    assert ahead + taken == AHEAD_MAX
+    assert made.ended
+    assert made.refuses() is None
+    assert not made.takes(APPENDS)
+    rows = Round(ahead=AHEAD_MAX - 2)
+    assert rows.takes(APPENDS)
+    rows.leaves()
+    assert not rows.takes(ROWS) or not rows.takes(ROWS), "each passes the Append and the one that waits"
 
 
 @pytest.mark.parametrize("seed", range(30))

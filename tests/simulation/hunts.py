@@ -360,6 +360,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_wait_for_the_older_history: UNREAD,
     m.takes_what_is_unread_for_new: UNREAD,
     m.forgets_the_older_history_once_it_is_read: UNREAD,
+    m.lets_units_overtake_one_that_waits_for_what_is_unread: UNREAD,
     m.begins_before_it_knows_what_it_owes: UNREAD,
     m.never_drops_what_it_remembers: NO_MEMORY,
     m.believes_a_hash: OFTEN_DEAD,

@@ -559,6 +559,11 @@ def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch)
     patch.setattr(Round, "takes", lambda self, part, app_id="": takes(self, part))
 
 
+def lets_units_overtake_one_that_waits_for_what_is_unread(patch: pytest.MonkeyPatch) -> None:
+    leaves = Round.leaves
+    patch.setattr(Round, "leaves", lambda self, app_id="", producer="": leaves(self))
+
+
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loading, "_read_old", loading._read)
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import loading, older_history, pipeline
+from committerd.committer import loading, older_history, pipeline, stale_history
 from committerd.kafka.held_back import HeldBack
 from committerd.queue.port import Record
 from committerd.settings.commit import CommitSettings
@@ -78,7 +78,9 @@ class Scenario:
     room: int = 50
     """Records that a member fetches beyond those that have an outcome."""
     history_batch: int = 256
-    """Maximum number of versions of the older history to read at a time. With few, records wait for what is unread."""
+    """Maximum number of versions to read at a time, of the older history and of footprints for a record. With few,
+    records wait for what is unread.
+    """
 
 
 class World:
@@ -300,6 +302,7 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
             patch.object(loading, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "BATCH_MAX", scenario.history_batch),
+            patch.object(stale_history, "_FEW_VERSIONS", scenario.history_batch),
         ):
             run_virtual(main)
     except* Violated:
