@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -67,14 +68,14 @@ class Reading:
             return await self.bench.former.form(head, self.intake)
 
 
-def old(offset: int, work: Transaction | None = None, **headers: str) -> Record:
+def old(offset: int, work: Transaction | None = None, **headers: Any) -> Record:
     made = work or append(2, fragment(0, name=f"old{offset}"))
     made.read_version = 2
     made.uuid = str(uuid4())
     return record(offset, made, **headers)
 
 
-def new(offset: int, head: Head, **headers: str) -> Record:
+def new(offset: int, head: Head, **headers: Any) -> Record:
     made = staged(f"new{offset}")
     made.read_version = head.version
     return record(offset, made, **headers)
@@ -111,7 +112,7 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
 @pytest.mark.parametrize(
     "headers", [{"producer": "p"}, {"app_id": "a", "app_version": "1"}], ids=["producer", "application"]
 )
-async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: dict[str, str]) -> None:
+async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: dict[str, Any]) -> None:
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from committerd.errors import CorruptTable
@@ -143,7 +145,7 @@ def test_a_message_has_a_bound_in_characters_and_in_bytes(letter: str, count: in
 def test_what_a_version_says_of_a_record_has_a_bound_in_bytes() -> None:
     """Whatever its headers say, and as it is encoded in the version."""
     text, most = "\U0001f600" * 64, 2**63 - 1
-    numbers = {"offset": most, "outcome_partition": 2**31 - 1, "read_version": most}
+    numbers: dict[str, Any] = {"offset": most, "outcome_partition": 2**31 - 1, "read_version": most}
     member = Member(
         uuid="00000000-0000-4000-8000-000000000000",
         producer=text,
