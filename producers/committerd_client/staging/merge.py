@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from committerd_client import arguments
 from committerd_client.headers import StagedChange
+from committerd_client.panics import PANIC, panics_raised
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
@@ -109,7 +110,7 @@ def merge_insert(
     names = _key_columns(table, on)
     columns = [(table.column(name).id, dataset.schema.field(name)) for name in names]
     _check_source(source, names, table)
-    lacks = _lacking(dataset.schema, source.schema)
+    lacks = _parts(dataset.schema, source.schema)
     merge = Merge(
         uri=dataset.uri,
         table=table,
@@ -135,16 +136,16 @@ def merge_insert(
     if staged is None:
         searched = dataset if cache is None else cache.narrowed(dataset, table, _searched_keys(merge))
         try:
-            staged = _executed(merge, searched, transaction, use_index=use_index)
-            if lacks:
-                parts = {path.partition(".")[0].partition("[")[0] for path in lacks}
-                _read_back(dataset, table, staged.transaction.update, sorted(parts))
-        except BaseException as error:
-            if not lacks or not _is_of_pylance(error):
+            with panics_raised():
+                staged = _executed(merge, searched, transaction, use_index=use_index)
+                if lacks:
+                    _read_back(dataset, table, staged.transaction.update, list(lacks))
+        except (OSError, ValueError, RuntimeError) as error:
+            if not lacks or (isinstance(error, StagingError) and error.code != PANIC):
                 raise
             raise StagingError(
-                f"the rows lack {lacks[0]!r}, and pylance can't merge this part of a column with the rest: give rows "
-                f"with all fields of the column, or without it ({error})",
+                f"the rows lack {next(iter(lacks.values()))!r}, and pylance can't merge this part of a column with the "
+                f"rest: give rows with all fields of the column, or without it ({error})",
                 code="schema_differs",
             ) from error
     return staged if again is None else replace(staged, can_catch_up=staged.merge is not None)
@@ -208,35 +209,26 @@ def _read_back(
         pass
 
 
-def _is_of_pylance(error: BaseException) -> bool:
-    """Whether pylance raises it for what it can't do. A panic of Rust is not an `Exception`."""
-    if isinstance(error, StagingError):
-        return False
-    return isinstance(error, OSError | ValueError | RuntimeError) or type(error).__name__ == "PanicException"
+def _parts(wanted: pa.Schema, given: pa.Schema) -> dict[str, str]:
+    """The columns of which the source has a part: for each a field that it lacks, such as `s.b` or `tags[].b`."""
+    lacks = {name: _lacking(wanted.field(name).type, given.field(name).type, name) for name in given.names}
+    return {name: path for name, path in lacks.items() if path}
 
 
-def _lacking(wanted: Iterable[Any], given: Iterable[Any], above: str = "") -> list[str]:
-    """The nested fields that the source's columns lack, such as `s.b` or `tags[].b`."""
-    kinds = {one.name: one.type for one in given}
-    lacks = []
-    for one in wanted:
-        if one.name in kinds:
-            lacks += _lacking_inside(one.type, kinds[one.name], f"{above}{one.name}")
-        elif above:
-            lacks.append(f"{above}{one.name}")
-    return lacks
-
-
-def _lacking_inside(wanted: Any, given: Any, path: str) -> list[str]:
+def _lacking(wanted: Any, given: Any, path: str) -> str:
+    """The path of a field that the source's type lacks; empty if it has all of them."""
     from pyarrow import types
 
     if types.is_struct(wanted) and types.is_struct(given):
-        return _lacking(list(wanted), list(given), f"{path}.")
-    if types.is_map(wanted) and types.is_map(given):
-        return _lacking_inside(wanted.item_type, given.item_type, f"{path}.value")
-    if hasattr(wanted, "value_field") and hasattr(given, "value_field"):
-        return _lacking_inside(wanted.value_type, given.value_type, f"{path}[]")
-    return []
+        kinds = {one.name: one.type for one in given}
+        inner = [(one.type, kinds.get(one.name), f"{path}.{one.name}") for one in wanted]
+    elif types.is_map(wanted) and types.is_map(given):
+        inner = [(wanted.item_type, given.item_type, f"{path}.value")]
+    elif hasattr(wanted, "value_field") and hasattr(given, "value_field"):
+        inner = [(wanted.value_type, given.value_type, f"{path}[]")]
+    else:
+        return ""
+    return next((found for one, other, at in inner if (found := at if other is None else _lacking(one, other, at))), "")
 
 
 def _found_before(
