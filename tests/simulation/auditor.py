@@ -94,6 +94,10 @@ class Auditor:
     """Whether committers have so little memory that they may have forgotten earlier outcomes."""
     may_fail_inside: bool = False
     """Whether a test makes committers fail on records in unforeseen ways."""
+    only_retries_pass: bool = False
+    """Whether nothing but re-executions may be settled ahead of records with lower offsets."""
+    _tickets: dict[str, str] = field(default_factory=dict)
+    """The producers of the refused transactions that may be re-executed ahead of others, by uuid."""
     rows_of: dict[str, set[Row]] = field(default_factory=dict)
     """The rows that a transaction deletes, by its uuid; of those that delete rows of fragments that they keep."""
     _moved: dict[Row, Row] = field(default_factory=dict)
@@ -284,6 +288,7 @@ class Auditor:
                 self._commit(member.uuid, name.version)
         elif settled.ours:
             self._committed(seen)
+            self._turns(seen)
             self._changed_rows(seen)
             self._rewritten(seen)
         elif settled.uuid and self._damaged:
@@ -295,6 +300,23 @@ class Auditor:
             self._learn_marks(seen)
         self.versions[name.version] = seen
         self._there.add(name.version)
+
+    def _turns(self, seen: Seen) -> None:
+        """Check that only re-executions pass others: one for each refused transaction, and of its producer."""
+        position, version = seen.position, seen.settled.version
+        if position is None or not self.only_retries_pass:
+            return
+        for entry in seen.settled.entries():
+            envelope = self.asked[position.topic_id, entry.offset].envelope
+            retry_of = envelope.retry_of if envelope is not None else None
+            is_of = envelope is not None and retry_of is not None and self._tickets.get(retry_of) == envelope.producer
+            if entry.offset in position.settled and not is_of:
+                self.fail(f"version {version}: offset {entry.offset} passes others, and has no ticket of {retry_of}")
+            if is_of and retry_of is not None:
+                del self._tickets[retry_of]
+        for refusal in seen.settled.refusals:
+            if refusal.status == StatusNumber.RETRYABLE:
+                self._tickets[refusal.uuid] = refusal.producer
 
     def live_fragments(self, file: ManifestFile) -> list[tuple[DataFragment, set[int]]]:
         """The fragments of a version, each with the offsets of its live rows."""

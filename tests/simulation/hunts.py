@@ -44,6 +44,14 @@ def _units_of_two(world: World) -> None:
     producers.plan = [producers.unit(*unit) for unit in [*units, ("a", 8), ("b", 8), ("a", 8)]]
 
 
+def _refused_and_repeated(world: World) -> None:
+    """Many records are refused, and named by several re-executions, some of them of another producer."""
+    world.auditor.only_retries_pass = True
+    producers = world.producers
+    producers.only_rows, producers.will_retry, producers.upserts = True, 0.0, 1.0
+    producers.repeats = 0.4
+
+
 def _one_unit_twice(world: World) -> None:
     """The same bytes with the same app-version."""
     producers = world.producers
@@ -331,8 +339,19 @@ ROUNDS = Hunt(
     prepare=_rows,
 )
 UPDATES = Hunt(scenario=ROUNDS.scenario, prepare=_updates)
+TICKETS = Hunt(
+    scenario=Scenario(
+        records=200,
+        seconds=20.0,
+        rates=Rates(latency=0.1),
+        settings={"coalesce": "none", "hold_seconds_max": 0.0},
+    ),
+    prepare=_refused_and_repeated,
+)
 
 HUNTS: Mapping[Mutate, Hunt] = {
+    m.lets_a_refused_uuid_be_a_ticket_for_any_number_of_records: TICKETS,
+    m.lets_anybody_use_a_ticket: TICKETS,
     m.does_not_judge_members_against_each_other: ROUNDS,
     m.compares_only_the_rows_of_members: ROUNDS,
     m.records_the_keys_of_the_first_member: ROUNDS,

@@ -50,6 +50,7 @@ from committerd.queue.position import Position, advance
 from committerd.queue.race import Found, Race
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
+from committerd.queue.turns import Tickets
 from committerd.stores.port import Created, ObjectStore, PutResult
 from committerd.table import prepare as preparing
 from committerd.table import staged_files, writing
@@ -552,6 +553,15 @@ def writes_the_rows_of_the_last_member(patch: pytest.MonkeyPatch) -> None:
         add(self, change)
 
     patch.setattr(RowGroup, "add", overwrites)
+
+
+def lets_a_refused_uuid_be_a_ticket_for_any_number_of_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tickets, "take", lambda self, uuid, producer: self._producers.get(uuid) == producer)
+
+
+def lets_anybody_use_a_ticket(patch: pytest.MonkeyPatch) -> None:
+    take = Tickets.take
+    patch.setattr(Tickets, "take", lambda self, uuid, producer: take(self, uuid, self._producers.get(uuid, "")))
 
 
 def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,8 @@ class Producers:
         self.will_retry: float = self._retrying.choice((0.0, 0.5, 1.0))
         self.upserts = 0.5
         """The share of changes of rows that are upserts; the others are Deletes."""
+        self.repeats = 0.0
+        """The share of records that name any of the refused ones, also those of others, or that were named before."""
         self.by_key, self.without_keys = 0.7, 0.2
         """The shares of the upserts that depend on rows with their keys alone, and that do not name their keys."""
         """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
@@ -108,6 +110,10 @@ class Producers:
     def _next(self) -> Staged:
         if self.plan:
             return self.plan.pop(0)
+        if self.repeats and self._retrying.random() < self.repeats:
+            made = self._retry()
+            other = [("producer", b"other")] if self._retrying.random() < 0.3 else []
+            return self._with_headers(made, [*made.headers, *other])
         if self.only_rows:
             kinds = (self._rows, self._unit_of_rows, self._unit, self._append)
             kind = self.rng.choices(kinds, (14, 2, 2, 2))[0]
