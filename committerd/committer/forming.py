@@ -49,7 +49,7 @@ from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
 from committerd.queue.precedence import Precedence
-from committerd.queue.put_back import lost_history, on_the_latest, refuse_lost
+from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
 from committerd.queue.race import Found
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import AHEAD_MAX
@@ -535,9 +535,9 @@ class Former:
         )
         decision = decision or _expired(envelope, forming.now_ms) or self._no_room(request, pending, forming)
         if decision is None and lost:
-            decision = refuse_lost(request)
+            decision = None if can_be_judged_without(request) else lost_refusal(request)
         elif decision is None and envelope.read_uuid is not None:
-            decision = await self._recreated(envelope.read_uuid, request.transaction.read_version, head)
+            decision = await self._recreated(request, envelope.read_uuid, head)
         if decision is not None:
             return decision
         options = self._prepare_options(
@@ -597,16 +597,20 @@ class Former:
             tells_rows_and_keys=tells_rows_and_keys,
         )
 
-    async def _recreated(self, uuid: str, version: int, head: Head) -> Refused | None:
-        """Refuse a request whose read version this table does not have: transaction `uuid` did not create `version`.
+    async def _recreated(self, request: Request, uuid: str, head: Head) -> Refused | None:
+        """Refuse a request whose read version this table does not have: transaction `uuid` did not create it.
 
         None when it did, or when the creator of that version is unknown.
         """
+        version = request.transaction.read_version
         if not 0 < version <= head.version:
-            return None
+            is_ahead = version > head.version and may_be_lost(request, head.position)
+            return lost_refusal(request) if is_ahead else None
         made = await head.history.committed(version)
         if made is None or made.uuid in ("", uuid):
             return None
+        if may_be_lost(request, head.position):
+            return lost_refusal(request)
         return Refused(
             status=Status.INVALID,
             reason="table_recreated",

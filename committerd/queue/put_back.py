@@ -3,6 +3,9 @@
 An operator has set the position since, so the committer judges these records again. Their read version tells nothing
 any more: the table may have no version of that number, or another one. An Append adds rows whatever the table holds, so
 it is judged by what the table is now. All other operations depend on what was read, and the work must be done again.
+
+So must the work of a producer that opened the table before and staged later: it still waits for its outcome. Whether it
+meant this table can be told only by the uuid of the version that it read.
 """
 
 from __future__ import annotations
@@ -38,20 +41,24 @@ def _place(request: Request, topic: str) -> int:
     return int(offset)
 
 
-def refuse_lost(request: Request) -> Refused | None:
-    """The refusal of a record that was read at a lost version, if it can't be judged without that version; else None.
+def may_be_lost(request: Request, position: Position) -> bool:
+    """Whether the table has lost the version that this record was read at, if it has another one of that number."""
+    lost = position.lost
+    return lost is not None and request.operation != Kind.CLONE and request.transaction.read_version > lost.kept
 
-    An Append can (`on_the_latest`).
-    """
-    if request.operation == Kind.APPEND:
-        return None
-    read_version = request.transaction.read_version
+
+def can_be_judged_without(request: Request) -> bool:
+    """Whether a record can be judged without the version that it was read at (`on_the_latest`)."""
+    return request.operation == Kind.APPEND
+
+
+def lost_refusal(request: Request) -> Refused:
+    """The refusal of a record that was read at a lost version."""
     return Refused(
         status=Status.RETRYABLE,
         reason="read_version_lost",
-        message=f"it was read at version {read_version}, which the table has lost: it was put back to an older state. "
-        f"Only an Append can be judged without its read version, and this is {request.operation}. Do the work again on "
-        "the latest version",
+        message=f"this {request.operation} was read at version {request.transaction.read_version}, which the table has "
+        "lost: it was put back to an older state. Do the work again on the latest version",
     )
 
 

@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd_client import Staged, SyncCommitClient, WriteResult, staging
+from committerd_client import RetryableConflict, Staged, SyncCommitClient, WriteResult, staging
 from committerd_common.messages import Status, Transaction
 from harness.daemon import Daemon
 from harness.lance_table import run_in_4
@@ -95,9 +95,9 @@ def _write(scene: Scene, number: int) -> None:
     lance.write_dataset(pa.table({"id": [number], "x": [number]}), scene.table.uri, mode="append")
 
 
-def _overwritten(scene: Scene, **row: Any) -> Staged:
+def _overwritten(scene: Scene) -> Staged:
     """An Overwrite of the present version, which uses the field ids again for other types."""
-    rows = pa.Table.from_pylist([row])
+    rows = pa.table({"id": pa.array([[1, 2]], pa.list_(pa.float32(), 2)), "x": [1]})
     fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="overwrite")
     return staging.overwrite(fragments, rows.schema, dataset=scene.table.open())
 
@@ -114,6 +114,8 @@ def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene,
         until(lambda: scene.topics.group_offset() == 8)
         if not running:
             daemon.stop()
+        begun, ahead = scene.table.open(4), scene.table.open()
+        assert (begun.version, ahead.version) == (4, 8)
         backup.restore()
         if not running:
             daemon.start()
@@ -128,6 +130,14 @@ def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene,
         # The same bytes again are duplicates, whatever version they were read at.
         offsets = [scene.topics.stage(one.value, headers=one.headers)[0] for one in scene.topics.read_staged()[2:8]]
         assert {(a.status, a.reason) for a in scene.topics.wait_answers(offsets)} == {(Status.DUPLICATE, "uuid_seen")}
+        # Who opened the table before and stages now is told to do the work again, and does.
+        for number, opened in ((9, begun), (10, ahead)):
+            rows = pa.table({"id": [number]})
+            fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append")
+            with pytest.raises(RetryableConflict, match="put back to an older state") as raised:
+                client.commit(staging.append(fragments, dataset=opened))
+            assert raised.value.code == "read_version_lost"
+        assert answered(scene, "dead", "list")["matching"] == 0
         client.append([{"id": 8}])
         client.upsert([{"id": 8}], on="id")
     assert sorted(row["id"] for row in _rows(scene)) == list(range(9))
@@ -160,8 +170,8 @@ def test_what_can_not_come_back_is_named_and_a_letter_whose_file_is_back_is_comm
         scene.ask(_append(scene, 13, read_version=scene.table.version), app_id="query", app_version="3")
         client.compact()
         waiting = _append(scene, 14, read_version=scene.table.version)
-        lost[client.commit(_overwritten(scene, id="a text", x=1.5)).uuid] = "read_version_lost"
-        lost[_uuid(client.append([{"id": "another", "x": 2.5}]))] = "schema_differs"
+        lost[client.commit(_overwritten(scene)).uuid] = "read_version_lost"
+        lost[_uuid(client.append([{"id": [3, 4], "x": 2}]))] = "schema_differs"
     until(lambda: scene.topics.group_offset() == len(scene.topics.read_staged()))
     backup.restore()
     daemon.wait_refused("position_went_back")

@@ -9,7 +9,7 @@ import pytest
 from committerd.queue.outcomes import Status
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import LostHistory, Position, start_of
-from committerd.queue.put_back import lost_history, on_the_latest, refuse_lost
+from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
 from committerd_common.messages import Transaction
 from committerd_common.request import Envelope, Request
 
@@ -59,12 +59,19 @@ def test_only_versions_of_before_the_decision_can_be_those_that_were_read() -> N
 
 def test_an_append_is_judged_on_the_latest_version_and_everything_else_is_to_be_done_again() -> None:
     staged = request(10, 7).transaction
-    assert refuse_lost(request(10, 7)) is None
+    assert can_be_judged_without(request(10, 7))
     assert on_the_latest(staged) == APPEND
     assert staged.read_version == 7
-    refused = refuse_lost(request(10, 7, Transaction(delete=Transaction.Delete())))
-    assert refused is not None
+    asked = request(10, 7, Transaction(delete=Transaction.Delete()))
+    assert not can_be_judged_without(asked)
+    refused = lost_refusal(asked)
     assert (refused.status, refused.reason) == (Status.RETRYABLE, "read_version_lost")
-    assert "read at version 7" in refused.message
-    assert "this is delete" in refused.message
+    assert refused.message.startswith("this delete was read at version 7")
     assert len(refused.message) <= 300
+
+
+def test_work_that_was_begun_before_and_staged_later_may_have_been_read_at_a_lost_version_too() -> None:
+    assert may_be_lost(request(40, 4), POSITION)
+    assert not may_be_lost(request(40, 3), POSITION)
+    assert not may_be_lost(request(40, 4, Transaction(clone=Transaction.Clone())), POSITION)
+    assert not may_be_lost(request(40, 4), replace(POSITION, lost=None))
