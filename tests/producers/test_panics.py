@@ -42,14 +42,16 @@ async def test_here_and_in_a_thread_it_is_an_error() -> None:
         raise KeyboardInterrupt
 
 
-def without_fields(uri: Path) -> None:
-    """Take the field from the index of the latest version."""
+def without_fields(uri: Path, name: str = "id_idx") -> None:
+    """Take the field from an index of the latest version."""
     version = lance.dataset(uri).version
     path = uri / manifest_key(version, NamingScheme.V2)
     file = decode(path.read_bytes())
     assert file.transaction is not None
-    del file.indices[0].fields[:]
-    path.write_bytes(encode(file.manifest, file.indices, file.transaction))
+    given = list(file.indices)
+    (one,) = [one for one in given if one.name == name]
+    del one.fields[:]
+    path.write_bytes(encode(file.manifest, given, file.transaction))
 
 
 async def test_a_compaction_beside_an_index_without_a_field(tmp_path: Path) -> None:

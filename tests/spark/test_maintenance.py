@@ -18,6 +18,7 @@ from committerd_client import CommitTimeout, SyncCommitClient, staging
 from committerd_client.maintenance.plan import Limits, Targets
 from committerd_spark import maintain
 from harness.kafka import KafkaBroker, RunningKafka
+from tests.producers.test_panics import without_fields
 from tests.spark.queue import Queue
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance]
@@ -71,6 +72,39 @@ def test_a_call_while_the_rewrite_of_an_earlier_one_waits_writes_nothing(spark: 
     assert done.compaction is None
     assert set(data.iterdir()) == before, "the earlier one wrote its file, and nobody wrote more"
     assert (len(queue.table().get_fragments()), queue.column("id")) == (1, [*range(400)])
+
+
+def test_what_pylance_cannot_rewrite_is_left_alone_and_named(spark: SparkSession, queue: Queue) -> None:
+    """A dictionary with small indices, an index that names no column, and a nested one that covers no live fragment."""
+
+    def rows(first: int) -> pa.Table:
+        indices, values = pa.array([*range(100)], pa.int8()), [f"v{one}" for one in range(first, first + 100)]
+        return pa.table(
+            {
+                "id": range(first, first + 100),
+                "c": pa.DictionaryArray.from_arrays(indices, pa.array(values)),
+                "s": pa.array([{"x": one} for one in range(first, first + 100)]),
+            }
+        )
+
+    lance.write_dataset(rows(0), queue.uri).create_scalar_index("s.x", "BTREE", name="nested")
+    queue.table().delete("id >= 0")
+    for first in (100, 200):
+        lance.write_dataset(rows(first), queue.uri, mode="append")
+    queue.table().create_scalar_index("id", "BTREE", name="bad")
+    without_fields(Path(queue.uri), "bad")
+    lance.write_dataset(rows(300), queue.uri, mode="append")
+    targets = Targets(rows_per_fragment=1000, fragments=1, unindexed_rows=10)
+    options: dict[str, Any] = {"bootstrap_servers": queue.kafka, "targets": targets, "timeout": 200.0}
+    done = maintain(spark, queue.uri, **options)
+    assert done.compaction is not None
+    assert (done.compaction.version, [one.fragments for one in done.compaction.left_alone]) == (None, [(1, 2)])
+    assert "dictionary indices use 32 bits" in done.compaction.left_alone[0].why
+    assert done.optimized == ("nested",)
+    assert "drop it" in done.left_alone["bad"]
+    assert queue.table().to_table()["id"].to_pylist() == [*range(100, 400)]
+    assert queue.table().count_rows("s.x = 150") == 1
+    assert maintain(spark, queue.uri, leave=[1, 2], **options).compaction is None
 
 
 @pytest.mark.slow
