@@ -71,6 +71,7 @@ INVALID_REASONS = (
     "required_field",
     "reserved_key",
     "restore_row_ids",
+    "rewritten_fields",
     "rewritten_index_incomplete",
     "row_count_changed",
     "row_ids",

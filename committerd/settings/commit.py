@@ -70,7 +70,8 @@ class CommitSettings(SettingsGroup):
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",
         description="Whether to check before the commit that a record's files exist, with the size, rows and columns "
-        "that it gives: readers can't open or scan a table otherwise. always: for each record, while it waits. stale: only for "
+        "that it gives: readers can't open or scan a table otherwise. always: for each record, while it waits. "
+        "stale: only for "
         "records older than 5 days (Lance's cleanup deletes unreferenced files after 7). never: for none.",
     )
     trust_rewrites: Literal["marked", "all"] = Field(

@@ -177,7 +177,7 @@ def named_files(transaction: Transaction, files: StagedFiles, current: Manifest 
     """List the data files and index files that a transaction adds.
 
     `files`: the staged files of the transaction. `current`: an excerpt of the latest version, whose own data files are
-    left out; None = leave out nothing.
+    left out unless the transaction describes them otherwise; None = leave out nothing.
     """
     wanted = [
         Named(data_key(file.path), file.file_size_bytes, file.base_id if file.HasField("base_id") else None)
@@ -189,12 +189,27 @@ def named_files(transaction: Transaction, files: StagedFiles, current: Manifest 
     ]
     if current is None or not current.fragments:
         return wanted
-    known = {
-        (data_key(file.path), file.base_id if file.HasField("base_id") else None)
-        for fragment in current.fragments
-        for file in fragment.files
-    }
-    return [one for one in wanted if (one.key, one.base_id) not in known]
+    known = {where: said for fragment in current.fragments for where, said in _described_files(fragment)}
+    staged = {where: said for fragment in files.fragments for where, said in _described_files(fragment)}
+
+    def is_known(one: Named) -> bool:
+        where = one.key, one.base_id
+        if where not in known or where not in staged:
+            return where in known
+        (rows, columns), (rows_said, columns_said) = known[where], staged[where]
+        return rows == rows_said and columns_said <= columns
+
+    return [one for one in wanted if not is_known(one)]
+
+
+def _described_files(
+    fragment: DataFragment,
+) -> Iterator[tuple[tuple[str, int | None], tuple[int, frozenset[tuple[int, int]]]]]:
+    """Key and base of each data file of the fragment; its number of rows, and its fields with their columns."""
+    for file in fragment.files:
+        where = data_key(file.path), file.base_id if file.HasField("base_id") else None
+        pairs = zip(file.fields, file.column_indices, strict=False)
+        yield where, (fragment.physical_rows, frozenset(pair for pair in pairs if pair[0] >= 0))
 
 
 def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataFragment]:

@@ -9,6 +9,7 @@ from committerd.lance.format.data_file import FileFacts
 from committerd.lance.versions.columns import (
     Described,
     changed_fields,
+    fields_with_columns,
     fields_without_data,
     is_one_column,
     require_as_described,
@@ -148,6 +149,11 @@ class TestWhatAFileSays:
 
     def test_of_more_columns_than_fields_tells_no_types(self) -> None:
         assert misdescribed(file({0: 0}), facts(field(0, "string"), columns=2)) == ""
+
+
+def test_which_fields_have_columns_in_every_format() -> None:
+    packed = [field(6, "struct", packed=b"true"), field(7, "struct", parent=6), field(8, parent=7)]
+    assert fields_with_columns([*SCHEMA, *packed]) == {0, 2, 4, 5, 6}
 
 
 def test_what_is_one_column() -> None:

@@ -589,6 +589,17 @@ class TestContent:
         created = transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=[samples.column(2)]))
         assert refused(created, None, f0=said._replace(columns=2)) == "column_indices"
 
+    def test_a_rewrite_has_all_fields(self) -> None:
+        latest = samples.manifest(fragment(0), fragment(1))
+        staged = rewrite(0, 1)
+        assert misfit(staged, latest) == ""
+        new = staged.rewrite.groups[0].new_fragments[0].files[0]
+        new.fields.pop()
+        new.column_indices.pop()
+        assert misfit(staged, latest) == "rewritten_fields"
+        assert misfit(staged, samples.manifest(fragment(0), columns=[samples.column(0), samples.column(1)])) == ""
+        assert misfit(staged, samples.manifest(fragment(7))) == ""  # they are gone
+
     def test_metadata_make_no_blob_of_a_field(self) -> None:
         latest = samples.manifest(fragment(0))
         for key, code in (("lance-encoding:blob", "field_type"), ("a", "")):

@@ -5,6 +5,7 @@
     staged    damaged transactions: each is committed or refused, and the table stays usable
     hostile   schemas, JSON and details that nest, row ids that stand for very many rows, strange file names
     tables    damaged manifests: they are detected, and an old one stops nobody
+    readers   transactions that say something wrong: what is committed, pylance 4.0.0 and 14.0.2 can read
     values    random values of random types through every call: kept or refused as a model says, and as pylance does
 
 A seed makes the same choices every time. All seeds are run; those that failed are printed with the reason.
@@ -22,19 +23,20 @@ from pathlib import Path
 
 import anyio
 
-from tests.oracle import fuzz, merges, samples, scenario, values
+from tests.oracle import bearing, fuzz, merges, samples, scenario, values
 from tests.oracle.samples import Sample
+from tests.producers.old_pylance import old_pylance
 
 VERDICTS = {"COMPATIBLE": "C", "REBASABLE": "B", "RETRYABLE": "R", "INCOMPATIBLE": "I"}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("changes", "merges", "staged", "hostile", "tables", "values"))
+    parser.add_argument("kind", choices=("changes", "merges", "staged", "hostile", "tables", "readers", "values"))
     parser.add_argument("seeds", type=_seeds, help="one number, or the first and the last: 0-999")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = {"changes": _of_changes, "merges": _of_merges, "values": _of_values}
+        runs = {"changes": _of_changes, "merges": _of_merges, "values": _of_values, "readers": _of_readers}
         run = runs.get(given.kind, partial(_of_damage, given.kind))
         failed = run(given.seeds, Path(folder))
     print(f"{len(given.seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
@@ -59,6 +61,16 @@ def _of_changes(seeds: range, folder: Path) -> list[int]:
     _tell_cells(cells)
     print("differences on purpose:", dict(differences.most_common()))
     return failed
+
+
+def _of_readers(seeds: range, folder: Path) -> list[int]:
+    real = samples.unpack(folder / "samples")
+    report = bearing.run(seeds, real, folder / "tables", [bearing.CURRENT, old_pylance()])
+    for seed, fault in report.faults.items():
+        print(f"--- seed {seed}\n{fault}\n")
+    print("what was wrong:", dict(report.kinds.most_common()))
+    print("what came of it:", dict(report.codes.most_common()))
+    return sorted(report.faults)
 
 
 def _of_values(seeds: range, folder: Path) -> list[int]:

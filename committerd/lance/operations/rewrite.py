@@ -22,6 +22,7 @@ from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.following import carry_deletions
 from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles, StagedIndexFile
 from committerd.lance.operations.rebase import copied
+from committerd.lance.versions.columns import fields_with_columns
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import file_identity, files_of, live_rows, set_fragments, with_id
 from committerd.lance.versions.indices import (
@@ -94,6 +95,25 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
             )
         for file in one.new_index_files:
             require_index_path(file.path, room)
+
+
+def _validate_on(transaction: Transaction, latest: Manifest) -> None:
+    """Check that new fragments have all fields that their old ones have.
+
+    Rows of a field that was left out would be null, and an index on it would go on giving their values.
+    """
+    columns = fields_with_columns(latest.fields)
+    there = {one.id: one for one in latest.fragments}
+    for group in transaction.rewrite.groups:
+        old = [there[one.id] for one in group.old_fragments if one.id in there]
+        had = columns.intersection(field for file in files_of(old) for field in file.fields)
+        for fragment in group.new_fragments:
+            if left_out := sorted(had.difference(field for file in fragment.files for field in file.fields)):
+                raise InvalidRequest(
+                    f"it rewrites fragments {[one.id for one in old]} into one without data of fields {left_out}, "
+                    "which they have. Rewrite all columns",
+                    code="rewritten_fields",
+                )
 
 
 def _validate_as_read(transaction: Transaction, read: Manifest) -> None:
@@ -280,6 +300,7 @@ REWRITE = Operation(
     carries_row_ids=True,
     own_properties=frozenset({ROWS}),
     validate=_validate,
+    validate_on=_validate_on,
     validate_as_read=_validate_as_read,
     footprint=_footprint,
     footprint_of_ours=_footprint_of_ours,

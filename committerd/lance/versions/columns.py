@@ -61,6 +61,23 @@ def require_columns(files: Iterable[DataFile], schema: Sequence[Field]) -> None:
             raise InvalidRequest(f"data file {file.path!r} can't be read: {fault}", code="column_indices")
 
 
+def fields_with_columns(schema: Sequence[Field]) -> frozenset[int]:
+    """The fields that files of every format have columns for: those without children, blobs and packed structs.
+
+    What lies in a blob or a packed struct is left out.
+    """
+    parents = {field.parent_id for field in schema}
+    inside: set[int] = set()
+    found: set[int] = set()
+    for field in schema:  # parents come before their children
+        whole = is_one_column(field)
+        if field.parent_id in inside or whole:
+            inside.add(field.id)
+        if field.parent_id not in inside and (whole or field.id not in parents):
+            found.add(field.id)
+    return frozenset(found)
+
+
 class _Columns:
     def __init__(self, schema: Sequence[Field]) -> None:
         self._fields = {field.id: field for field in schema}
