@@ -153,13 +153,14 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 
 def test_every_program_on_a_page_is_run() -> None:
-    """Here, in `test_connecting.py`, in `tests/spark`, in `tests/distributed`, or with the runbooks."""
+    """Here, in `test_connecting.py`, in `tests/spark`, `tests/distributed`, `tests/packaging`, or with the runbooks."""
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
     assert {page for page in pages if not page.startswith("docs/runbooks/")} == {
         "README.md",
         "docs/client.md",
         "docs/connecting.md",
         "docs/ray-daft.md",
+        "docs/reading.md",
         "docs/spark.md",
     }
     assert len(_blocks(README, "python")) == 2

@@ -103,16 +103,31 @@ class Environment:
         self, *words: str | Path, environment: Mapping[str, str] | None = None, warnings: str = "default"
     ) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments. `warnings`: as `-W`; `error` lets none pass."""
-        bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COMMITTERD_"))}
         return subprocess.run(
             [self.python, "-I", "-W", warnings, *words],
-            env=bare | {"LANCE_LOG": "error"} | dict(environment or {}),
+            env=_bare() | dict(environment or {}),
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
             timeout=240,
         )
+
+    def started(self, *words: str | Path) -> subprocess.Popen[str]:
+        """Run Python with these arguments, beside the caller, who writes to it and reads what it prints."""
+        return subprocess.Popen(
+            [self.python, "-I", *words],
+            env=_bare(),
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+def _bare() -> dict[str, str]:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COMMITTERD_"))}
+    return bare | {"LANCE_LOG": "error"}
 
 
 def make_environment(
