@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -56,6 +57,8 @@ def main() -> None:
     parser.add_argument("--source", default="changes", help="names the input; its batches are counted; %(default)s")
     parser.add_argument("--batch", type=int, default=1000, help="changes in each transaction; default %(default)s")
     chosen = parser.parse_args()
+    # The input is read from its beginning each time, so that earlier batches are there already is no surprise.
+    logging.getLogger("committerd_client.app_marks").setLevel(logging.ERROR)
     with SyncCommitClient(chosen.bootstrap_servers, dataset=chosen.dataset, dataset_uri=chosen.uri) as client:
         client.create(SCHEMA, exist_ok=True)
         for number, changes in enumerate(batches(sys.stdin, chosen.batch)):
