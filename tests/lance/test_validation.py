@@ -319,6 +319,13 @@ class TestFragments:
         staged.append.fragments[1].files[0].base_id = 1
         assert refusal(staged) == ""
 
+    def test_of_the_first_format_2_have_columns_too(self) -> None:
+        made = fragment(0)
+        made.files[0].file_major_version, made.files[0].file_minor_version = 0, 3
+        assert refusal(appending(made)) == ""
+        made.files[0].column_indices.pop()
+        assert refusal(appending(made)) == "column_indices"
+
     @pytest.mark.parametrize(
         ("change", "code"),
         [

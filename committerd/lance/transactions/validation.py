@@ -21,6 +21,7 @@ from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
+from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, is_detached
 from committerd_common.unknown_fields import unknown_fields
@@ -120,7 +121,7 @@ def _require_files(files: StagedFiles, room: int) -> None:
                 f"data file {path!r} is listed twice; each file belongs to one fragment", code="duplicate_file"
             )
         seen.add(where)
-        if len(file.fields) != len(file.column_indices) and file.file_major_version >= 2:
+        if len(file.fields) != len(file.column_indices) and file_version(file) != "0.1":
             raise InvalidRequest(
                 f"data file {path!r} has {len(file.fields)} fields and {len(file.column_indices)} column indices; "
                 "each field needs one",

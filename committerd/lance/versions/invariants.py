@@ -36,14 +36,15 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
     Raises `CorruptTable`; the code is that of the first violated invariant, the message lists all.
     """
     outline, own = built.packed
+    touched = _touched(built)
     violations = [
         *_counters(current.outline if current else None, outline),
         *_ids(outline, own, built.kept),
-        *_touched(built).found(_look_into(outline, row_versions=True)),
+        *touched.found(_look_into(outline, row_versions=True)),
         *_flags(outline, deletions=built.kept.facts.has_deletions or own.facts.has_deletions),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
-        *_without_data(current, built),
+        *_without_data(current, outline, touched),
     ]
     _raise(violations, built.manifest.version)
 
@@ -188,12 +189,12 @@ def _row_versions(fragment: DataFragment) -> Iterator[Violation]:
             yield error.code, str(error)
 
 
-def _without_data(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
+def _without_data(current: ManifestFile | None, outline: Manifest, touched: FragmentList) -> Iterator[Violation]:
     """Check that the changed fragments have data of all required fields; a fault that was there before stays."""
-    if built.touched is not None and not built.touched:
+    if not touched.chunks:
         return
-    look = fields_without_data(built.packed[0].fields)
-    found = list(_touched(built).found(lambda fragment: ((fragment.id, field) for field in look(fragment))))
+    look = fields_without_data(outline.fields)
+    found = list(touched.found(lambda fragment: ((fragment.id, field) for field in look(fragment))))
     if not found:
         return
     look_before = fields_without_data(current.outline.fields if current is not None else ())
