@@ -136,7 +136,7 @@ def _compare(paths: Sequence[str]) -> None:
         parts: list[tuple[pa.RecordBatch, np.ndarray]] = []
         for path in paths:
             (batch,) = pa.ipc.open_stream(maps.enter_context(pa.memory_map(path))).read_all().to_batches()
-            parts.append((batch.remove_column(batch.num_columns - 1), batch.columns[-1].to_numpy()))
+            parts.append((batch.select(batch.schema.names[:-1]), batch.columns[-1].to_numpy()))
         bounds = [np.uint64(number * _HASHES // len(parts)) for number in range(1, len(parts))]
         ends = [[0, *np.searchsorted(hashes, bounds).tolist(), len(hashes)] for _, hashes in parts]
         for number in range(len(parts)):
