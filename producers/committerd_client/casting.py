@@ -332,6 +332,8 @@ def _parts(given: Any) -> tuple[Any, Any, Any]:
         lengths = np.where(valid, given.type.list_size, 0)
     else:
         lengths = pc.fill_null(pc.list_value_length(given), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not lengths.any():  # pyarrow can't flatten all types to nothing
+        return lengths, valid, nulls(0, given.type.value_type)
     return lengths, valid, given.flatten()
 
 

@@ -159,16 +159,16 @@ class _Conversion:
         given = dict.fromkeys(itertools.chain.from_iterable(row for row in rows if row is not None))
         require_known(map(str, given), names, path)
         every = self._fill or all(row is None for row in rows)
-        children = {
-            one: self.array([None if row is None else row.get(one.name) for row in rows], one, f"{path}.{one.name}")
-            for one in fields
-            if every or one.name in given
-        }
+        kept = [one for one in fields if every or one.name in given]
+        children = [
+            self.array([None if row is None else row.get(one.name) for row in rows], one, f"{path}.{one.name}")
+            for one in kept
+        ]
         valid = np.array([row is not None for row in rows], np.bool_)
-        made = pa.struct([one.with_type(child.type) for one, child in children.items()])
+        made = pa.struct([one.with_type(child.type) for one, child in zip(kept, children, strict=True)])
         bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
         missing = len(rows) - int(valid.sum())
-        return pa.Array.from_buffers(made, len(rows), [bits], missing, children=list(children.values()))
+        return pa.Array.from_buffers(made, len(rows), [bits], missing, children=children)
 
     def _maps(self, values: list[Any], kind: pa.DataType, path: str) -> Any:
         import numpy as np

@@ -54,6 +54,13 @@ def test_what_does_not_fit_is_refused_by_name(case: Case, form: str) -> None:
     assert refused.value.code == "schema_differs"
 
 
+def test_lists_without_values_are_cast_too() -> None:
+    inner = struct(a=BFLOAT16, n=I64)
+    given = pa.concat_arrays([array([[{"a": 1}], None, []], pa.field("c", pa.large_list(inner)))])
+    wanted = pa.field("c", pa.list_(struct(n=I8, a=BFLOAT16)))
+    assert cast(given.slice(1), wanted).to_pylist() == [None, []]
+
+
 def test_the_sign_of_zero_is_kept() -> None:
     for kind in (F16, F32, F64):
         for made in (cast(pa.array([-0.0]), pa.field("c", kind)), array([-0.0], pa.field("c", kind))):
@@ -142,6 +149,7 @@ OTHER_FORMS: list[tuple[Any, pa.DataType, Any]] = [
     (np.array([[1, 2], [3, 4]]), TENSOR, [1, 2, 3, 4]),
     (lance.arrow.BFloat16(1.1), BFLOAT16, b"\x8d\x3f"),
     ([1.1, 256], pa.list_(BFLOAT16, 2), None),
+    ({"a": 1.1}, struct(a=BFLOAT16), None),
 ]
 
 
