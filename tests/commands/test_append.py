@@ -87,6 +87,10 @@ def test_a_problem_of_a_file_names_the_file_and_comes_before_the_first_commit(sc
     (tmp_path / "array.json").write_text('[{"id": 1}]\n')
     (tmp_path / "rows.txt").write_text("id\n")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "latin.jsonl").write_bytes(b'{"id": 1}\n{"name": "\xe9"}\n')
+    (tmp_path / "latin.csv").write_bytes(b"id,name\n1,x\n2,\xe9\n")
+    (tmp_path / "twice.csv").write_text("id,id\n1,2\n")
+    (tmp_path / "nothing.csv").touch()
     scene.started()
     with _client(scene) as client:
         client.create(pa.schema([("id", pa.int64()), ("name", pa.string())]))
@@ -95,6 +99,9 @@ def test_a_problem_of_a_file_names_the_file_and_comes_before_the_first_commit(sc
         ("wrong.csv", 1, "schema_differs: column 'nam' is not in the table (did you mean 'name'?)"),
         ("wrong.jsonl", 1, "schema_differs: column 'nam' is not in the table"),
         ("array.json", 1, "array.json can't be read as json: line 1"),
+        ("latin.jsonl", 1, "latin.jsonl can't be read as json: line 2: it is not UTF-8"),
+        ("twice.csv", 1, "column 'id' is there twice"),
+        ("nothing.csv", 1, "nothing.csv can't be read as csv: Empty CSV file"),
         ("no.parquet", 1, "no.parquet can't be read as parquet"),
         ("rows.txt", 1, "rows.txt: the name does not say the format: give --format"),
         ("empty", 1, "there is no file in this folder"),
@@ -103,6 +110,8 @@ def test_a_problem_of_a_file_names_the_file_and_comes_before_the_first_commit(sc
         assert (ran.code, sentence in ran.err, name in ran.err) == (code, True, True), ran.err
         assert "settings" not in ran.err
         assert scene.table.version == 1, name
+    # A value is seen when it is read.
+    assert "latin.csv can't be read as csv: In CSV column #1: Row #3" in _append(scene, tmp_path / "latin.csv").err
 
 
 def _client(scene: Scene) -> SyncCommitClient:

@@ -197,6 +197,20 @@ def test_a_changed_file_is_an_error_and_nothing_is_written(loaded: Loaded) -> No
 
 @pytest.mark.kafka
 @pytest.mark.pylance
+def test_a_file_without_rows_is_appended_too(loaded: Loaded) -> None:
+    header, lines = loaded.folder / "header.csv", loaded.folder / "lines.jsonl"
+    header.write_text("id\n")
+    lines.touch()
+    a = loaded.file("a.parquet")
+    assert loaded.new(a, header, lines) == ["a.parquet", "header.csv", "lines.jsonl"]
+    assert loaded.new(a, header, lines) == []
+    header.write_text("id\n5\n")
+    assert "is not the file any more" in loaded.append(header).err
+    assert loaded.ids() == [0, 1]
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
 def test_a_repeated_load_commits_and_writes_nothing(loaded: Loaded) -> None:
     paths = [loaded.file(f"{number}.parquet") for number in range(5)]
     loaded.new(*paths)

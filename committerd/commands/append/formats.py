@@ -120,6 +120,9 @@ def _shares(batches: Iterator[Any], rows: int) -> _Batches:
 def _csv_schema(source: Source, table: pa.Schema | None, nulls: tuple[str, ...]) -> pa.Schema:
     with _csv(source, {}, nulls) as reader:
         names = reader.schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"column {twice!r} is there twice")
     if table is not None:
         return pa.schema([(name, _parsed_as(table, name, _CSV_TYPES)) for name in names])
     spelling = Spelling(names)
@@ -218,6 +221,11 @@ def _inferred(chunk: bytes, first: int) -> pa.Schema:
 
 
 def _parsed(chunk: bytes, first: int, schema: pa.Schema | None) -> pa.Table:
+    try:
+        chunk.decode()
+    except UnicodeDecodeError as error:
+        before = chunk.count(b"\n", 0, error.start)
+        raise ValueError(f"line {first + before}: it is not UTF-8") from error
     try:
         return pyarrow.json.read_json(
             io.BytesIO(chunk),

@@ -192,6 +192,8 @@ class _Run:
         self._done.append(file)
         if time.monotonic() - self._noted > _NOTE_SECONDS:
             self._note()
+        if result is None:
+            return Appended(file=source.path, rows=0, version=None, duplicate=False)
         return Appended(
             file=source.path,
             rows=0 if result.duplicate else inserted,
@@ -199,8 +201,8 @@ class _Run:
             duplicate=result.duplicate,
         )
 
-    def _commit(self, plan: Plan, change: Append) -> tuple[CommitResult, int]:
-        """Commit the change under the uuids of the plan; (the result, the number of rows)."""
+    def _commit(self, plan: Plan, change: Append) -> tuple[CommitResult | None, int]:
+        """Commit the change under the uuids of the plan; (the result, the number of rows). None: there are no rows."""
         staged: StagedChange | None = None
         executions = 0
 
@@ -216,8 +218,11 @@ class _Run:
             return staged
 
         while True:
+            made = execute()
+            if not made.changes:
+                return None, 0
             try:
-                result = self.client.commit(execute(), reexecute=execute, attempts=ATTEMPTS_MAX - executions + 1)
+                result = self.client.commit(made, reexecute=execute, attempts=ATTEMPTS_MAX - executions + 1)
             except IncompatibleConflict:
                 if executions >= ATTEMPTS_MAX:
                     raise
