@@ -16,6 +16,7 @@ Facts = dict[str, Any]
 
 UNREADABLE = "unreadable"
 """The difference after which pylance's table is unusable."""
+_DANGLING = (("committed", "incompatible"), ("committed", "retryable"))
 _UNREADABLE_REASONS = ("fragment_without_files", "column_indices")
 
 
@@ -109,8 +110,12 @@ def _one_file_version(case: Case) -> bool:
 
 def _unreadable(case: Case) -> bool:
     """pylance commits what it then can't read: a fragment without its last data file, or a nested field of format 2.0
-    that was cast, so that its parent has a column in another file. We refuse that.
+    that was cast, so that its parent has a column in another file; or what it can't filter any more: an index on a
+    column that is gone. We refuse that.
     """
+    ours = case.last
+    if ours.operation == "create_index" and case.last_verdicts in _DANGLING:
+        return any(one.rule in ("ixp", "mwi") and one.verdict >= Verdict.RETRYABLE for one in ours.checked)
     refused = case.last_verdicts == ("committed", "error") and case.last.reason in _UNREADABLE_REASONS
     return refused and not _is_readable(case.theirs)
 
