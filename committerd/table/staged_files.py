@@ -52,6 +52,9 @@ OpenStore = Callable[[str], ObjectStore]
 _T = TypeVar("_T")
 
 _NAMED_MAX = 10
+_MISSING_MAX = 10
+"""Once so many files of a transaction are missing, the others are not looked for: it is refused anyway."""
+_HEADS_OF_SEVERAL_MAX = 1000
 _HEADS_AT_ONCE = 256
 """HEAD requests at the same time. A store with fewer connections queues them."""
 BODIES_AT_ONCE = 256
@@ -138,15 +141,16 @@ async def _require_readable(store: ObjectStore) -> None:
 
 
 async def missing_files(store: ObjectStore, keys: Sequence[str]) -> list[str]:
-    """Return those keys that have no object, in their order. Raises as `read_named`."""
+    """Return those keys that have no object, in their order; some of them if there are many. Raises as `read_named`."""
     sizes = await _sizes(store, keys)
-    return [key for key in keys if sizes[key] is None]
+    return [key for key in keys if sizes.get(key, 0) is None]
 
 
 def missing_file(keys: Sequence[str]) -> InvalidRequest:
     """The error that names these missing files (`missing_file`)."""
     listed = ", ".join(key[:_NAME_CHARS_MAX] for key in keys[:_NAMED_MAX])
     more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
+    more += "; perhaps others, which were not looked for" if len(keys) >= _MISSING_MAX else ""
     return InvalidRequest(
         f"files of the transaction are missing: {listed}{more}. Were they written to another table's "
         "folder, or did a cleanup delete them? Write them again, and stage a new transaction",
@@ -272,7 +276,7 @@ async def check_files_of_several(
     found = [CheckedFiles(at=anyio.current_time(), is_final=is_final and verified) for verified in verifies]
 
     async def look() -> None:
-        keys = [file.key for one in listed for file in one.named]
+        keys = [[file.key for file in one.named] for one in listed]
         sizes, facts_of_all = await _sizes_and_facts(store, keys)
         for checked_files, one in zip(found, listed, strict=True):
             for file in one.named:
@@ -336,7 +340,8 @@ async def _check_deletions_of_several(
     """
     allowances = [Allowance(limits) for _ in deleting]
     fragments = [(number, one) for number, (several, _) in enumerate(deleting) for one in several]
-    for some in _batches(fragments):
+    for batch in _batches(fragments):
+        some = [(number, one) for number, one in batch if len(deleting[number][1].faults) < _MISSING_MAX]
         small = await small_bodies(places.store, [_deletion_key(one) for _, one in some])
         of_each: dict[int, list[DataFragment]] = {}
         for number, one in some:
@@ -415,13 +420,19 @@ async def require_files(
         own = [one for one in named if one.base_id is None]
         unknown = [one.key for one in own if not _fits(one, checked_files.sizes.get(one.key))]
         if checked_files.is_final:
-            unknown = [key for key in unknown if key not in checked_files.sizes and key not in checked_files.missing]
+            if gone := [key for key in unknown if key in checked_files.missing]:
+                raise missing_file(gone)
+            unknown = [key for key in unknown if key not in checked_files.sizes]
+        # Those that were missing first: if they still are, no other one is looked for.
+        unknown.sort(key=lambda key: key not in checked_files.missing)
         return own, unknown, [one for one in named if one.base_id is not None] if len(own) < len(named) else []
 
     own, unknown, in_bases = await do(to_find)
     if in_bases:
         await _require_in_bases(places, in_bases)
     sizes = await _sizes(places.store, unknown)
+    if gone := [key for key in unknown if sizes.get(key, 0) is None]:
+        raise missing_file(gone)
     checked_files.sizes.update((key, size) for key, size in sizes.items() if size is not None)
 
     def to_read() -> tuple[list[str], list[DataFragment]]:
@@ -498,15 +509,22 @@ def _require_sizes(named: Sequence[Named], sizes: Mapping[str, int]) -> None:
 async def _require_in_bases(places: Places, named: Sequence[Named]) -> None:
     """As `_require_sizes`, for files in base paths. For an unreadable file the transaction's own size is trusted."""
     sizes: dict[tuple[str, int | None], int | None] = {}
+    missing = list[str]()
 
     async def look(one: Named) -> None:
+        if len(missing) >= _MISSING_MAX:
+            return
         try:
             store, key = places.locate(one.key, one.base_id)
-            sizes[one.key, one.base_id] = await store.head(key)
+            sizes[one.key, one.base_id] = size = await store.head(key)
         except (InvalidRequest, StoreUnavailable):
-            sizes[one.key, one.base_id] = one.size
+            sizes[one.key, one.base_id] = size = one.size
+        if size is None:
+            missing.append(one.key)
 
     await for_each(named, look)
+    if missing:
+        raise missing_file(missing)
     for base_id in dict.fromkeys(one.base_id for one in named):
         there = {key: size for (key, base), size in sizes.items() if base == base_id and size is not None}
         _require_sizes([one for one in named if one.base_id == base_id], there)
@@ -617,7 +635,7 @@ async def with_known_sizes(
     sizes = checked_files.sizes | await _sizes(
         places.store, [key for key in sizeless if key not in checked_files.sizes]
     )
-    if missing := [key for key in sizeless if sizes[key] is None]:
+    if missing := [key for key in sizeless if sizes.get(key, 0) is None]:
         raise missing_file(missing)
     files, allowance = staged_files(filled), Allowance(limits)
     for file in files.data_files:
@@ -857,45 +875,52 @@ def _is_uncounted(fragment: DataFragment) -> bool:
 
 
 async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
-    """Return the size in bytes of each object, None for a missing one. Raises as `read_named`."""
-    if len(keys) > 1 and isinstance(store, TakesSeveral):
-        found_sizes = dict(zip(keys, await store.head_several(keys), strict=True))
-    else:
-        found_sizes = {}
-    sizes = {key: size for key, size in found_sizes.items() if size is None or isinstance(size, int)}
+    """Return the size in bytes of each object, None for a missing one. Raises as `read_named`.
+
+    Once `_MISSING_MAX` are missing, the others are not looked for, and are left out.
+    """
+    sizes = await _heads_of_several(store, [keys]) if len(keys) > 1 and isinstance(store, TakesSeveral) else {}
+    missing = sum(size is None for size in sizes.values())
 
     async def look(key: str) -> None:
-        sizes[key] = await read_named(store, key, lambda: store.head(key))
+        nonlocal missing
+        if missing < _MISSING_MAX:
+            sizes[key] = await read_named(store, key, lambda: store.head(key))
+            missing += sizes[key] is None
 
     await for_each([key for key in dict.fromkeys(keys) if key not in sizes], look, at_once=_HEADS_AT_ONCE)
     return sizes
 
 
 async def _sizes_and_facts(
-    store: ObjectStore, keys: Sequence[str]
+    store: ObjectStore, each: Sequence[Sequence[str]]
 ) -> tuple[dict[str, int | None], dict[str, FileFacts | None]]:
     """The size of each readable object in bytes, None for a missing one; and what each data file says of itself.
 
     One request for an object, and another one for a very wide data file, except for a store that takes several.
+    `each`: the keys of each transaction. Of one of which `_MISSING_MAX` are missing, the others are not looked for.
     """
-    data = [key for key in keys if key.startswith(DATA)]
+    data = [(number, key) for number, keys in enumerate(each) for key in keys if key.startswith(DATA)]
     if isinstance(store, TakesSeveral):
-        sizes = await _sizes_found(store, keys)
-        tails = await _tails(store, [key for key in data if sizes.get(key)])
+        sizes = await _heads_of_several(store, each)
+        tails = await _tails(store, [key for _, key in data if sizes.get(key)])
         return sizes, await _facts_of(store, tails)
     ends = dict[str, Tail | None]()
+    missing = [0] * len(each)
 
-    async def look(key: str) -> None:
-        with suppress(ObjectUnreadable, InvalidRequest):
-            ends[key] = await store.get_tail(key, _FOOTER_BYTES)
+    async def look(one: tuple[int, str]) -> None:
+        number, key = one
+        if key not in ends and missing[number] < _MISSING_MAX:
+            with suppress(ObjectUnreadable, InvalidRequest):
+                ends[key] = await store.get_tail(key, _FOOTER_BYTES)
+                missing[number] += ends[key] is None
 
     async def look_at_others() -> None:
-        sizes.update(await _sizes_found(store, [key for key in keys if not key.startswith(DATA)]))
+        others = [[key for key in keys if not key.startswith(DATA)] for keys in each]
+        sizes.update(await _sizes_found(store, others))
 
     sizes = dict[str, int | None]()
-    await for_each(
-        [lambda: for_each(dict.fromkeys(data), look, at_once=_HEADS_AT_ONCE), look_at_others], lambda call: call()
-    )
+    await for_each([lambda: for_each(data, look, at_once=_HEADS_AT_ONCE), look_at_others], lambda call: call())
     sizes.update((key, None if tail is None else tail.size) for key, tail in ends.items())
     return sizes, await _facts_of(store, {key: tail for key, tail in ends.items() if tail is not None})
 
@@ -951,16 +976,37 @@ def _facts(tail: Tail, body: bytes) -> FileFacts | None:
     return None if descriptor is None else facts(tail.body, descriptor)
 
 
-async def _sizes_found(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
-    """Return the sizes in bytes of those objects that are readable; None for a missing one."""
-    if keys and isinstance(store, TakesSeveral):
-        found_sizes = zip(keys, await store.head_several(keys), strict=True)
-        return {key: size for key, size in found_sizes if size is None or isinstance(size, int)}
+async def _sizes_found(store: ObjectStore, each: Sequence[Sequence[str]]) -> dict[str, int | None]:
+    """Return the sizes in bytes of those objects that are readable; None for a missing one.
+
+    `each`: the keys of each transaction. As `_sizes`, for each of them.
+    """
     sizes: dict[str, int | None] = {}
+    missing = [0] * len(each)
 
-    async def look(key: str) -> None:
-        with suppress(ObjectUnreadable, InvalidRequest):
-            sizes[key] = await store.head(key)
+    async def look(one: tuple[int, str]) -> None:
+        number, key = one
+        if missing[number] < _MISSING_MAX:
+            with suppress(ObjectUnreadable, InvalidRequest):
+                sizes[key] = await store.head(key)
+                missing[number] += sizes[key] is None
 
-    await for_each(keys, look, at_once=_HEADS_AT_ONCE)
+    await for_each([(number, key) for number, keys in enumerate(each) for key in keys], look, at_once=_HEADS_AT_ONCE)
+    return sizes
+
+
+async def _heads_of_several(store: TakesSeveral, each: Sequence[Sequence[str]]) -> dict[str, int | None]:
+    """As `_sizes_found`, a good many at once."""
+    sizes: dict[str, int | None] = {}
+    start, left = 0, [keys for keys in each if keys]
+    while left:
+        wanted = [key for keys in left for key in keys[start : start + _HEADS_OF_SEVERAL_MAX]]
+        found = zip(wanted, await store.head_several(wanted), strict=True)
+        sizes.update((key, size) for key, size in found if size is None or isinstance(size, int))
+        start += _HEADS_OF_SEVERAL_MAX
+        left = [
+            keys
+            for keys in left
+            if len(keys) > start and sum(sizes.get(key, 0) is None for key in keys[:start]) < _MISSING_MAX
+        ]
     return sizes

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
-from committerd.stores.port import ObjectStore
+from committerd.stores.port import ObjectStore, Tail
 from committerd.table.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
 from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
 from committerd.table.versions import Table
@@ -47,6 +47,17 @@ class Counting(LocalStore):
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         self.asked.append(key)
         return await super().get_range(key, start, end)
+
+
+class OneByOne(Counting):
+    """As S3, it takes one object at a time."""
+
+    head_several = None  # type: ignore[assignment]
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        if key.startswith("data/"):
+            self.asked.append(key)
+        return await super().get_tail(key, size)
 
 
 class Refusing(LocalStore):
@@ -349,8 +360,41 @@ class TestLookedAt:
         refused = await prepare(Table(counting), latest, many, options=options, world=replace(world(), work=work))
         assert isinstance(refused, Rejected)
         assert refused.reason == "missing_file"
-        # Validation, fit, the list of files, and what was found of them.
-        assert sizes[1:] == [many.ByteSize()] * 4
+        # Validation, fit, and the list of files.
+        assert sizes[1:] == [many.ByteSize()] * 3
+
+    @pytest.mark.parametrize("is_final", [False, True])
+    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "several at once"])
+    async def test_of_very_many_missing_files_a_few_are_looked_for(
+        self, scene: Scene, *, at_once: bool, is_final: bool
+    ) -> None:
+        """On S3 a look at 25,000 files takes the queue half a minute."""
+        scene.write_versions(1)
+        store = Counting(scene.root) if at_once else OneByOne(scene.root)
+        there = fragment(0, name="there")
+        scene.write_files(there)
+        many = append(1, *(fragment(0, name=f"n{number}") for number in range(5_000)))
+        few, checked_files = await check_files_of_several(
+            store, [append(1, there), many], FileLimits(), is_final=is_final
+        )
+        assert (few.lacks, few.sizes) == (False, {"data/there.lance": 100})
+        assert 10 <= len(checked_files.missing) <= 1000
+        assert len(store.asked) <= 1001
+        refused = await self.prepared(store, many, checked_files)
+        assert isinstance(refused, Rejected)
+        assert refused.reason == "missing_file"
+        assert "data/n0.lance" in refused.message
+        assert len(store.asked) <= (0 if is_final else 1000)
+
+    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "several at once"])
+    async def test_files_that_appear_meanwhile_are_found(self, scene: Scene, *, at_once: bool) -> None:
+        scene.write_versions(1)
+        store = Counting(scene.root) if at_once else OneByOne(scene.root)
+        made = [fragment(0, name=f"n{number}") for number in range(1_500)]
+        (checked_files,) = await check_files_of_several(store, [append(1, *made)], FileLimits())
+        assert checked_files.lacks
+        scene.write_files(*made)
+        assert isinstance(await self.prepared(store, append(1, *made), checked_files), Prepared)
 
     async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
