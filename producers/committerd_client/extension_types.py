@@ -111,14 +111,6 @@ def bfloat16_storage(wide: pa.Array) -> tuple[Any, np.ndarray[Any, Any]]:
     return made, lost
 
 
-def bfloat16_values(made: pa.Array) -> np.ndarray[Any, Any]:
-    """The numbers in such an array, as float64; anything at nulls."""
-    import numpy as np
-
-    bits = np.frombuffer(made.buffers()[1], "<u2", count=len(made)).astype(np.uint32) << np.uint32(16)
-    return bits.view(np.float32).astype(np.float64)
-
-
 def flat(value: Any, shape: Sequence[int]) -> Any:
     """The numbers of a tensor (array or nested lists of that shape, or a flat list) as a flat numpy array."""
     import numpy as np
