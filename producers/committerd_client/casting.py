@@ -81,14 +81,18 @@ def require_not_null(column: pa.Array, field: pa.Field) -> None:
         )
 
 
-def require_known(names: Iterable[str], known: Sequence[str], above: str = "") -> None:
-    """Raise `StagingError` (`schema_differs`) for a name that is there twice, or is not among the `known` ones.
+def require_known(names: Iterable[Any], known: Sequence[str], above: str = "") -> None:
+    """Raise `StagingError` (`schema_differs`) for a name that is there twice, not among the `known` ones, or no text.
 
     `above`: the path of the struct whose fields these are; empty = columns of the table.
     """
     seen = set[str]()
     for name in names:
-        path = f"{above}.{name}" if above else name
+        path = f"{above}.{name}" if above else str(name)
+        if not isinstance(name, str):
+            raise StagingError(
+                f"the name {name!r} of column {path!r} is not text: give {str(name)!r}", code="schema_differs"
+            )
         if name in seen:
             raise StagingError(f"column {path!r} is there twice", code="schema_differs")
         seen.add(name)

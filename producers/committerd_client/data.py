@@ -220,11 +220,14 @@ def _columns(columns: Mapping[str, Any]) -> Rows:
 def _pandas(frame: Any) -> Rows:
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()  # a named index is a column to pandas' users; the other kind counts rows
-    return _objects({str(name): frame[name] for name in frame.columns}, len(frame))
+    names = [str(name) for name in frame.columns]
+    require_known(names, names)  # 1 and "1" are two columns to pandas
+    return _objects({name: frame.iloc[:, place] for place, name in enumerate(names)}, len(frame))
 
 
 def _objects(columns: Mapping[str, Any], count: int) -> Rows:
     """Rows whose columns are Python objects or arrays: the table's types are theirs."""
+    require_known(columns, list(columns))
 
     def opened(fields: Mapping[str, pa.Field], fill_structs: bool) -> pa.RecordBatchReader:
         import pyarrow as pa
@@ -269,7 +272,7 @@ def _from_arrays(values: Any) -> Any:
         return pa.chunked_array(values)
     if not isinstance(values, np.ndarray) and getattr(values, "ndim", 1) == 1 and hasattr(values, "index"):
         return pa.array(values)  # pandas: NaN is null
-    values = np.asarray(values)
+    values = values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     if values.ndim == 1:
         return from_numpy(values)
     size = int(np.prod(values.shape[1:]))

@@ -157,7 +157,7 @@ class _Conversion:
         names = [one.name for one in fields]
         rows = [None if one is None else _row(one, names, kind, path) for one in values]
         given = dict.fromkeys(itertools.chain.from_iterable(row for row in rows if row is not None))
-        require_known(map(str, given), names, path)
+        require_known(given, names, path)
         every = self._fill or all(row is None for row in rows)
         kept = [one for one in fields if every or one.name in given]
         children = [
@@ -196,7 +196,8 @@ class _Conversion:
             require_size(lengths[valid], kind, _classes(values), path)
         item, inner = kind.value_field, f"{path}[]"
         rows = [one for one in values if one is not None]
-        if rows and all(isinstance(one, np.ndarray) and one.ndim == 1 and one.dtype != object for one in rows):
+        kinds = {(one.ndim, one.dtype) if isinstance(one, np.ndarray) else None for one in rows}
+        if len(kinds) == 1 and rows and getattr(rows[0], "ndim", 0) == 1 and rows[0].dtype != object:
             made = cast(from_numpy(np.concatenate(rows), from_pandas=self._from_pandas), item.with_nullable(True))
         else:
             # Without `fill` the type depends on all values.
@@ -228,6 +229,8 @@ def _items(value: Any, kind: pa.DataType, path: str) -> Any:
 
     if isinstance(value, pa.Array | pa.ChunkedArray):
         return value.to_pylist()
+    if isinstance(value, np.ma.MaskedArray):
+        return value.tolist()
     if isinstance(value, np.ndarray):
         return value if value.ndim else [value]
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Mapping):
@@ -245,6 +248,8 @@ def _row(value: Any, names: Sequence[str], kind: pa.DataType, path: str) -> Mapp
     if isinstance(value, tuple) and len(value) == len(names):
         return dict(zip(names, value, strict=True))
     if isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        if len(dict(value)) < len(value):
+            raise misfit(path, kind, type(value).__name__, f"{value!r:.80} has a field twice")
         return dict(value)
     raise misfit(path, kind, type(value).__name__, f"{value!r:.80} is not a dict of its fields")
 
@@ -254,8 +259,8 @@ def _pairs(value: Any, kind: pa.DataType, path: str) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
     try:
-        return [(one["key"], one["value"]) if isinstance(one, Mapping) else _pair(*one) for one in value]
-    except (TypeError, KeyError) as error:
+        return [_pair(**one) if isinstance(one, Mapping) else _pair(*one) for one in value]
+    except TypeError as error:
         raise misfit(path, kind, type(value).__name__, f"{value!r:.80} is not a dict or a list of pairs") from error
 
 
@@ -264,15 +269,32 @@ def _pair(key: Any, value: Any) -> tuple[Any, Any]:
 
 
 def from_numpy(values: Any, *, from_pandas: bool = False) -> Any:
-    """A flat array of numpy's as Arrow has it; numbers of type bfloat16 as float32."""
+    """A flat array of numpy's as Arrow has it; numbers of type bfloat16 as float32.
+
+    Raises `ValueError` for times that no unit of Arrow can hold.
+    """
     import numpy as np
     import pyarrow as pa
 
     if values.dtype.name == "bfloat16":
         values = values.astype(np.float32)
-    if values.dtype.kind in "mM" and np.datetime_data(values.dtype)[0] not in ("s", "ms", "us", "ns"):
-        values = values.astype(f"{values.dtype.kind}8[s]")  # units that Arrow does not have
+    if values.dtype.kind in "mM":
+        values = _with_unit(values)
     return pa.array(values, from_pandas=from_pandas)
+
+
+def _with_unit(times: Any) -> Any:
+    """An array of times of numpy's in a unit that Arrow has. numpy cuts off, and overflows, in silence."""
+    import numpy as np
+
+    unit, _ = np.datetime_data(times.dtype)  # also a number of them: `M8[25s]`
+    if unit not in ("s", "ms", "us", "ns"):
+        unit = "ns" if unit in ("ps", "fs", "as") else "s"
+    made = times.astype(f"{times.dtype.kind}8[{unit}]")
+    lost = (made.astype(times.dtype) != times) & ~np.isnat(times)
+    if lost.any():
+        raise ValueError(f"{times[lost][0]!r} would be changed")
+    return made
 
 
 def _leaf(values: list[Any], kind: pa.DataType, path: str) -> Any:
@@ -439,7 +461,11 @@ def _times(values: list[Any], kind: pa.DataType, path: str) -> Any:
     if others:
         raise misfit(path, kind, _classes(values), "give times of one class")
     empty = next(one for one in values if one is not None).__class__("NaT")
-    return from_numpy(np.array([empty if one is None else one for one in values]))
+    times = np.array([empty if one is None else one for one in values])  # of the finest unit
+    for one, made in zip(values, times, strict=True):
+        if one is not None and not np.isnat(one) and made.astype(one.dtype) != one:
+            raise _changed(one, kind, path)
+    return from_numpy(times)
 
 
 _MADE = {

@@ -132,9 +132,11 @@ OTHER_FORMS: list[tuple[Any, pa.DataType, Any]] = [
     (np.datetime64("2026-01-01", "D"), pa.date32(), pd.Timestamp("2026-01-01").date()),
     (np.datetime64("2026-01-01T05", "h"), pa.timestamp("s"), pd.Timestamp("2026-01-01T05")),
     (np.timedelta64(2, "D"), pa.duration("s"), pd.Timedelta(days=2)),
+    (np.array([2], "m8[25s]")[0], pa.duration("s"), pd.Timedelta(seconds=50)),
     (np.array([1.0, 2.0]), pa.list_(F32, 2), [1.0, 2.0]),
     (np.array([[1.0], [2.0]]), pa.list_(pa.list_(F32)), [[1.0], [2.0]]),
     (np.array(["a", None], dtype=object), pa.list_(TEXT), ["a", None]),
+    (np.ma.array([1, 2], mask=[False, True]), pa.list_(I8), [1, None]),
     (pa.array([1, None]), pa.list_(I8), [1, None]),
     ({1}, pa.list_(I8), [1]),
     ((1, 2), pa.list_(I8), [1, 2]),
@@ -159,6 +161,49 @@ def test_what_users_have_at_hand_is_taken(value: Any, kind: pa.DataType, stored:
     assert made.type == kind
     if stored is not None or value is pd.NA or value is pd.NaT:
         assert plain(made) == [stored]
+
+
+TIMES, TEXTS = pa.list_(pa.timestamp("ns")), pa.list_(TEXT)
+TOGETHER: list[tuple[list[Any], pa.DataType, list[Any] | None]] = [
+    ([np.array([2**53 + 1]), np.array([1.0])], pa.list_(I64), [[2**53 + 1], [1]]),
+    ([np.array([2**63 + 1], np.uint64), np.array([1])], pa.list_(pa.uint64()), [[2**63 + 1], [1]]),
+    ([np.array([True]), np.array([1])], pa.list_(I64), None),
+    ([np.array(["a"]), np.array([1])], TEXTS, None),
+    ([np.array(["a"]), np.array(["long"])], TEXTS, [["a"], ["long"]]),
+    ([np.array(["3000-01-01"], "M8[s]"), np.array(["2000-01-01"], "M8[ns]")], TIMES, None),
+    ([np.datetime64("3000-01-01", "D"), None, np.datetime64(1, "ns")], pa.timestamp("ns"), None),
+    ([np.datetime64("2000-01-01", "D"), np.datetime64("NaT"), np.datetime64(1, "ns")], pa.timestamp("ns"), []),
+]
+"""Values of one column, each of which fits or not by itself. numpy makes one type of theirs, and changes them."""
+
+
+@pytest.mark.parametrize(("given", "kind", "stored"), TOGETHER, ids=str)
+def test_arrays_of_numpy_do_not_change_each_other(
+    given: list[Any], kind: pa.DataType, stored: list[Any] | None
+) -> None:
+    if stored is None:
+        with pytest.raises(StagingError, match=r"column 'c"):
+            array(given, pa.field("c", kind))
+        return
+    assert array(given, pa.field("c", kind)).to_pylist() == (
+        stored or [pd.Timestamp("2000-01-01"), None, pd.Timestamp(1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({1: 5}, struct(**{"1": I8})),
+        ([("a", 1), ("a", 2)], struct(a=I8)),
+        ([{"key": "k", "value": 1, "more": 2}], pa.map_(TEXT, I8)),
+        (np.timedelta64(1_500, "ps"), pa.duration("ns")),
+        (np.datetime64(10**15, "Y"), pa.timestamp("s")),
+    ],
+    ids=str,
+)
+def test_a_value_of_which_a_part_would_be_lost_is_refused(value: Any, kind: pa.DataType) -> None:
+    with pytest.raises(StagingError, match=r"column 'c"):
+        array([value], pa.field("c", kind))
 
 
 def test_a_pyarrow_without_a_type_has_its_name_in_the_metadata() -> None:

@@ -123,6 +123,27 @@ def test_rows_that_do_not_fit_name_the_column(given: Any, told: str) -> None:
     assert refused.value.code == "schema_differs"
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (pd.DataFrame([[1, 2]], columns=pd.Index([1, "1"], dtype=object)), "column '1' is there twice"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "column 'a' is there twice"),
+        ([{1: 5}], "the name 1 of column '1' is not text: give '1'"),
+        ({1: [5]}, "the name 1 of column '1' is not text: give '1'"),
+    ],
+)
+def test_each_column_has_a_name_of_its_own_in_a_new_table_too(given: Any, told: str) -> None:
+    with pytest.raises(StagingError, match=told) as refused:
+        rows_of(given).table()
+    assert refused.value.code == "schema_differs"
+
+
+def test_what_a_mask_of_numpy_hides_is_null() -> None:
+    hidden = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
+    found = rows_of({"n": hidden[:, 1], "vector": hidden}).table()
+    assert found.to_pylist() == [{"n": None, "vector": [1.0, None]}, {"n": 4.0, "vector": [3.0, 4.0]}]
+
+
 def test_a_dictionary_and_a_category_go_both_ways() -> None:
     coded = pa.schema([pa.field("kind", pa.dictionary(pa.int8(), pa.string()))])
     frame = pd.DataFrame({"kind": ["a", "b", "a"]})
