@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.json
@@ -134,11 +135,28 @@ def _csv_schema(source: Source, table: pa.Schema | None, nulls: tuple[str, ...])
 
 def _csv_rows(source: Source, schema: pa.Schema, nulls: tuple[str, ...]) -> _Batches:
     size = _size(source)
+    numbers = [field.name for field in schema if pa.types.is_float64(field.type)]
     with _csv(source, dict(zip(schema.names, schema.types, strict=True)), nulls) as reader:
         read = 0
         for batch in reader:
+            if any(pc.any(pc.is_inf(batch.column(name))).as_py() for name in numbers):
+                _require_in_range(source, schema.names, numbers, nulls)
+                numbers = []
             read += batch.nbytes
             yield batch, min(read / size, 1.0) if size else 0.0
+
+
+def _require_in_range(source: Source, names: list[str], numbers: list[str], nulls: tuple[str, ...]) -> None:
+    """Raise `ValueError` if a number in one of the columns `numbers` is out of range: pyarrow makes infinity of it."""
+    texts = {name: pa.string() if name in numbers else pa.binary() for name in names}
+    with _csv(source, texts, nulls) as reader:
+        for batch in reader:
+            for name in numbers:
+                column = pc.utf8_trim_whitespace(batch.column(name))
+                column = column.filter(pc.match_substring_regex(column, "^[-+.]?[0-9]"))
+                huge = column.filter(pc.is_inf(column.cast(pa.float64())))
+                if len(huge):
+                    raise ValueError(f"column {name!r}: {huge[0]} is out of range")
 
 
 def _csv(source: Source, types: Mapping[str, pa.DataType], nulls: tuple[str, ...]) -> Any:
@@ -192,11 +210,9 @@ def _json_schema(source: Source, table: pa.Schema | None) -> pa.Schema:
 
 def _json_rows(source: Source, schema: pa.Schema) -> _Batches:
     size, read = _size(source), 0
-    parsed = pa.schema([(field.name, _spelled(field.type)) for field in schema])
     for chunk, first in _lines(source):
         read += len(chunk)
-        table = _parsed(chunk, first, parsed)
-        for batch in table.cast(schema).to_batches():
+        for batch in _parsed(chunk, first, schema).to_batches():
             yield batch, min(read / size, 1.0) if size else 0.0
 
 
@@ -227,15 +243,30 @@ def _parsed(chunk: bytes, first: int, schema: pa.Schema | None) -> pa.Table:
         before = chunk.count(b"\n", 0, error.start)
         raise ValueError(f"line {first + before}: it is not UTF-8") from error
     try:
-        return pyarrow.json.read_json(
-            io.BytesIO(chunk),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "error"
-            ),
-        )
+        return _read(chunk, schema)
     except pa.ArrowException as error:
         raise ValueError(_explained(str(error), chunk, first, schema)) from error
+
+
+def _read(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
+    spelled = None if schema is None else pa.schema([(field.name, _spelled(field.type)) for field in schema])
+    table = pyarrow.json.read_json(
+        io.BytesIO(chunk),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=spelled, unexpected_field_behavior="infer" if schema is None else "error"
+        ),
+    )
+    if schema is None:
+        return table
+    return pa.table([_typed(column, field.type) for column, field in zip(table.columns, schema, strict=True)], schema)
+
+
+def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_time(kind):  # pyarrow has no cast from text
+        days = pc.binary_join_element_wise("1970-01-01T", column, "")
+        column = days.cast(pa.timestamp(kind.unit))
+    return column.cast(kind)
 
 
 def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -> str:
@@ -248,9 +279,28 @@ def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -
                 return f"line {number}: field {unknown!r} is not in the table"
     row = re.search(r" in row (\d+)$", error)
     if row is None:
-        return error
+        number = _failing(error, chunk, first, schema)
+        return error if number is None else f"line {number}: {error}"
     numbers = [number for number, line in enumerate(chunk.splitlines(), first) if line.strip()]
     return f"line {numbers[min(int(row[1]), len(numbers) - 1)]}: {error[: row.start()]}"
+
+
+def _failing(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -> int | None:
+    """The number of the first line that has this error; None if no single line has it."""
+
+    def fails(part: list[bytes]) -> str | None:
+        try:
+            _read(b"".join(part), schema)
+        except pa.ArrowException as failed:
+            return str(failed)
+        return None
+
+    lines = chunk.splitlines(keepends=True)
+    low, high = 0, len(lines)  # the lines below `low` are right
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fails(lines[low:middle]) else (middle, high)
+    return first + low if fails(lines[low:high]) == error else None
 
 
 def _unknown(value: Any, kind: pa.DataType, path: str = "") -> str | None:
@@ -281,12 +331,15 @@ def _parseable(kind: pa.DataType) -> pa.DataType:
 
 
 def _spelled(kind: pa.DataType) -> pa.DataType:
-    """The type with which pyarrow reads it: a date or a time is a text in JSON."""
+    """The type with which pyarrow reads it: a date or a time is a text in JSON, and is cast as strictly as in CSV."""
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _spelled(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_spelled(kind.value_type))
-    return pa.string() if pa.types.is_date(kind) or pa.types.is_time(kind) else kind
+    return pa.string() if any(test(kind) for test in _TIMES) else kind
+
+
+_TIMES = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp)
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
