@@ -24,6 +24,7 @@ ROWS = {
         ["status"],
         ["topics", "check"],
         ["position", "show"],
+        ["recreate"],
         ["position", "rewind", "--offset", "0", "--apply", "--reason", "tested"],
         ["app", "release", "query", "--apply", "--reason", "tested"],
     ],
