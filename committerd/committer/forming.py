@@ -415,7 +415,9 @@ class Former:
         """
         limits = self.options.limits
         first = sum(1 for _ in takewhile(lambda pending: pending.retry_of is not None, ordered))
-        round_ = Round(ahead=len(head.position.settled) + first)
+        lowest = min(pending.offset for pending in ordered)
+        passing = sum(refusal.offset > lowest for refusal in forming.refusals)
+        round_ = Round(ahead=len(head.position.settled) + passing + first)
         parts: dict[Part | None, list[Pending]] = {}
         for number, pending in enumerate(ordered, start=1):
             if number % _AT_ONCE == 0:

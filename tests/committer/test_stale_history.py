@@ -16,6 +16,7 @@ from committerd.committer.intake import Intake
 from committerd.committer.putting import FormedVersion
 from committerd.errors import StoreUnavailable
 from committerd.queue.port import Record
+from committerd.queue.turns import AHEAD_MAX
 from committerd.stores.port import Tail
 from committerd_common.messages import Transaction
 from tests.committer.test_file_checks import Bench, record, staged
@@ -123,6 +124,21 @@ async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: 
         formed = await reading.form(head)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == [1]
+        tasks.cancel_scope.cancel()
+
+
+async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(scene: Scene) -> None:
+    reading = Reading(scene)
+    head = await reading.head()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reading.bench.former.stale_history.run, head.table, reading.notified.set)
+        await anyio.wait_all_tasks_blocked()
+        reading.held = anyio.Event()
+        late = [new(offset, head, deadline_ms="1") for offset in range(1, 2 * AHEAD_MAX)]
+        reading.bench.arrive(old(0), *late)
+        formed = await reading.form(head)
+        assert formed is not None
+        assert formed.group.position.settled == tuple(range(1, AHEAD_MAX + 1))
         tasks.cancel_scope.cancel()
 
 
