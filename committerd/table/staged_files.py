@@ -16,6 +16,7 @@ from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutdatedRequest, SettingsError, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.format.data_file import (
+    FOOTER_BYTES,
     TAIL_BYTES,
     Extent,
     FileFacts,
@@ -66,6 +67,10 @@ _MANIFESTS_TRIED = 4
 _NAME_CHARS_MAX = 200
 _FOOTER_BYTES = 16 * 1024
 """Bytes of a data file's end to read first. They hold the descriptor of all but wide files."""
+_TAILS_AT_ONCE = 256
+"""Ends of data files to read in one call of a store that takes several."""
+_SCHEMA_BYTES_MAX = 8 * 1024 * 1024
+"""Maximum bytes of the different schemas of the data files that are read together. The types of others aren't known."""
 _DESCRIPTORS_AT_ONCE = 4
 """Descriptors of wide files to read at the same time: of up to 8 MiB each."""
 
@@ -448,7 +453,7 @@ async def require_files(
 
     await _require_folders(places.store, [index_prefix(uuid) for uuid in unlisted_indices(transaction)])
     unread, deletions = await do(to_read)
-    checked_files.facts.update(await _facts_of(places.store, await _tails(places.store, unread)))
+    checked_files.facts.update(await _facts_of(places.store, unread))
     await do(partial(_require_as_described, transaction, files, current, checked_files))
     await _check_deletions_of_one(places, deletions, checked_files, limits)
 
@@ -903,64 +908,94 @@ async def _sizes_and_facts(
     data = [(number, key) for number, keys in enumerate(each) for key in keys if key.startswith(DATA)]
     if isinstance(store, TakesSeveral):
         sizes = await _heads_of_several(store, each)
-        tails = await _tails(store, [key for _, key in data if sizes.get(key)])
-        return sizes, await _facts_of(store, tails)
-    ends = dict[str, Tail | None]()
+        return sizes, await _facts_of(store, list(dict.fromkeys(key for _, key in data if sizes.get(key))))
+    reading = _Reading(store)
+    sizes = dict[str, int | None]()
     missing = [0] * len(each)
 
     async def look(one: tuple[int, str]) -> None:
         number, key = one
-        if key not in ends and missing[number] < _MISSING_MAX:
+        if key not in sizes and missing[number] < _MISSING_MAX:
             with suppress(ObjectUnreadable, InvalidRequest):
-                ends[key] = await store.get_tail(key, _FOOTER_BYTES)
-                missing[number] += ends[key] is None
+                tail = await store.get_tail(key, _FOOTER_BYTES)
+                sizes[key] = None if tail is None else tail.size
+                missing[number] += tail is None
+                reading.take(key, tail)
 
     async def look_at_others() -> None:
         others = [[key for key in keys if not key.startswith(DATA)] for keys in each]
         sizes.update(await _sizes_found(store, others))
 
-    sizes = dict[str, int | None]()
     await for_each([lambda: for_each(data, look, at_once=_HEADS_AT_ONCE), look_at_others], lambda call: call())
-    sizes.update((key, None if tail is None else tail.size) for key, tail in ends.items())
-    return sizes, await _facts_of(store, {key: tail for key, tail in ends.items() if tail is not None})
+    await reading.finish()
+    return sizes, reading.found
 
 
-async def _tails(store: ObjectStore, keys: Sequence[str]) -> dict[str, Tail]:
-    """Read the ends of those objects that are readable."""
-    if keys and isinstance(store, TakesSeveral):
-        found = zip(keys, await store.get_tails(keys, size=_FOOTER_BYTES), strict=True)
-        return {key: tail for key, tail in found if isinstance(tail, Tail)}
-    tails: dict[str, Tail] = {}
+async def _facts_of(store: ObjectStore, keys: Sequence[str]) -> dict[str, FileFacts | None]:
+    """What those of these data files that are readable say of themselves."""
+    reading = _Reading(store)
+    if isinstance(store, TakesSeveral):
+        for low in range(0, len(keys), _TAILS_AT_ONCE):
+            some = keys[low : low + _TAILS_AT_ONCE]
+            for key, tail in zip(some, await store.get_tails(some, size=_FOOTER_BYTES), strict=True):
+                if isinstance(tail, Tail):
+                    reading.take(key, tail)
+    else:
 
-    async def read(key: str) -> None:
-        tail = await read_named(store, key, lambda: store.get_tail(key, _FOOTER_BYTES))
-        if tail is not None:
-            tails[key] = tail
+        async def read(key: str) -> None:
+            reading.take(key, await read_named(store, key, lambda: store.get_tail(key, _FOOTER_BYTES)))
 
-    await for_each(dict.fromkeys(keys), read, at_once=_HEADS_AT_ONCE)
-    return tails
+        await for_each(dict.fromkeys(keys), read, at_once=_HEADS_AT_ONCE)
+    await reading.finish()
+    return reading.found
 
 
-async def _facts_of(store: ObjectStore, tails: Mapping[str, Tail]) -> dict[str, FileFacts | None]:
-    """What these data files say of themselves; reads the descriptors that are not in their ends."""
-    found: dict[str, FileFacts | None] = {}
-    beyond: dict[str, Extent] = {}
-    for key, tail in tails.items():
+class _Reading:
+    """What data files say of themselves, from their ends. No end is kept: there may be 100,000 files."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._beyond: dict[str, tuple[Extent, Tail]] = {}
+        """By key: the place of a descriptor that is not in the file's end, and the footer."""
+        self._schemas: dict[bytes, bytes] = {}
+        """The schemas so far, each once: most files of a table have the same."""
+        self._schema_bytes = 0
+        self.found: dict[str, FileFacts | None] = {}
+
+    def take(self, key: str, tail: Tail | None) -> None:
+        """Take what the end of a file says; None = there is no file."""
+        if tail is None:
+            return
         place = _descriptor_place(tail)
         start = tail.size - len(tail.body)
         if place is not None and place.start < start:
-            beyond[key] = place
+            self._beyond[key] = place, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
         else:
             body = b"" if place is None else tail.body[place.start - start : place.end - start]
-            found[key] = _facts(tail, body)
+            self._note(key, tail, body)
 
-    async def read(key: str) -> None:
-        place = beyond[key]
-        with suppress(ObjectUnreadable, InvalidRequest):
-            found[key] = _facts(tails[key], await store.get_range(key, place.start, place.end) or b"")
+    async def finish(self) -> None:
+        """Read the descriptors that are not in the ends."""
 
-    await for_each(beyond, read, at_once=_DESCRIPTORS_AT_ONCE)
-    return found
+        async def read(key: str) -> None:
+            place, footer = self._beyond[key]
+            with suppress(ObjectUnreadable, InvalidRequest):
+                self._note(key, footer, await self._store.get_range(key, place.start, place.end) or b"")
+
+        await for_each(self._beyond, read, at_once=_DESCRIPTORS_AT_ONCE)
+
+    def _note(self, key: str, tail: Tail, body: bytes) -> None:
+        descriptor = decode_descriptor(body) if body else None
+        said = None if descriptor is None else facts(tail.body, descriptor)
+        self.found[key] = None if said is None else said._replace(fields=self._once(said.fields))
+
+    def _once(self, schema: bytes) -> bytes:
+        """The same schema as before, if there was one; empty if the schemas would take too much memory."""
+        known = self._schemas.get(schema)
+        if known is None and self._schema_bytes + len(schema) <= _SCHEMA_BYTES_MAX:
+            known = self._schemas[schema] = schema
+            self._schema_bytes += len(schema)
+        return known or b""
 
 
 def _descriptor_place(tail: Tail) -> Extent | None:
@@ -969,11 +1004,6 @@ def _descriptor_place(tail: Tail) -> Extent | None:
     if table is None or table.start < start:
         return None
     return first_buffer(tail.body[table.start - start : table.end - start], tail.size)
-
-
-def _facts(tail: Tail, body: bytes) -> FileFacts | None:
-    descriptor = decode_descriptor(body) if body else None
-    return None if descriptor is None else facts(tail.body, descriptor)
 
 
 async def _sizes_found(store: ObjectStore, each: Sequence[Sequence[str]]) -> dict[str, int | None]:

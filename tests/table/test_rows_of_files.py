@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
+from committerd.lance.format import data_file
 from committerd.queue.outcomes import Status
 from committerd.stores.port import ObjectStore
 from committerd.table import staged_files
@@ -66,13 +68,54 @@ async def test_facts_are_those_of_the_file(tmp_path: Path, columns: int, at_once
     key, local = f"data/{made.files[0].path}", scene.store
     store: Any = local if at_once else OneByOne(local)
     keys = [key, "data/missing.lance", "_indices/none"]
-    sizes, found = await staged_files._sizes_and_facts(store, keys)
+    sizes, found = await staged_files._sizes_and_facts(store, [keys])
     assert sizes == {key: await local.head(key), "data/missing.lance": None, "_indices/none": None}
     assert list(found) == [key]
     facts = found[key]
     assert facts is not None
     assert (facts.rows, facts.columns) == (3, columns)
-    assert await staged_files._facts_of(store, await staged_files._tails(store, [key])) == found
+    assert await staged_files._facts_of(store, [key]) == found
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_facts_of_many_files_take_little_memory(tmp_path: Path, at_once: bool) -> None:
+    scene = Scene(tmp_path / "t")
+    columns = {f"column_{one}": pa.array([one], pa.int32()) for one in range(100)}
+    made = written(scene.root, pa.table(columns))
+    body = scene.path(f"data/{made.files[0].path}").read_bytes()
+    keys = [f"data/{number}.lance" for number in range(2_000)]
+    for key in keys:
+        scene.path(key).write_bytes(body)
+    store: Any = scene.store if at_once else OneByOne(scene.store)
+    tracemalloc.start()
+    try:
+        _, found = await staged_files._sizes_and_facts(store, [keys])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.keys() == set(keys)
+    assert len({id(facts.fields) for facts in found.values() if facts}) == 1
+    assert most < 5_000 * len(keys) < min(len(body), 16 * 1024) * len(keys)
+
+
+async def test_types_are_not_known_where_schemas_would_take_too_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path / "t")
+    one = written(scene.root, pa.table({"one": [1, 2]}))
+    other = written(tmp_path / "other", pa.table({"other": [1, 2, 3]}))
+    keys = ["data/one.lance", "data/other.lance", "data/again.lance"]
+    for key, root, made in zip(keys, (scene.root, tmp_path / "other", scene.root), (one, other, one), strict=True):
+        scene.path(key).write_bytes((Path(root) / "data" / made.files[0].path).read_bytes())
+    full = await staged_files._facts_of(scene.store, keys)
+    first = full[keys[0]]
+    assert first is not None
+    monkeypatch.setattr(staged_files, "_SCHEMA_BYTES_MAX", len(first.fields))
+    facts = await staged_files._facts_of(scene.store, keys)
+    assert [len(one.fields) > 0 for one in facts.values() if one] == [True, False, True]
+    assert [one.rows for one in facts.values() if one] == [2, 3, 2]
+    monkeypatch.setattr(data_file, "FIELDS_MAX", 0)
+    assert [one.fields for one in (await staged_files._facts_of(scene.store, keys)).values() if one] == [b"", b"", b""]
 
 
 class OneByOne:

@@ -16,9 +16,13 @@ _FOOTER = struct.Struct("<QQQIIHH4s")
 _BUFFER = struct.Struct("<QQ")
 _MAGIC = b"LANC"
 
+FOOTER_BYTES = _FOOTER.size
+
 TAIL_BYTES = 64 * 1024
 """Bytes of the file's end to read first: they hold the descriptor of all but very wide files."""
 DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
+FIELDS_MAX = 20_000
+"""The most fields of a file whose types are looked at: a descriptor may name millions."""
 
 
 class FileFacts(NamedTuple):
@@ -28,7 +32,7 @@ class FileFacts(NamedTuple):
     columns: int
     """The number of its columns."""
     fields: bytes
-    """Its schema, serialized."""
+    """Its schema, serialized; empty if it has more than `FIELDS_MAX` fields."""
 
 
 class Extent(NamedTuple):
@@ -65,8 +69,9 @@ def first_buffer(entry: bytes, size: int) -> Extent | None:
 def facts(tail: bytes, descriptor: FileDescriptor) -> FileFacts:
     """The facts of a file that ends with `tail` and has this descriptor."""
     *_, columns, _, _, _ = _FOOTER.unpack(tail[-_FOOTER.size :])
-    schema = FileDescriptor(schema=descriptor.schema)
-    schema.schema.ClearField("metadata")
+    schema = FileDescriptor()
+    if len(descriptor.schema.fields) <= FIELDS_MAX:
+        schema.schema.fields.extend(descriptor.schema.fields)
     return FileFacts(rows=descriptor.length, columns=columns, fields=schema.SerializeToString(deterministic=True))
 
 

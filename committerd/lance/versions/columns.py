@@ -148,7 +148,7 @@ def require_as_described(described: Iterable[Described], schema: Sequence[Field]
                 )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _types_of_columns(fields: bytes, columns: int, version: str | None) -> tuple[str, ...]:
     """The logical type of each column of a file; empty if they are not known."""
     schema = FileDescriptor.FromString(fields).schema.fields
