@@ -54,7 +54,7 @@ def test_times_have_a_zone_where_the_column_has_one_and_are_not_cut_off(
 @pytest.mark.parametrize("text", ["1e400", "-1e400", '"1e400"', "  1e400"])
 def test_a_number_out_of_range_is_not_infinity(tmp_path: Path, text: str) -> None:
     assert read(tmp_path / "file", "csv", "a\ninf\n-inf\n\n2\n", pa.float64()) == [float("inf"), -float("inf"), 2]
-    with pytest.raises(SourceError, match="column 'a': -?1e400 is out of range"):
+    with pytest.raises(SourceError, match=r"column 'a': -?1e400 is out of range"):
         read(tmp_path / "file", "csv", f"a\ninf\n1\n{text}\n", pa.float64())
 
 

@@ -279,8 +279,8 @@ def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -
                 return f"line {number}: field {unknown!r} is not in the table"
     row = re.search(r" in row (\d+)$", error)
     if row is None:
-        number = _failing(error, chunk, first, schema)
-        return error if number is None else f"line {number}: {error}"
+        failing = _failing(error, chunk, first, schema)
+        return error if failing is None else f"line {failing}: {error}"
     numbers = [number for number, line in enumerate(chunk.splitlines(), first) if line.strip()]
     return f"line {numbers[min(int(row[1]), len(numbers) - 1)]}: {error[: row.start()]}"
 
