@@ -103,6 +103,8 @@ class Audit:
                 self._unchecked["outcomes whose version was not read"] += 1
             elif problem:
                 self._false("outcome_false", outcome, problem)
+        elif present and outcome.before_table and not self._passes(outcome.offset):
+            self._unchecked["refusals before there was a table"] += 1
         elif present and not self._passes(outcome.offset):
             self._false("outcome_beyond_position", outcome, "the table's position has not passed that record")
         elif outcome.status == StatusNumber.COMMITTED and outcome.version in self.history.read:

@@ -31,6 +31,8 @@ from committerd.committer.state import Intervals, State
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
+from committerd.queue.before_table import may_answer
+from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status, Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
@@ -370,6 +372,7 @@ class Committer:
         """Wait for a table, or for a create that can be committed: without a table no record can have an outcome.
 
         Records are checked for creates and dropped. Once there is a table, Start makes the queue deliver them again.
+        Refusals that hold whatever table comes are published at once (`queue/before_table`).
         """
         parts = self._parts
         parts.telemetry.waiting_for_table.set(1)
@@ -384,7 +387,7 @@ class Committer:
                 if arrived and first_offset is None:
                     first_offset = arrived[0].offset
                     self._waiting_since_ms = arrived[0].record.timestamp_ms
-                fresh = [pending for pending in arrived if await self._is_create(pending, view)]
+                fresh = [pending for pending in arrived if await self._is_create(pending, view, generation)]
                 waiting += len(arrived)
                 room = parts.intake.drop(arrived)
                 if room.records:
@@ -398,13 +401,15 @@ class Committer:
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
                     formed = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
-                    if formed is not None:
+                    if isinstance(formed, FormedVersion):
                         await self._commit([formed], view, generation)
                         raise StartAgain("the table was created")
+                    await self._answer_before_table(create, formed, view, generation)
                     if isinstance(create.decoded, Request):
                         create.decoded = None  # as in `_is_create`
                 for create in fresh:
-                    creates.keep(create)
+                    if create.offset not in parts.former.answered:
+                        creates.keep(create)
                 if creates.read_again():
                     raise StartAgain("there were more creates than can be kept in memory")
                 if anyio.current_time() - looked_at >= self._intervals.recheck:
@@ -415,10 +420,21 @@ class Committer:
             self._waiting_since_ms = None
             parts.telemetry.waiting_for_table.set(0)
 
-    async def _is_create(self, pending: Pending, view: View) -> bool:
+    async def _answer_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
+        """Publish a refusal that holds whatever table comes; once for each record."""
+        former, maker = self._parts.former, self._parts.outcome_maker
+        if pending.offset in former.answered or not may_answer(decision, known=former.answered):
+            return
+        refusal = former.refusal(pending, decision)
+        former.answered[pending.offset] = refusal
+        await maker.publish(maker.make_before_table(refusal, view.head.position), generation=generation)
+
+    async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
         if pending.size > LIGHT_BYTES_MAX:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await self._parts.former.decoder.decode(pending, view.table)
+        if isinstance(request, Refused):
+            await self._answer_before_table(pending, request, view, generation)
         # It is decoded again when it is tried: many of them may wait.
         pending.decoded = None
         return getattr(request, "operation", "") in ("overwrite", "clone")

@@ -197,6 +197,8 @@ class Former:
     precedence: Precedence
     stale_history: StaleHistory = field(default_factory=StaleHistory)
     caution: _Caution = field(default_factory=_Caution)
+    answered: dict[int, Refusal] = field(default_factory=dict)
+    """The refusals that were published before there was a table, by offset; shared with the starter."""
     file_check_timing: FileCheckTiming = "together"
     """When the files of records are checked."""
 
@@ -276,24 +278,24 @@ class Former:
             await anyio.lowlevel.checkpoint()
         return low
 
-    async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | None:
-        """Form version 1 from a create, ahead of the waiting records; None when it can't be committed now.
+    async def form_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:
+        """Form version 1 from a create, ahead of the waiting records, or say why it can't be committed now.
 
         `is_first`: no record waits before it.
         """
         forming = _Forming(marks={}, now_ms=self._now_ms())
         request = await self.decoder.decode(pending, head.table)
         if isinstance(request, Refused):
-            return None
+            return request
         try:
             decision = await self._judge(request, pending, forming, head)
             if isinstance(decision, Refused):
-                return None
+                return decision
             self._take(forming, pending, decision, head)
             return await self._build(forming, head, [pending] if is_first else [])
         except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             pending.decoded = self.containment.refuse(error, stage="create", offset=pending.offset)
-            return None
+            return pending.decoded
 
     async def form_keys(self, head: Head) -> FormedVersion:
         """Form a version that puts back position and marks, which a foreign version lowered or dropped."""
@@ -514,6 +516,9 @@ class Former:
 
         `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
         """
+        answered = self.answered.get(pending.offset)
+        if answered is not None:
+            return Refused(status=Status.of_number(answered.status), reason=answered.reason, message=answered.message)
         envelope, version = request.envelope, head.version + 1
         lost = await _is_read_at_lost(request, head)
         candidate = Candidate(
@@ -644,7 +649,8 @@ class Former:
             forming.mark_room.add(app.app_id, app.run)
         forming.marks |= marks
 
-    def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
+    def refusal(self, pending: Pending, refused: Refused) -> Refusal:
+        """The refusal of a record as a version holds it; what was published before there was a table stays."""
         request = pending.decoded if isinstance(pending.decoded, Request) else None
         try:
             refusal = refusal_of(
@@ -656,6 +662,16 @@ class Former:
         except Exception as error:  # noqa: BLE001  # not even its headers can be copied into the refusal
             refused = self.containment.refuse(error, stage="judge", offset=pending.offset)
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
+        answered = self.answered.get(pending.offset)
+        if answered is None:
+            return refusal
+        made = Refusal(outcome_partition=refusal.outcome_partition, traceparent=refusal.traceparent)
+        made.MergeFrom(answered)
+        return made
+
+    def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:
+        request = pending.decoded if isinstance(pending.decoded, Request) else None
+        refusal = self.refusal(pending, refused)
         forming.newest = max(forming.newest, pending.number)
         forming.refusals.append(refusal)
         if request is not None and isinstance(refused, Rejected):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from committerd.committer.log_parts import read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
+from committerd.queue.before_table import outcome_before_table
 from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
@@ -77,6 +78,15 @@ class OutcomeMaker:
         if made < len(entries):
             yield self.make(entries[made:], position, records={}, first_time=False)
 
+    def make_before_table(self, refusal: Refusal, position: Position) -> OutcomeBatch:
+        """Make the outcome of a record that is refused while there is no table. A version counts and logs it later."""
+        outcome = outcome_before_table(refusal, position)
+        _log.info(
+            "transaction.refused_before_table",
+            extra={"uuid": outcome.uuid, "reason": outcome.reason, "text": outcome.message, "offset": outcome.offset},
+        )
+        return OutcomeBatch(generation=0, outcomes=[_publication(refusal, outcome, position)])
+
     def make(
         self,
         entries: Iterable[Entry],
@@ -92,7 +102,7 @@ class OutcomeMaker:
         before, so they are not counted and logged.
         """
         made, outcomes, letters = [], [], []
-        topic, timings = position.topic.encode(), timings or {}
+        timings = timings or {}
         for settled, entry in entries:
             timing = timings.get(entry.offset)
             if isinstance(entry, Member):
@@ -100,14 +110,7 @@ class OutcomeMaker:
             else:
                 outcome = refused(entry, position, timing)
             made.append(outcome)
-            outcomes.append(
-                Publication(
-                    key=outcome.uuid.encode(),
-                    value=outcome.SerializeToString(),
-                    headers=_headers(entry, topic),
-                    partition=entry.outcome_partition,
-                )
-            )
+            outcomes.append(_publication(entry, outcome, position))
             if not isinstance(entry, Member) and status_of(entry).is_dead_letter:
                 record = records.get(entry.offset)
                 if record is None:
@@ -165,6 +168,15 @@ class OutcomeMaker:
                 "commit_ms": outcome.commit_ms,
             },
         )
+
+
+def _publication(entry: Member | Refusal, outcome: Outcome, position: Position) -> Publication:
+    return Publication(
+        key=outcome.uuid.encode(),
+        value=outcome.SerializeToString(),
+        headers=_headers(entry, position.topic.encode()),
+        partition=entry.outcome_partition,
+    )
 
 
 def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:

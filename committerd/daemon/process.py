@@ -53,6 +53,7 @@ from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.table.work import Work, at_once
 from committerd.telemetry import Telemetry
+from committerd_common.messages import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -192,6 +193,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         transaction_bytes_max=settings.commit.transaction_bytes_max,
         containment=containment,
     )
+    answered: dict[int, Refusal] = {}
     parts = Parts(
         queue=around.queue,
         intake=intake,
@@ -211,9 +213,11 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
+            answered=answered,
             containment=containment,
         ),
         former=Former(
+            answered=answered,
             options=options,
             decoder=decoder,
             world=world,

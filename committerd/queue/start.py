@@ -34,8 +34,9 @@ class QueueFacts:
     """Whether `outcomes` holds the whole topic."""
 
     def with_outcome(self, era: int) -> list[int]:
-        """The offsets of this topic that have an outcome of this era or a later one."""
-        return [o.offset for o in self.outcomes if o.topic_id == self.identity.topic_id and o.era >= era]
+        """The offsets of this topic that have an outcome of this era or a later one, in a version of the table."""
+        topic = self.identity.topic_id
+        return [o.offset for o in self.outcomes if o.topic_id == topic and o.era >= era and not o.before_table]
 
     def acknowledged(self, era: int) -> int | None:
         """The group offset, unless it was acknowledged in an earlier era."""

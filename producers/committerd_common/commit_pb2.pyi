@@ -95,6 +95,7 @@ class Outcome(_message.Message):
     RESERVED_FIRST_FIELD_NUMBER: _builtins.int
     RESERVED_COUNT_FIELD_NUMBER: _builtins.int
     PRODUCER_FIELD_NUMBER: _builtins.int
+    BEFORE_TABLE_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     """The transaction's uuid, canonical lower case; empty when the record could not be decoded."""
     status: Global___Status.ValueType
@@ -131,6 +132,10 @@ class Outcome(_message.Message):
     reserved_count: _builtins.int
     producer: _builtins.str
     """Header `producer` of the record."""
+    before_table: _builtins.bool
+    """A refusal that was published while there was no table: no version has it yet, and the first that passes the record
+    will have the same.
+    """
     def __init__(
         self,
         *,
@@ -154,10 +159,11 @@ class Outcome(_message.Message):
         reserved_first: _builtins.int = ...,
         reserved_count: _builtins.int = ...,
         producer: _builtins.str = ...,
+        before_table: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "commit_ms", b"commit_ms", "conflicting_operation", b"conflicting_operation", "conflicting_version", b"conflicting_version", "era", b"era", "message", b"message", "offset", b"offset", "operation", b"operation", "producer", b"producer", "queued_ms", b"queued_ms", "read_version", b"read_version", "reason", b"reason", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "status", b"status", "topic", b"topic", "topic_id", b"topic_id", "transactions", b"transactions", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_table", b"before_table", "cluster_id", b"cluster_id", "commit_ms", b"commit_ms", "conflicting_operation", b"conflicting_operation", "conflicting_version", b"conflicting_version", "era", b"era", "message", b"message", "offset", b"offset", "operation", b"operation", "producer", b"producer", "queued_ms", b"queued_ms", "read_version", b"read_version", "reason", b"reason", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "status", b"status", "topic", b"topic", "topic_id", b"topic_id", "transactions", b"transactions", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from committerd_client import InvalidTransaction, SyncCommitClient
 from committerd_common.messages import Status
 from harness.scene import Scene, until
 
@@ -113,3 +114,54 @@ def test_a_create_alone_is_enough(scene: Scene) -> None:
     # pylance continues from there.
     more = scene.table.write(2)
     scene.audit([*evidence.ids, *more])
+
+
+def test_what_no_table_can_change_is_refused_at_once_and_stays_refused(scene: Scene) -> None:
+    """A wrong name, a schema that nobody can open, bytes that are none: in vain they would wait for the table.
+
+    The answers hold although the settings change before there is a table, and pylance makes it.
+    """
+    daemon = scene.daemon()
+    daemon.wait_ready(text="waits for the table")
+    deep, elsewhere = scene.table.staged_create(), scene.table.staged_create()
+    parent = deep.transaction.overwrite.schema[0]
+    for number in range(70):
+        parent = deep.transaction.overwrite.schema.add(
+            id=number + 1, parent_id=parent.id, name=f"f{number}", logical_type="struct", nullable=True
+        )
+    (wrong,) = scene.stage(elsewhere, headers={"dataset": "s3://lake/other.lance", "create-only": "true"})
+    (nested,) = scene.stage(deep, headers={"create-only": "true"})
+    (broken,) = scene.stage(b"\xff\xff")
+    refused = [wrong, nested, broken]
+    answers = scene.topics.wait_answers(refused, timeout=10)
+    assert [one.reason for one in answers] == ["wrong_dataset", "schema", "record_undecodable"]
+    assert {one.status for one in answers} == {Status.INVALID}
+    assert all(one.before_table for one in answers)
+    assert not list(Path(scene.table.uri, "_versions").glob("*"))
+
+    waiting = scene.table.append()
+    offsets = scene.stage(waiting)
+    daemon.stop()
+    # Now the name would be one of this table, and the record could be committed.
+    daemon = scene.daemon(DATASET__ALIASES="s3://lake/other.lance")
+    daemon.wait_ready(text="records wait")
+    ids = scene.table.create()
+    (committed,) = scene.topics.wait_answers(offsets)
+    assert committed.status == Status.COMMITTED
+    found = [one for version in scene.table.versions() for one in version.refusals]
+    assert {one.offset: one.reason for one in found} == dict(
+        zip(refused, ["wrong_dataset", "schema", "record_undecodable"], strict=True)
+    )
+    until(lambda: len(scene.topics.read_letters()) == 3)
+    scene.audit([*ids, *_ids(scene, waiting.uuid)])
+    scene.command("audit")
+
+
+def test_a_client_that_creates_hears_at_once_that_it_names_another_table(scene: Scene) -> None:
+    scene.daemon().wait_ready(text="waits for the table")
+    create = scene.table.staged_create()
+    with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri="s3://lake/other.lance") as client:
+        began = time.monotonic()
+        with pytest.raises(InvalidTransaction, match="the producer meant table"):
+            client.commit(create, timeout=30)
+        assert time.monotonic() - began < 15

@@ -132,6 +132,8 @@ class Auditor:
     """The records that versions of the queue settled: place and uuid."""
     _of_dead: set[Place] = field(default_factory=set)
     """Entries of a table that was deleted since."""
+    _before_table: dict[Place, Outcome] = field(default_factory=dict)
+    """The refusals that were published while there was no table."""
     _passed_by_hand: set[Place] = field(default_factory=set)
     """Places without an outcome that an operator's position passes: they become UNDECIDED."""
     _letters_seen: int = 0
@@ -510,6 +512,7 @@ class Auditor:
         self._brings(asked, member, version)
         self._commit(member.uuid, version)
         self.entries[place] = (version, member)
+        self._holds_what_was_answered(place)
         self._of_dead.discard(place)
         mark = self._marks.get(member.app_id)
         if member.app_id and mark is not None and member.app_version <= mark.version:
@@ -546,6 +549,7 @@ class Auditor:
     def _refusal(self, refusal: Refusal, position: Position, version: int) -> None:
         place = (position.topic_id, refusal.offset)
         self.entries[place] = (version, refusal)
+        self._holds_what_was_answered(place)
         self._of_dead.discard(place)
         asked, uuid = self.asked[place], refusal.uuid
         if refusal.reason == INTERNAL_ERROR and not self.may_fail_inside:
@@ -651,6 +655,10 @@ class Auditor:
                 self.fail(f"offset {outcome.offset} is called cleaned up, and its version is there or never was")
             self.answers.setdefault(place, outcome)
             return
+        if entry is None and outcome.before_table:
+            self._before_table.setdefault(place, outcome)
+            self.answers.setdefault(place, outcome)
+            return
         if entry is None:
             self.fail(f"offset {outcome.offset} is answered {said}, and no version says so")
             return
@@ -692,6 +700,12 @@ class Auditor:
             outcome.reason,
             outcome.uuid,
         )
+
+    def _holds_what_was_answered(self, place: Place) -> None:
+        """Check that a version says of a record what was published of it before there was a table."""
+        answered, entry = self._before_table.get(place), self.entries[place]
+        if answered is not None and not self._says(entry, answered):
+            self.fail(f"offset {place[1]} was answered {answered.reason}, but version {entry[0]} says otherwise")
 
     def _letter_of(self, place: Place) -> None:
         """Check that a refused record is in the dead letter topic before its outcome is published."""
