@@ -57,7 +57,7 @@ _MISSING_MAX = 10
 """Once so many files of a transaction are missing, the others are not looked for: it is refused anyway."""
 _HEADS_OF_SEVERAL_MAX = 1000
 _HEADS_AT_ONCE = 256
-"""HEAD requests at the same time. A store with fewer connections queues them."""
+"""Maximum number of files that are checked at the same time. A store with fewer connections queues the requests."""
 BODIES_AT_ONCE = 256
 """Maximum number of deletion files that are read in one go."""
 _SMALL_BODY_BYTES = 64 * 1024
