@@ -52,9 +52,7 @@ class _Asked:
 )
 @click.option("--stable-row-ids/--no-stable-row-ids", default=None, help="By default as in the old table.")
 @click.option("--data-storage-version", "storage_version", help="Of Lance's files. By default as in the old table.")
-@click.option(
-    "--discard-waiting", is_flag=True, help="Go on even if staged records wait; they are answered on the new table."
-)
+@click.option("--discard-waiting", is_flag=True, help="Go on even if staged records wait; the new table settles them.")
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Drop the table and create it. Without it, only say what would be done.")
 @config_option
