@@ -99,7 +99,7 @@ class _Conversion:
         """The values, with None for each kind of null, and Python values for Arrow's scalars."""
         import pyarrow as pa
 
-        values = list(given)
+        values = given if isinstance(given, list) else list(given)
         kinds = set(map(type, values))
         if any(issubclass(kind, pa.Scalar) for kind in kinds):
             values = [one.as_py() if isinstance(one, pa.Scalar) else one for one in values]
@@ -196,14 +196,20 @@ class _Conversion:
             require_size(lengths[valid], kind, _classes(values), path)
         item, inner = kind.value_field, f"{path}[]"
         rows = [one for one in values if one is not None]
-        kinds = {(one.ndim, one.dtype) if isinstance(one, np.ndarray) else None for one in rows}
-        if len(kinds) == 1 and rows and getattr(rows[0], "ndim", 0) == 1 and rows[0].dtype != object:
+        if rows and all(_is_flat(one, getattr(rows[0], "dtype", None)) for one in rows):
             made = cast(from_numpy(np.concatenate(rows), from_pandas=self._from_pandas), item.with_nullable(True))
         else:
             # Without `fill` the type depends on all values.
             parts = [self.array(part, item, inner) for part in (_parts(rows) if self._fill else [_joined(rows)])]
             made = parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else nulls(0, item.type)
         return lists(list_of(kind, item.with_type(made.type)), lengths, valid, made)
+
+
+def _is_flat(value: Any, kind: Any) -> bool:
+    """Whether it is an array of numpy's with one axis and values of this dtype, which are no Python objects."""
+    import numpy as np
+
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == kind and value.dtype.kind != "O"
 
 
 def _joined(rows: Iterable[Iterable[Any]]) -> list[Any]:
@@ -310,6 +316,8 @@ def _leaf(values: list[Any], kind: pa.DataType, path: str) -> Any:
             if not issubclass(one, classes) or (group != "boolean" and issubclass(one, bool | np.bool_)):
                 example = next(value for value in values if type(value) is one)
                 raise misfit(path, kind, one.__name__, f"{example!r:.80} is of another kind")
+    if group == "float" and given == {float}:  # the usual case, without a look at each value
+        return cast(pa.array(values, pa.float64()), pa.field(path, kind))
     if group in ("date", "timestamp", "duration") and any(issubclass(one, np.generic) for one in given):
         return cast(_times(values, kind, path), pa.field(path, kind))
     return _MADE.get(group or "", _as_is)(values, kind, path)
