@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from committerd_batch.casting import conform
 from committerd_batch.errors import InvalidKeys
+from committerd_client.staging.unique_keys import told_of_twins
 
 UPSERT = "__committerd_upsert"
 _PLACE = "__committerd_place"
@@ -70,7 +71,8 @@ class Changes:
             nulls = keys[name].null_count
             if nulls:
                 what = "key column" if name in self.keys else "order_by column"
-                raise InvalidKeys(f"{what} {name!r} is null in {nulls} rows of the batch")
+                rows = "1 row" if nulls == 1 else f"{nulls:,} rows"
+                raise InvalidKeys(f"{what} {name!r} is null in {rows} of the batch: leave such rows out, or fill it")
         numbered = keys.append_column(_PLACE, pa.array(range(keys.num_rows), pa.int64()))
         if self.order_by:
             numbered = numbered.sort_by([(name, "ascending") for name in (*self.order_by, _PLACE)])
@@ -84,10 +86,9 @@ class Changes:
     def _refuse_twins(self, grouped: pa.Table) -> None:
         twice = grouped.filter(pc.greater(grouped["count_all"], 1))
         if twice.num_rows:
-            example = twice.select(list(self.keys)).slice(0, 1).to_pylist()[0]
             raise InvalidKeys(
-                f"{twice.num_rows} keys are in more than one row of the batch, such as {example}: keep one row for "
-                "each key, for example with dropDuplicates(); or write with mode='cdc', in which the latest change wins"
+                f"{told_of_twins(twice.select(list(self.keys)), of=' of the batch')}: keep one row for each key, for "
+                "example with dropDuplicates(); or write with mode='cdc', in which the latest change wins"
             )
 
     def _note(self, batch: pa.RecordBatch, schema: pa.Schema, upserts: pa.Array) -> pa.Table:

@@ -71,7 +71,7 @@ def test_a_merge_that_may_insert_refuses_them_and_names_the_key(tmp_path: Path, 
         staging.merge_insert(table(tmp_path), rows(), on="key", **CLAUSES[clauses])
     assert caught.value.code == code
     said = {
-        "duplicate_keys": "1 keys are in more than one row, such as {'key': ",
+        "duplicate_keys": "1 key is in more than one row, such as {'key': ",
         "null_keys": "key column 'key' is null",
     }
     assert said[code] in str(caught.value)
@@ -124,7 +124,7 @@ def test_keys_of_any_type_are_compared(kind: pa.DataType) -> None:
     )
     field = pa.field("key", kind)
     unique_keys.require_unique(pa.table({"key": values}), [field])
-    with pytest.raises(StagingError, match="1 keys are in more than one row"):
+    with pytest.raises(StagingError, match="1 key is in more than one row"):
         unique_keys.require_unique(pa.table({"key": pa.concat_arrays([values, values.slice(1)])}), [field])
 
 
@@ -174,7 +174,7 @@ def test_a_key_that_comes_again_in_any_part_is_found(
         columns, fields = {"key": [1] * len(keys), "text": list(map(str, keys))}, [KEY, pa.field("text", pa.utf8())]
     source = pa.table(columns).to_batches(max_chunksize=rng.choice([1, 7, 130]))
     if twice:
-        with pytest.raises(StagingError, match="1 keys are in more than one row"):
+        with pytest.raises(StagingError, match="1 key is in more than one row"):
             read(iter(source), fields)
     else:
         assert read(iter(source), fields) == len(keys)

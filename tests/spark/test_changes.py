@@ -59,8 +59,8 @@ def test_changes_that_can_not_be_applied_are_named(spark: SparkSession, queue: Q
     for rows, said in {
         "('t', 1L, 1L, '')": r"column 'op' has \['t'\], which is not a known change",
         "(null, 1L, 1L, '')": r"column 'op' has \[None\]",
-        "('c', null, 1L, '')": "key column 'id' is null in 1 rows",
-        "('c', 1L, null, '')": "order_by column 'seq' is null in 1 rows",
+        "('c', null, 1L, '')": "key column 'id' is null in 1 row of",
+        "('c', 1L, null, '')": "order_by column 'seq' is null in 1 row of",
     }.items():
         with pytest.raises(InvalidKeys, match=said):
             writer.write(spark.sql(f"select * from values {rows} as t(op, id, seq, v)"))
@@ -85,7 +85,7 @@ def test_upserts_of_many_tasks_are_one_transaction(spark: SparkSession, queue: Q
     table = queue.table()
     assert table.count_rows("v = 'new'") == 100_000
     assert table.count_rows() == 150_000
-    with pytest.raises(InvalidKeys, match="50000 keys are in more than one row"):
+    with pytest.raises(InvalidKeys, match="50,000 keys are in more than one row"):
         writer.write(spark.range(0, 100_000, 1, 2).selectExpr("id % 50000 id", "'twice' v"))
     assert files_of(queue) == files + 2, "what a refused batch has written is removed"
 

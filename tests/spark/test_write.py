@@ -126,8 +126,8 @@ def test_keys_must_be_there_once_and_not_null(spark: SparkSession, queue: Queue)
         writer.write(spark.sql("select 1L id, 'a' part"), mode="delete")
     for table_is_there in (False, True):
         for rows, said in {
-            "(1L, 'a', 'x'), (1L, 'a', 'y'), (1L, 'b', 'z')": "1 keys are in more than one row.*'part': 'a'",
-            "(1L, 'a', 'x'), (1L, cast(null as string), 'y')": "key column 'part' is null in 1 rows",
+            "(1L, 'a', 'x'), (1L, 'a', 'y'), (1L, 'b', 'z')": "1 key is in more than one row.*'part': 'a'",
+            "(1L, 'a', 'x'), (1L, cast(null as string), 'y')": "key column 'part' is null in 1 row of",
         }.items():
             with pytest.raises(InvalidKeys, match=said):
                 writer.write(spark.sql(f"select * from values {rows} as t(id, part, v)"))

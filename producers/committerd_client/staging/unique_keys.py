@@ -106,12 +106,14 @@ def _require_different(parts: Sequence[pa.RecordBatch]) -> None:
     counted = keys.group_by(names).aggregate([([], "count_all")])
     again = counted.filter(pc.greater(counted["count_all"], 1))
     if again.num_rows:
-        example = str(again.select(names).slice(0, 1).to_pylist()[0])
-        raise StagingError(
-            f"{again.num_rows} keys are in more than one row, such as "
-            f"{example if len(example) <= _SHOWN else example[:_SHOWN] + '...'}: keep one row for each key",
-            code="duplicate_keys",
-        )
+        raise StagingError(f"{told_of_twins(again.select(names))}: keep one row for each key", code="duplicate_keys")
+
+
+def told_of_twins(keys: pa.Table, *, of: str = "") -> str:
+    """What to say of these keys, each of which is in more than one row `of` something."""
+    example = str(keys.slice(0, 1).to_pylist()[0])
+    count = "1 key is" if keys.num_rows == 1 else f"{keys.num_rows:,} keys are"
+    return f"{count} in more than one row{of}, such as {example[:_SHOWN]}{'...' if len(example) > _SHOWN else ''}"
 
 
 def _kept(part: Sequence[pa.RecordBatch], path: str) -> str:

@@ -146,7 +146,11 @@ def _cast(column: pa.Array, field: pa.Field) -> Any:
         return cast(column, field)
     try:
         if way == ("text", "float"):
-            return cast(column.cast(pa.float64()), field)
+            made = column.cast(pa.float64())
+            huge = column.filter(pc.and_(pc.is_inf(made), pc.match_substring_regex(column, "[0-9]")))
+            if len(huge):
+                raise misfit(field.name, field.type, column.type, f"{huge[0]} is out of range")
+            return cast(made, field)
         made = column.cast(field.type)
         back = column if way[0] == "text" else made.cast(column.type, safe=False)
     except pa.ArrowException as error:
