@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+import lance
 import pytest
 from kafka import TopicPartition
 
@@ -65,10 +67,9 @@ def test_false_outcomes_and_a_second_commit_are_found(scene: Scene) -> None:
     scene.topics.producer.flush()
     # Lance itself ignores uuids: the same file twice means the same rows twice.
     again = scene.table.open().read_transaction(answer.version)
-    file = scene.folder / "again.pb"
-    transaction.read_version = answer.version
-    file.write_bytes(transaction.SerializeToString())
-    printed(scene, "commit", scene.table.uri, str(file))
+    lance.LanceDataset.commit(
+        scene.table.uri, replace(again, read_version=answer.version, transaction_properties={}), detached=False
+    )
     assert len(scene.table.ids()) == len(ids) + 2
     found = answered(scene, "audit", code=1)
     assert again.uuid == transaction.uuid

@@ -341,7 +341,7 @@ async def test_requests_of_one_commit_are_few_and_measured(ground: Ground) -> No
     }
     assert made == {
         ("committerd_store_requests", "list"): 1,
-        ("committerd_store_requests", "get_tail"): 1,
+        ("committerd_store_requests", "get_tail"): 2,  # the latest manifest, and the data file
         ("committerd_store_requests", "put"): 2,  # transaction and staged manifest
         ("committerd_store_requests", "head"): 1,
         ("committerd_store_requests", "copy"): 1,

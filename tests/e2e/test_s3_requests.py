@@ -56,14 +56,14 @@ def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more
     for _ in range(3):
         before = len(proxy.seen)
         ids += scene.committed()
-        wanted = ["GET _versions", "HEAD data", "PUT _transactions", "PUT _versions"]
+        wanted = ["GET _versions", "GET data", "PUT _transactions", "PUT _versions"]
         assert sorted(kinds(proxy.seen[before:])) == wanted
 
     ids += scene.table.write()
     before = len(proxy.seen)
     ids += scene.committed()
     assert Counter(kinds(proxy.seen[before:])) == {
-        "HEAD data": 1,
+        "GET data": 1,
         "PUT _transactions": 2,
         "PUT _versions 412": 1,
         "GET list-type": 1,
@@ -87,7 +87,7 @@ def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy
     assert set(kinds(proxy.seen[before:])) == {
         "GET list-type",
         "GET _versions",
-        "HEAD data",
+        "GET data",
         "PUT _transactions",
         "PUT _versions",
     }
