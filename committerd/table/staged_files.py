@@ -205,20 +205,27 @@ def named_files(transaction: Transaction, files: StagedFiles, current: Manifest 
         where = one.key, one.base_id
         if where not in known or where not in staged:
             return where in known
-        (rows, columns), (rows_said, columns_said) = known[where], staged[where]
-        return rows == rows_said and columns_said <= columns
+        (rows, size, columns), (rows_said, size_said, columns_said) = known[where], staged[where]
+        return rows == rows_said and size_said in (0, size) and columns_said <= columns
 
     return [one for one in wanted if not is_known(one)]
 
 
 def _described_files(
     fragment: DataFragment,
-) -> Iterator[tuple[tuple[str, int | None], tuple[int, frozenset[tuple[int, int]]]]]:
-    """Key and base of each data file of the fragment; its number of rows, and its fields with their columns."""
+) -> Iterator[tuple[tuple[str, int | None], tuple[int, int, frozenset[tuple[int, int]]]]]:
+    """Key and base of each data file of the fragment; its rows, size in bytes, and fields with their columns."""
     for file in fragment.files:
         where = data_key(file.path), file.base_id if file.HasField("base_id") else None
         pairs = zip(file.fields, file.column_indices, strict=False)
-        yield where, (fragment.physical_rows, frozenset(pair for pair in pairs if pair[0] >= 0))
+        yield (
+            where,
+            (
+                fragment.physical_rows,
+                file.file_size_bytes,
+                frozenset(pair for pair in pairs if pair[0] >= 0),
+            ),
+        )
 
 
 def staged_deletions(files: StagedFiles, current: Manifest | None) -> list[DataFragment]:

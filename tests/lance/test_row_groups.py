@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -362,6 +362,13 @@ class TestRecorded:
         recorded = group.recorded(READ, {}, latest_version=5, file_ids=count())
         assert (list(recorded.updated), list(recorded.removed), recorded.files) == ([staged], [2], {})
         assert group.fragments == [0, 2]
+
+    @pytest.mark.parametrize("make", [delete, update])
+    def test_takes_nothing_but_the_deletion_file_of_a_staged_fragment(self, make: Callable[..., Transaction]) -> None:
+        staged = fragment(1, deleted=3)
+        staged.files[0].file_size_bytes = 7
+        recorded = group_of(change_of(make(staged))).recorded(READ, {}, latest_version=5, file_ids=count())
+        assert list(recorded.updated) == [fragment(1, deleted=3)]
 
     def test_merges_with_rows_that_are_gone_since(self) -> None:
         group = group_of(change_of(delete(fragment(1, deleted=3))).with_rows({1: BitMap([5])}))

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -18,7 +19,7 @@ from committerd.stores.port import ObjectStore
 from committerd.table import staged_files
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
 from committerd_client.staging.fragments import fragment as message_of
-from committerd_common.messages import DataFile, DataFragment
+from committerd_common.messages import DataFile, DataFragment, Transaction
 from tests.lance.samples import fragment, manifest
 from tests.table.scene import Scene, append
 
@@ -142,6 +143,27 @@ async def test_columns_that_the_file_has_otherwise_are_refused(
     answer = await scene.commit(append(1, lying), VERIFYING)
     assert isinstance(answer, Rejected)
     assert (answer.status, answer.reason) == (Status.INVALID, code)
+
+
+@pytest.mark.parametrize("size", [1, 2**20])
+@pytest.mark.parametrize("operation", ["update", "merge", "delete"])
+async def test_a_file_of_the_table_keeps_its_size(operation: str, size: int, tmp_path: Path) -> None:
+    """With another size readers can't open the file."""
+    scene = Scene(tmp_path / "t")
+    written(scene.root, pa.table({"n": [1, 2, 3]}))
+    latest = await scene.table().latest()
+    assert latest is not None
+    (lying,) = latest.part([0]).fragments
+    lying.files[0].file_size_bytes = size
+    staged = {
+        "update": Transaction(update=Transaction.Update(updated_fragments=[lying])),
+        "merge": Transaction(merge=Transaction.Merge(fragments=[lying], schema=latest.outline.fields)),
+        "delete": Transaction(delete=Transaction.Delete(updated_fragments=[lying])),
+    }[operation]
+    staged.read_version, staged.uuid = 1, str(uuid4())
+    answer = await scene.commit(staged, VERIFYING)
+    assert getattr(answer, "reason", "") == ("" if operation == "delete" else "file_size")
+    assert lance.dataset(str(scene.root)).to_table().num_rows == 1
 
 
 async def test_a_file_that_says_nothing_is_taken_as_it_is_described(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
+from committerd.lance.rows.deletions import take_deletions
 from committerd.lance.versions.draft import Draft, unbuildable
 from committerd.lance.versions.fragments import FileIdentity, file_identity, remove_fragments, replace_fragments
 from committerd.lance.versions.lineage import require_unchanged_row_ids
@@ -71,18 +72,11 @@ def put_in_place(
     if deletions_only:
         for fragment in draft.manifest.fragments:
             if fragment.id in changed:
-                _take_deletions(fragment, changed[fragment.id])
+                take_deletions(fragment, changed[fragment.id])
     else:
         replace_fragments(draft.manifest, changed)
     remove_fragments(draft.manifest, gone)
     return frozenset(changed)
-
-
-def _take_deletions(fragment: DataFragment, changed: DataFragment) -> None:
-    """Give the fragment, in place, the deletion file of the changed one."""
-    fragment.ClearField("deletion_file")
-    if changed.HasField("deletion_file"):
-        fragment.deletion_file.CopyFrom(changed.deletion_file)
 
 
 def _files(fragment: DataFragment) -> tuple[FileIdentity, ...]:

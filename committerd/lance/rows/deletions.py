@@ -86,6 +86,13 @@ def without_rows(
     return Shrunk(deletion_file=file, key=key, body=body, rows=merged)
 
 
+def take_deletions(fragment: DataFragment, changed: DataFragment) -> None:
+    """Give the fragment, in place, the deletion file of the changed one."""
+    fragment.ClearField("deletion_file")
+    if changed.HasField("deletion_file"):
+        fragment.deletion_file.CopyFrom(changed.deletion_file)
+
+
 def deletion_file(
     fragment_id: int, rows: BitMap, *, latest_version: int, file_ids: Iterator[int]
 ) -> tuple[DeletionFile, str, bytes]:

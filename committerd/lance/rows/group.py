@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.key_filter import KeyUnion, changes_together
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, Touched
-from committerd.lance.rows.deletions import clash, without_rows
+from committerd.lance.rows.deletions import clash, take_deletions, without_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.own_properties import BLAKE2B_8, CHANGES, KEY_HASH
 
@@ -150,22 +150,27 @@ class RowGroup:
         """What the members do together to the fragments of the latest version.
 
         `deleted`: by id of each fragment in `to_merge`, the rows that it lacks in the latest version. A fragment that
-        the latest version lacks is recorded as staged, and the build refuses it.
+        the latest version lacks is recorded by its id, and the build refuses it.
         """
         now = {fragment.id: fragment for fragment in latest.fragments}
         updated, removed = list[DataFragment](), list[int]()
         files, rows = dict[str, bytes](), dict[str, BitMap]()
         for id, here in self._touched.items():
-            if id not in deleted:
-                staged = here.only.staged if here.only is not None else None
-                updated.append(staged or DataFragment(id=id))
-                continue
-            shrunk = without_rows(now[id], deleted[id], here.rows, latest_version=latest_version, file_ids=file_ids)
-            if shrunk.deletion_file is None:
-                removed.append(id)
+            if id not in now:
+                updated.append(DataFragment(id=id))
                 continue
             changed = DataFragment()
             changed.CopyFrom(now[id])
+            if id not in deleted:
+                assert here.only is not None
+                assert here.only.staged is not None
+                take_deletions(changed, here.only.staged)
+                updated.append(changed)
+                continue
+            shrunk = without_rows(changed, deleted[id], here.rows, latest_version=latest_version, file_ids=file_ids)
+            if shrunk.deletion_file is None:
+                removed.append(id)
+                continue
             if shrunk.key:
                 changed.deletion_file.CopyFrom(shrunk.deletion_file)
                 files[shrunk.key], rows[shrunk.key] = shrunk.body, shrunk.rows
