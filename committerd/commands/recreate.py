@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import anyio
 import click
-from anyio import CapacityLimiter, create_task_group
 
 from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option, settings, table_argument
@@ -17,6 +16,7 @@ from committerd.commands.surroundings import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
+from committerd.concurrency import for_each
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
@@ -136,12 +136,13 @@ def _require_may(asked: _Asked, *, members: int, waiting: int, name: str) -> Non
         raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
     if members:
         raise CommitterError(
-            f"{members} committers of dataset {name!r} run: stop them, and the table's maintenance, and try again",
+            f"dataset {name!r} has committers that run ({members}): stop them, and the table's maintenance, and try "
+            "again",
             code="committers_run",
         )
     if waiting and not asked.discard:
         raise CommitterError(
-            f"{waiting} records of the queue have no outcome yet: start a committer and let it settle them, or add "
+            f"the queue has records without an outcome ({waiting}): start a committer and let it settle them, or add "
             "--discard-waiting: then they are answered on the new table, and those that name files or versions of the "
             "old one are refused, as dead letters",
             code="records_wait",
@@ -204,18 +205,13 @@ async def _drop(table: Table, files: Sequence[Listed], last: str | None) -> None
 
     Until then the command can be repeated: the manifest says what the table was, and where the queue is.
     """
-    limiter = CapacityLimiter(_AT_ONCE)
     progress = ProgressLine("deleted files", len(files))
 
-    async def delete(key: str) -> None:
-        async with limiter:
-            await table.store.delete(key)
+    async def delete(one: Listed) -> None:
+        await table.store.delete(one.key)
         progress.add(1)
 
-    async with create_task_group() as tasks:
-        for one in files:
-            if one.key != last:
-                tasks.start_soon(delete, one.key)
+    await for_each((one for one in files if one.key != last), delete, at_once=_AT_ONCE)
     if last is not None:
         await table.store.delete(last)
 

@@ -181,8 +181,8 @@ def update_index(dataset: lance.LanceDataset, name: str, **options: Any) -> Stag
 
 
 def _parameters(index: Any) -> dict[str, Any]:
-    """The parameters of a text index, for `create_scalar_index`; pylance 4.0.0 does not tell them."""
-    told = {key: value for key, value in getattr(index, "details", {}).items() if value is not None}
+    """The parameters of a text index, for `create_scalar_index`."""
+    told = {key: value for key, value in index.details.items() if value is not None}
     granularity = told.pop("document_granularity", "row")
     if granularity != "row":
         from lance.query import DocumentGranularity
