@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from committerd.lance.format import data_file
 from committerd.queue.outcomes import Status
 from committerd.stores.port import ObjectStore
 from committerd.table import staged_files
@@ -115,8 +114,6 @@ async def test_types_are_not_known_where_schemas_would_take_too_much_memory(
     facts = await staged_files._facts_of(scene.store, keys)
     assert [len(one.fields) > 0 for one in facts.values() if one] == [True, False, True]
     assert [one.rows for one in facts.values() if one] == [2, 3, 2]
-    monkeypatch.setattr(data_file, "FIELDS_MAX", 0)
-    assert [one.fields for one in (await staged_files._facts_of(scene.store, keys)).values() if one] == [b"", b"", b""]
 
 
 class OneByOne:

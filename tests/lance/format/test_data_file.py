@@ -8,6 +8,7 @@ import pytest
 
 from committerd.lance.format.data_file import (
     DESCRIPTOR_BYTES_MAX,
+    FIELDS_MAX,
     Extent,
     buffer_table,
     decode_descriptor,
@@ -65,6 +66,13 @@ def test_a_file_says_how_many_rows_and_columns_it_has() -> None:
     found = facts(b"before" + end, said)
     assert (found.rows, found.columns) == (5, 7)
     assert FileDescriptor.FromString(found.fields) == FileDescriptor(schema=Schema(fields=[Field(id=3)]))
+
+
+@pytest.mark.parametrize(("fields", "are_looked_at"), [(FIELDS_MAX, True), (FIELDS_MAX + 1, False)])
+def test_the_types_of_very_many_fields_are_not_looked_at(fields: int, are_looked_at: bool) -> None:
+    said = FileDescriptor(schema=Schema(fields=[Field(id=1)] * fields), length=5)
+    found = facts(footer(0), said)
+    assert (found.rows, bool(found.fields)) == (5, are_looked_at)
 
 
 def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
