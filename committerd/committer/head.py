@@ -129,9 +129,9 @@ async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, create
     """Look up a uuid in all versions that the ledger knows; reads versions again that may hold it.
 
     If a version above `after` is not known, the uuid is not known to be new. A version that the ledger has still to
-    read counts like one that it has dropped. `created`: the highest version of
-    the ledger that exists; None = all exist. The ledger may have dropped versions
-    above it, which are formed ahead: they do not exist yet, but must not count as deleted. Raises `StoreUnavailable`.
+    read counts like one that it has dropped. `created`: the highest version of the ledger that exists; None = all
+    exist. The ledger may have dropped versions above it, which are formed ahead: they do not exist yet, but must not
+    count as deleted. Raises `StoreUnavailable`.
     """
     if ledger.rules_out(uuid, after):
         return NOT_SEEN
