@@ -248,8 +248,10 @@ def tensors(values: Sequence[Any], kind: pa.DataType, path: str) -> Any:
     valid = np.array([one is not None for one in rows], np.bool_)
     numbers = [one for one in rows if one is not None]
     storage = kind.storage_type
-    made = pa.array(np.concatenate(numbers)) if numbers else nulls(0, storage.value_type)
-    inner = _converted(made, storage.value_field, f"{path}[]")
+    if len({one.dtype for one in numbers}) == 1:
+        numbers = [np.concatenate(numbers)]  # numpy would change values of several types
+    made = [_converted(pa.array(one), storage.value_field, f"{path}[]") for one in numbers]
+    inner = pa.concat_arrays(made) if made else nulls(0, storage.value_type)
     return pa.ExtensionArray.from_storage(kind, lists(storage, np.zeros(len(rows)), valid, inner))
 
 

@@ -117,7 +117,10 @@ def flat(value: Any, shape: Sequence[int]) -> Any:
 
     if value is None:
         return None
-    given = np.asarray(value)
+    if np.ma.is_masked(value):
+        raise ValueError("a tensor holds no nulls, and a mask hides some of its numbers")
+    # Arrow finds the type of Python's numbers; numpy would change some of them.
+    given = np.asarray(value, None if isinstance(value, np.ndarray) else object)
     if given.shape != tuple(shape) and given.shape != (int(np.prod(shape)),):
         raise ValueError(f"a tensor of shape {list(given.shape)} is not one of shape {list(shape)}")
     return given.ravel()
