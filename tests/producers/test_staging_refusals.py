@@ -38,7 +38,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "column",
         "no column 'no' .* id, text, pair",
     ),
-    "value of another type": (lambda t: staging.update(t, {"id": "text"}), "column", "'id' is int64 in the table, and the values are string"),
+    "value of another type": (
+        lambda t: staging.update(t, {"id": "text"}),
+        "schema_differs",
+        "'id' is int64 in the table, and the values are string",
+    ),
     "name that is taken": (
         lambda t: staging.alter_columns(t, {"path": "id", "name": "text"}),
         "column",
