@@ -18,7 +18,7 @@ def record(logger: str, level: int, event: str) -> logging.LogRecord:
     [
         ("committerd.stores.aws", logging.WARNING, True),
         ("kafka.net.selector", logging.WARNING, False),
-        ("kafka.net.selector", logging.ERROR, True),
+        ("kafka.net.selector", logging.ERROR, False),
         ("kafkaesque", logging.WARNING, True),
         ("committerd.stores.aws", logging.INFO, False),
     ],

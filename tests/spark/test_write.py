@@ -83,7 +83,7 @@ def test_rows_are_cast_to_the_schema_of_a_table_that_pylance_made(spark: SparkSe
         "select id, at, price, vector from df": "column 'place' of the table is missing",
         "select cast(id as string) id, at, price, vector, place from df": "column 'id' is string",
         "select -id id, at, price, vector, place from df": "column 'id'.*not in range",
-        "select cast(null as int) id, at, price, vector, place from df": "column 'id' of the table allows no null",
+        "select cast(null as int) id, at, price, vector, place from df": "column 'id' may not be null in the table",
         "select id, at, price, array(1f) vector, place from df": "column 'vector'",
     }.items():
         with pytest.raises(SchemaMismatch, match=said):
