@@ -40,6 +40,9 @@ TABLE = "s3://example/lake/events.lance"
 """The table that the records name."""
 PRODUCER = "vectors"
 CLAIM = "claimed.txn"
+INDEX = bytes(range(16))
+INDEX_FILE = "_indices/00010203-0405-0607-0809-0a0b0c0d0e0f/page_data.lance"
+"""Of the index with that uuid."""
 DATA_FILE_BYTES = 100
 ID, VALUE, NOTE = 0, 1, 2
 """Ids of the columns."""
@@ -160,7 +163,7 @@ def operations() -> Iterator[Vector]:
     )
     yield vector("rewrite", transaction(6, 5, rewrite=Transaction.Rewrite(groups=[group])), **committed(6))
     index = IndexMetadata(
-        uuid=UUID(uuid=bytes(range(16))),
+        uuid=UUID(uuid=INDEX),
         name="id_idx",
         fields=[ID],
         dataset_version=6,
@@ -323,6 +326,7 @@ def files(all_of_them: Sequence[Vector]) -> list[dict[str, Any]]:
     (claim,) = [one.staged for one in all_of_them if not one.value and one.staged is not None]
     contents = {**FILES, f"_transactions/{CLAIM}": claim.SerializeToString(deterministic=True)}
     return [
+        {"path": INDEX_FILE, "placeholder_bytes": DATA_FILE_BYTES},
         *({"path": f"data/{path}", "placeholder_bytes": DATA_FILE_BYTES} for path in sorted(named)),
         *({"path": path, "content": content.hex()} for path, content in sorted(contents.items())),
     ]

@@ -566,7 +566,7 @@ def lets_anybody_use_a_ticket(patch: pytest.MonkeyPatch) -> None:
 
 def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
     takes = Round.takes
-    patch.setattr(Round, "takes", lambda self, part, app_id="": takes(self, part))
+    patch.setattr(Round, "takes", lambda self, part, app_id="", producer="": takes(self, part, producer=producer))
 
 
 def lets_units_overtake_one_that_waits_for_what_is_unread(patch: pytest.MonkeyPatch) -> None:
