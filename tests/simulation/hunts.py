@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
@@ -191,18 +191,19 @@ OFTEN_DEAD = Hunt(
         settings={"group_records_max": 1},
     )
 )
-UNREAD = Hunt(
-    scenario=Scenario(
-        records=80,
-        seconds=60.0,
-        rates=Rates(latency=0.05, lost=0.01, slow=0.02, slow_seconds=5.0),
-        events={Chaos.crash: 2.0, Chaos.hand_over: 1.0, Chaos.fence: 1.0},
-        event_seconds=4.0,
-        foreign_seconds=3.0,
-        settings={"group_records_max": 2},
-        history_batch=1,
-    )
+_UNREAD = Scenario(
+    records=80,
+    seconds=60.0,
+    rates=Rates(latency=0.05, lost=0.01, slow=0.02, slow_seconds=5.0),
+    events={Chaos.crash: 2.0, Chaos.hand_over: 1.0, Chaos.fence: 1.0},
+    event_seconds=4.0,
+    foreign_seconds=3.0,
+    settings={"group_records_max": 2},
+    history_batch=1,
 )
+UNREAD = Hunt(scenario=_UNREAD)
+UNREAD_IN_A_ROUND = Hunt(scenario=replace(_UNREAD, settings={"group_records_max": 8}))
+"""As `UNREAD`, with rounds of several records, of which some wait and others go on."""
 OTHER_TOPICS = Hunt(
     scenario=Scenario(
         records=40,
@@ -379,7 +380,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_wait_for_the_older_history: UNREAD,
     m.takes_what_is_unread_for_new: UNREAD,
     m.forgets_the_older_history_once_it_is_read: UNREAD,
-    m.lets_units_overtake_one_that_waits_for_what_is_unread: UNREAD,
+    m.lets_units_overtake_one_that_waits_for_what_is_unread: UNREAD_IN_A_ROUND,
     m.begins_before_it_knows_what_it_owes: UNREAD,
     m.never_drops_what_it_remembers: NO_MEMORY,
     m.believes_a_hash: OFTEN_DEAD,
