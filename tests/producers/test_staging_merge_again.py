@@ -135,6 +135,9 @@ def test_at_the_same_version_it_is_staged_once_more(uri: str) -> None:
     first = merged(uri, rows(1, 20))
     second = merged(uri, rows(1, 20), first)
     assert second.transaction.update == first.transaction.update
+    # Without the name of the hash, it would conflict with each Append that names its keys.
+    assert second.transaction.transaction_properties == first.transaction.transaction_properties
+    assert second.transaction.transaction_properties["committerd.key-hash"] == "blake2b-8"
     assert second.transaction.read_version == first.transaction.read_version
     assert second.transaction.uuid != first.transaction.uuid
 

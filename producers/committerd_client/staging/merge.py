@@ -240,7 +240,10 @@ def _found_before(
         return None
     if not still_holds(before.merge, before.transaction.update, merge, dataset):
         return None
-    transaction.update.CopyFrom(before.transaction.update)
+    update = before.transaction.update
+    transaction.update.CopyFrom(update)
+    if update.HasField("inserted_rows"):
+        name_inserted(transaction, update.inserted_rows)
     return replace(
         before,
         transaction=transaction,
