@@ -63,7 +63,7 @@ def test_what_is_built_and_what_is_mounted_is_there(compose: Compose) -> None:
         assert build["target"] in stages
     mounts = [mount for service in compose.services.values() for mount in service.get("volumes", ())]
     ours = [mount for mount in mounts if mount["type"] == "bind"]
-    assert len(ours) == 4
+    assert len(ours) == 5
     for mount in ours:
         assert Path(mount["source"]).exists(), mount["source"]
         assert mount["read_only"] is True
