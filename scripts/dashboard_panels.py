@@ -444,7 +444,7 @@ PROCESSES = Row(
             title="Memory",
             queries=[
                 per_process("process_resident_memory_bytes"),
-                Query(expr=f"{level('committerd_memory_limit_bytes')} > 0", legend="{{dataset}} limit"),
+                Query(expr=level("committerd_memory_limit_bytes"), legend="{{dataset}} limit"),
             ],
             unit="bytes",
         ),
@@ -452,18 +452,18 @@ PROCESSES = Row(
             title="Until certificates and credentials end",
             queries=[
                 Query(
-                    expr="min by (dataset, certificate) "
-                    f"({metric('committerd_certificate_expiry_timestamp_seconds')} > 0) - time()",
+                    expr="clamp_min(min by (dataset, certificate) "
+                    f"({metric('committerd_certificate_expiry_timestamp_seconds')}) - time(), 0)",
                     legend="{{dataset}} {{certificate}}",
                 ),
                 Query(
-                    expr="min by (dataset, service) "
-                    f"({metric('committerd_credentials_expiry_timestamp_seconds')} > 0) - time()",
+                    expr="clamp_min(min by (dataset, service) "
+                    f"({metric('committerd_credentials_expiry_timestamp_seconds')}) - time(), 0)",
                     legend="{{dataset}} credentials for {{service}}",
                 ),
             ],
             unit="s",
-            description="Empty where no certificate is set and no credentials are temporary.",
+            description="0 where no certificate is set, and where no credentials are temporary.",
         ),
         Panel(
             title="CPU",

@@ -42,6 +42,8 @@ QUIET = {
     "Files deleted",
     "Bytes deleted",
     "Steps that failed",
+    "Until certificates and credentials end",
+    "Left alone by maintenance",
 }
 """Panels of what need not happen here: they show zeros. All others show something."""
 
