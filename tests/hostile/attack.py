@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -94,12 +95,20 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             try:
-                ready, reason = self._daemon.ready()
-                self.rss_bytes = max(self.rss_bytes, int(self._daemon.metric("process_resident_memory_bytes")))
+                ready, reason = self._once_more_if_reset()
+                with suppress(ConnectionResetError):
+                    self.rss_bytes = max(self.rss_bytes, int(self._daemon.metric("process_resident_memory_bytes")))
             except OSError as error:
                 ready, reason = False, f"no answer: {error}"
             if not ready:
                 self.unready.append(reason)
+
+    def _once_more_if_reset(self) -> tuple[bool, str]:
+        """Ask again, as a kubelet does: while hundreds of connections are opened at once, one may be closed unread."""
+        try:
+            return self._daemon.ready()
+        except ConnectionResetError:
+            return self._daemon.ready()
 
 
 def attack(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
