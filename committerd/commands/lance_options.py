@@ -38,16 +38,17 @@ def client_access(settings: Settings) -> ClientAccess:
     kafka = _kafka_options(settings)
     if settings.dataset.uri.partition("://")[0].lower() not in _SCHEMES:
         return ClientAccess({}, kafka)
-    found = ClientAccess(_storage_options(settings), kafka)
-    _set_environment(settings)
+    session = _session(settings)
+    found = ClientAccess(_storage_options(settings, session), kafka)
+    _set_environment(settings, session)
     return found
 
 
-def _storage_options(settings: Settings) -> dict[str, str]:
+def _storage_options(settings: Settings, session: Any) -> dict[str, str]:
     """All settings of the group `s3` but `connections_max`, `ca_bundle` and `profile`."""
     from committerd.stores.aws import REGION_OF_A_SERVER, configured_region
 
-    s3, session = settings.s3, _session(settings)
+    s3 = settings.s3
     endpoint = s3.endpoint_url or _configured_endpoint("s3", session)
     region = configured_region(s3, session) or (REGION_OF_A_SERVER if endpoint else None)
     # As botocore does: the bucket is in the host's name for AWS unless told otherwise, elsewhere only if told so.
@@ -72,10 +73,10 @@ def _storage_options(settings: Settings) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _set_environment(settings: Settings) -> None:
+def _set_environment(settings: Settings, session: Any) -> None:
     """The authorities and the profile. The settings win over the environment, as they do in the committer."""
     s3 = settings.s3
-    bundle = s3.ca_bundle or _session(settings).get_config_variable("ca_bundle")
+    bundle = s3.ca_bundle or session.get_config_variable("ca_bundle")
     if bundle is not None:
         if not os.path.isfile(bundle):
             raise SettingsError(f"s3.ca_bundle (or AWS_CA_BUNDLE): there is no file {bundle!r}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from committerd.settings.load import Settings
@@ -18,17 +19,27 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
-def ends_of(settings: Settings) -> Mapping[str, float]:
-    """Unix time at which each configured certificate ends, by the metric's label; 0 for a file that can't be read.
+def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
+    """For each configured certificate, by the metric's label, a function that reads when it ends.
 
-    Of a client's file the first certificate counts, which is its own. Of authorities the last to end counts: a file may
-    still hold those that newer ones have replaced.
+    The function returns Unix time, and 0 for a file that can't be read. Of a client's file the first certificate
+    counts, which is its own. Of authorities the last to end counts: a file may still hold those that newer ones have
+    replaced.
     """
-    authorities = {"kafka_authorities": settings.kafka.ssl_cafile, "s3_authorities": settings.s3.ca_bundle}
-    found = {label: max(_ends(path), default=0.0) for label, path in authorities.items() if path is not None}
-    if settings.kafka.ssl_certfile is not None:
-        found["kafka_client"] = next(iter(_ends(settings.kafka.ssl_certfile)), 0.0)
-    return found
+    found = {
+        "kafka_authorities": (settings.kafka.ssl_cafile, _last_end),
+        "kafka_client": (settings.kafka.ssl_certfile, _first_end),
+        "s3_authorities": (settings.s3.ca_bundle, _last_end),
+    }
+    return {label: partial(end, path) for label, (path, end) in found.items() if path is not None}
+
+
+def _last_end(path: str) -> float:
+    return max(_ends(path), default=0.0)
+
+
+def _first_end(path: str) -> float:
+    return next(iter(_ends(path)), 0.0)
 
 
 def _ends(path: str) -> list[float]:

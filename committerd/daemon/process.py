@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -314,12 +313,8 @@ def track_queue(state: State, around: Surroundings) -> None:
 def track_process(settings: Settings, telemetry: Telemetry) -> None:
     """Let the metrics show the limits of this process: its memory, and how long its certificates are valid."""
     telemetry.memory_limit.track(limit_bytes)
-    for certificate in ends_of(settings):
-        telemetry.certificate_expiry.track(partial(_end_of, settings, certificate), certificate=certificate)
-
-
-def _end_of(settings: Settings, certificate: str) -> float:
-    return ends_of(settings)[certificate]
+    for certificate, end in ends_of(settings).items():
+        telemetry.certificate_expiry.track(end, certificate=certificate)
 
 
 def _lag(state: State, member: Membership) -> int:
