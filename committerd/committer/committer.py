@@ -31,7 +31,7 @@ from committerd.committer.state import Intervals, State
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.queue.before_table import may_answer
+from committerd.queue.before_table import may_be_published
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status, Timings, status_of
 from committerd.queue.port import Queue
@@ -404,11 +404,11 @@ class Committer:
                     if isinstance(formed, FormedVersion):
                         await self._commit([formed], view, generation)
                         raise StartAgain("the table was created")
-                    await self._answer_before_table(create, formed, view, generation)
+                    await self._refuse_before_table(create, formed, view, generation)
                     if isinstance(create.decoded, Request):
                         create.decoded = None  # as in `_is_create`
                 for create in fresh:
-                    if create.offset not in parts.former.answered:
+                    if create.offset not in parts.former.before_table:
                         creates.keep(create)
                 if creates.read_again():
                     raise StartAgain("there were more creates than can be kept in memory")
@@ -420,13 +420,13 @@ class Committer:
             self._waiting_since_ms = None
             parts.telemetry.waiting_for_table.set(0)
 
-    async def _answer_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
+    async def _refuse_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
         """Publish a refusal that holds whatever table comes; once for each record."""
         former, maker = self._parts.former, self._parts.outcome_maker
-        if pending.offset in former.answered or not may_answer(decision, known=former.answered):
+        if pending.offset in former.before_table or not may_be_published(decision, known=former.before_table):
             return
         refusal = former.refusal(pending, decision)
-        former.answered[pending.offset] = refusal
+        former.before_table[pending.offset] = refusal
         await maker.publish(maker.make_before_table(refusal, view.head.position), generation=generation)
 
     async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
@@ -434,7 +434,7 @@ class Committer:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await self._parts.former.decoder.decode(pending, view.table)
         if isinstance(request, Refused):
-            await self._answer_before_table(pending, request, view, generation)
+            await self._refuse_before_table(pending, request, view, generation)
         # It is decoded again when it is tried: many of them may wait.
         pending.decoded = None
         return getattr(request, "operation", "") in ("overwrite", "clone")

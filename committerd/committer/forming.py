@@ -197,7 +197,7 @@ class Former:
     precedence: Precedence
     stale_history: StaleHistory = field(default_factory=StaleHistory)
     caution: _Caution = field(default_factory=_Caution)
-    answered: dict[int, Refusal] = field(default_factory=dict)
+    before_table: dict[int, Refusal] = field(default_factory=dict)
     """The refusals that were published before there was a table, by offset; shared with the starter."""
     file_check_timing: FileCheckTiming = "together"
     """When the files of records are checked."""
@@ -516,9 +516,11 @@ class Former:
 
         `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
         """
-        answered = self.answered.get(pending.offset)
-        if answered is not None:
-            return Refused(status=Status.of_number(answered.status), reason=answered.reason, message=answered.message)
+        published = self.before_table.get(pending.offset)
+        if published is not None:
+            return Refused(
+                status=Status.of_number(published.status), reason=published.reason, message=published.message
+            )
         envelope, version = request.envelope, head.version + 1
         lost = await _is_read_at_lost(request, head)
         candidate = Candidate(
@@ -662,11 +664,11 @@ class Former:
         except Exception as error:  # noqa: BLE001  # not even its headers can be copied into the refusal
             refused = self.containment.refuse(error, stage="judge", offset=pending.offset)
             refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
-        answered = self.answered.get(pending.offset)
-        if answered is None:
+        published = self.before_table.get(pending.offset)
+        if published is None:
             return refusal
         made = Refusal(outcome_partition=refusal.outcome_partition, traceparent=refusal.traceparent)
-        made.MergeFrom(answered)
+        made.MergeFrom(published)
         return made
 
     def _refuse(self, forming: _Forming, pending: Pending, refused: Refused) -> None:

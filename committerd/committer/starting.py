@@ -26,7 +26,7 @@ from committerd.committer.publisher import OutcomeBatch
 from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
-from committerd.queue.before_table import answered_before_table
+from committerd.queue.before_table import refused_before_table
 from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
@@ -66,7 +66,7 @@ class Starter:
     clock: QueueClock
     republish_max: int
     transaction_bytes_max: int
-    answered: dict[int, Refusal]
+    before_table: dict[int, Refusal]
     """The refusals that were published before there was a table, by offset; Start reads them anew."""
     containment: Containment = UNCOUNTED
 
@@ -85,8 +85,8 @@ class Starter:
         await require_same_log(self.queue, position, facts)
         if loaded.newest_ours:
             await complete(loaded.table, loaded.newest_ours)
-        self.answered.clear()
-        self.answered.update(answered_before_table(facts.outcomes, position))
+        self.before_table.clear()
+        self.before_table.update(refused_before_table(facts.outcomes, position))
         head = loaded.head(position)
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if head.version:

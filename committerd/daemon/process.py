@@ -192,7 +192,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         transaction_bytes_max=settings.commit.transaction_bytes_max,
         containment=containment,
     )
-    answered: dict[int, Refusal] = {}
+    before_table: dict[int, Refusal] = {}
     parts = Parts(
         queue=around.queue,
         intake=intake,
@@ -212,11 +212,11 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
-            answered=answered,
+            before_table=before_table,
             containment=containment,
         ),
         former=Former(
-            answered=answered,
+            before_table=before_table,
             options=options,
             decoder=decoder,
             world=world,

@@ -38,15 +38,15 @@ REASONS = frozenset(
     }
 )
 """What follows from the record and the settings alone: no file, no other record and no clock is looked at."""
-ANSWERS_MAX = 100
+REFUSALS_MAX = 100
 """Most refusals that are published before there is a table: the end of the outcomes topic that Start reads has all of
 them. Further records wait for the table.
 """
 
 
-def may_answer(decision: Refused, *, known: Mapping[int, Refusal]) -> bool:
+def may_be_published(decision: Refused, *, known: Mapping[int, Refusal]) -> bool:
     """Whether a refusal may be published although there is no table. `known`: those that have been, by offset."""
-    return decision.reason in REASONS and len(known) < ANSWERS_MAX
+    return decision.reason in REASONS and len(known) < REFUSALS_MAX
 
 
 def outcome_before_table(refusal: Refusal, position: Position) -> Outcome:
@@ -56,7 +56,7 @@ def outcome_before_table(refusal: Refusal, position: Position) -> Outcome:
     return outcome
 
 
-def answered_before_table(outcomes: Iterable[Outcome], position: Position) -> dict[int, Refusal]:
+def refused_before_table(outcomes: Iterable[Outcome], position: Position) -> dict[int, Refusal]:
     """The refusals that were published before there was a table, and that no version holds yet, by offset.
 
     `outcomes`: the end of the outcomes topic.

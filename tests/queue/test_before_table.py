@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from committerd.queue.before_table import (
-    ANSWERS_MAX,
     REASONS,
-    answered_before_table,
-    may_answer,
+    REFUSALS_MAX,
+    may_be_published,
     outcome_before_table,
+    refused_before_table,
 )
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status
@@ -42,21 +42,21 @@ def _refused(reason: str) -> Refused:
 
 def test_only_what_follows_from_the_record_alone_is_answered() -> None:
     assert set(INVALID_REASONS + UNSUPPORTED_REASONS) >= REASONS
-    assert may_answer(_refused("wrong_dataset"), known={})
+    assert may_be_published(_refused("wrong_dataset"), known={})
     for reason in ("missing_file", "claim_missing", "internal_error", "budget_exceeded", "table_exists"):
-        assert not may_answer(_refused(reason), known={})
+        assert not may_be_published(_refused(reason), known={})
 
 
 def test_start_sees_all_that_were_answered() -> None:
     """The end of each partition of the outcomes topic has all of them, even if they are in one partition."""
-    assert ANSWERS_MAX <= OUTCOMES_TAIL
-    assert not may_answer(_refused("schema"), known=dict.fromkeys(range(ANSWERS_MAX), REFUSAL))
+    assert REFUSALS_MAX <= OUTCOMES_TAIL
+    assert not may_be_published(_refused("schema"), known=dict.fromkeys(range(REFUSALS_MAX), REFUSAL))
 
 
 def test_an_answer_is_found_again_as_it_was() -> None:
     outcome = outcome_before_table(REFUSAL, BEGINNING)
     assert outcome.before_table
-    assert answered_before_table([outcome], BEGINNING) == {3: REFUSAL}
+    assert refused_before_table([outcome], BEGINNING) == {3: REFUSAL}
 
 
 @pytest.mark.parametrize("change", ["topic_id", "era", "passed", "in a version"])
@@ -71,7 +71,7 @@ def test_an_answer_of_another_topic_or_era_or_that_a_version_holds_does_not_coun
             position = replace(position, next_offset=4)
         case _:
             outcome.before_table = False
-    assert answered_before_table([outcome], position) == {}
+    assert refused_before_table([outcome], position) == {}
 
 
 def test_a_committer_starts_on_a_table_without_keys_although_records_were_refused_before_it() -> None:
