@@ -92,6 +92,18 @@ def test_a_transaction_that_lies_beside_the_table_is_not_compared() -> None:
     assert report.unchecked == {"uuids of transactions that are in claim check files": 1}
 
 
+def test_a_refusal_that_was_published_before_there_was_a_table_is_told_apart() -> None:
+    """No version can confirm it until a version passes its record; then that version must agree with it."""
+    early = refused(3, before_table=True)
+    report = audited(outcomes=[*OUTCOMES, early])
+    assert report.findings == []
+    assert report.unchecked == {"refusals before there was a table": 1}
+    versions = [*VERSIONS, queue_version(5, position(4), refusal(3))]
+    assert audited(versions, [*OUTCOMES, early], acknowledged=4).unchecked == {}
+    versions = [*VERSIONS, queue_version(5, position(4), member(3))]
+    assert codes(audited(versions, [*OUTCOMES, early], acknowledged=4)) == ["outcome_false"]
+
+
 # What is wrong with the outcomes
 
 
