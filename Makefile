@@ -75,7 +75,7 @@ maintain-soak: setup ## Writes and reads with and without maintenance, and while
 	LANCE_LOG=error .venv/bin/python -m scripts.maintenance_soak $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS="--only fragments"`
-	.venv/bin/python -m scripts.bench $(ARGS)
+	.venv/bin/python -m bench $(ARGS)
 
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python scripts/generate_protos.py --check

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import bars, plan, report
-from scripts.bench.results import Results, percentile
+from bench import bars, plan, report
+from bench.results import Results, percentile
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scripts.bench", *words]
+    command = [sys.executable, "-m", "bench", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
 
 

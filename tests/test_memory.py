@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from bench.long_history import uuid_of, write
 from committerd.queue.port import TopicIdentity
-from scripts.long_history import uuid_of, write
 
 ROOT = Path(__file__).resolve().parents[1]
 IDENTITY = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="AAAAAAAAAAAAAAAAAAAAAA")
@@ -96,7 +96,7 @@ def command(folder: Path, words: Sequence[str], servers: str = "127.0.0.1:1", **
 
 def start(folder: Path, *options: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "scripts/measure_start.py", str(folder), *options],
+        [sys.executable, "-m", "bench.measure_start", str(folder), *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdout=subprocess.PIPE,

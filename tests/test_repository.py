@@ -20,7 +20,7 @@ import committerd
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    *(".ci", "committerd", "deploy", "docs", "examples", "harness", "helm"),
+    *(".ci", "bench", "committerd", "deploy", "docs", "examples", "harness", "helm"),
     *("producers", "protos", "requirements", "scripts", "tests"),
 )
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "lance" / "format" / "golden")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.long_history import write
 from committerd.queue.port import TopicIdentity
-from scripts.long_history import write
 
 ROOT = Path(__file__).resolve().parents[2]
 IDENTITY = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="AAAAAAAAAAAAAAAAAAAAAA")

@@ -123,7 +123,7 @@ def test_no_file_of_the_tree_comes_along_that_the_dockerfile_does_not_name(image
     ours = {package for one in projects for package in one["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     names = {path.name for path in packages.iterdir()}
     assert ours <= names
-    assert not {"harness", "tests", "scripts", "helm", "deploy"} & names
+    assert not {"bench", "harness", "tests", "scripts", "helm", "deploy"} & names
     kept = {path.relative_to(packages).as_posix() for name in ours for path in (packages / name).rglob("*.py")}
     assert "committerd/daemon/process.py" in kept
 

@@ -14,6 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from bench.same_new_keys import twice, with_committerd
 from committerd_client import (
     CommitClient,
     CompactionResult,
@@ -30,7 +31,6 @@ from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
 from committerd_client.place import Place
 from harness.scene import Scene
-from scripts.same_new_keys import twice, with_committerd
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -112,7 +112,7 @@ def test_what_pylance_cannot_rewrite_is_left_alone_and_named(spark: SparkSession
 def test_workers_of_a_standalone_cluster_share_the_tasks_of_one_commit(kafka: KafkaBroker | RunningKafka) -> None:
     """The program reads the whole table at the end, and looks up a row through the index."""
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.spark_maintenance", "--fragments", "600", "--json"],
+        [sys.executable, "-m", "bench.spark_maintenance", "--fragments", "600", "--json"],
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "LANCE_LOG": "error"},
         capture_output=True,
