@@ -78,13 +78,13 @@ bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS=
 	.venv/bin/python -m bench $(ARGS)
 
 check: lint ## Lint, and whether generated files are those of their sources
-	.venv/bin/python scripts/generate_protos.py --check
-	.venv/bin/python scripts/generate_metrics_table.py --check
-	.venv/bin/python scripts/generate_helm_schema.py --check
-	.venv/bin/python scripts/generate_helm_readme.py --check
-	.venv/bin/python scripts/generate_dashboard.py --check
-	.venv/bin/python scripts/generate_wire_vectors.py --check
-	.venv/bin/python scripts/lock_image.py --check
+	.venv/bin/python -m scripts.generate.protos --check
+	.venv/bin/python -m scripts.generate.metrics_table --check
+	.venv/bin/python -m scripts.generate.helm_schema --check
+	.venv/bin/python -m scripts.generate.helm_readme --check
+	.venv/bin/python -m scripts.generate.dashboard --check
+	.venv/bin/python -m scripts.generate.wire_vectors --check
+	.venv/bin/python -m scripts.generate.lock_image --check
 
 lint: basics ## Format, ruff, mypy and the layers
 	.venv/bin/python -m ruff format --check .
@@ -97,17 +97,17 @@ format: basics ## Format the code and fix what ruff can fix
 	.venv/bin/python -m ruff format .
 
 protos: basics ## Generate producers/committerd_common/*_pb2.py from protos/
-	.venv/bin/python scripts/generate_protos.py
+	.venv/bin/python -m scripts.generate.protos
 
 docs: basics ## Generate docs/metrics.md, docs/wire-vectors.json, the chart's schema and README, and the dashboard from the code
-	.venv/bin/python scripts/generate_metrics_table.py
-	.venv/bin/python scripts/generate_helm_schema.py
-	.venv/bin/python scripts/generate_helm_readme.py
-	.venv/bin/python scripts/generate_dashboard.py
-	.venv/bin/python scripts/generate_wire_vectors.py
+	.venv/bin/python -m scripts.generate.metrics_table
+	.venv/bin/python -m scripts.generate.helm_schema
+	.venv/bin/python -m scripts.generate.helm_readme
+	.venv/bin/python -m scripts.generate.dashboard
+	.venv/bin/python -m scripts.generate.wire_vectors
 
 lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
-	.venv/bin/python scripts/lock_image.py
+	.venv/bin/python -m scripts.generate.lock_image
 
 clean: ## Remove what was made in this folder; the cache of downloads stays
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

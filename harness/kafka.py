@@ -143,7 +143,7 @@ def kafka_jars(version: str | None = None) -> Path:
     if not lock.exists():
         lock = LOCKS / lock.name
     if not lock.exists():
-        raise PartMissingError(f"there is no {lock}: run `python -m scripts.lock_jars {lock}`")
+        raise PartMissingError(f"there is no {lock}: run `python -m scripts.generate.lock_jars {lock}`")
     return jars(lock, install=_INSTALL)
 
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 import committerd
 from committerd.lance.format.kind import Kind
 from committerd.settings.load import Settings, all_settings
-from scripts.generate_helm_readme import documented, undocumented
+from scripts.generate.helm_readme import documented, undocumented
 
 CHART = Path(__file__).resolve().parents[1] / "helm" / "committerd"
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))

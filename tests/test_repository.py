@@ -200,15 +200,9 @@ def test_producers_import_nothing_but_what_their_packages_bring() -> None:
     assert {name: some - known for name, some in found.items()} == PRODUCERS
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        *("generate_protos.py", "generate_metrics_table.py", "generate_helm_schema.py", "generate_helm_readme.py"),
-        "generate_wire_vectors.py",
-    ],
-)
+@pytest.mark.parametrize("script", ["protos", "metrics_table", "helm_schema", "helm_readme", "wire_vectors"])
 def test_generated_files_are_those_of_their_sources(script: str) -> None:
-    check(sys.executable, f"scripts/{script}", "--check")
+    check(sys.executable, "-m", f"scripts.generate.{script}", "--check")
 
 
 def check(*command: str | Path) -> None:

@@ -1,7 +1,7 @@
 """Downloads the jars of a Java program from Maven Central, without Maven, once, into the cache.
 
 A lock names every jar: a line `SHA-256 group:artifact:version`, with `:extension` where it is not a jar and
-`:classifier` after that. `scripts/lock_jars.py` writes locks. A jar that is not the locked one is refused.
+`:classifier` after that. `scripts/generate/lock_jars.py` writes locks. A jar that is not the locked one is refused.
 """
 
 from __future__ import annotations

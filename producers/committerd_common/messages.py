@@ -4,7 +4,7 @@ They are the data model: the rules decide on the same objects that are stored. A
 it first (`CopyFrom`) and leaves its input as it is. Nested messages and enums are attributes of these classes:
 `Transaction.Append`, `Transaction.REWRITE_COLUMNS`, `DeletionFile.BITMAP`, `Manifest.WriterVersion`.
 
-Their protobuf names begin with `committerd.` (see `scripts/generate_protos.py`). This matters in one place only: pack
+Their protobuf names begin with `committerd.` (see `scripts/generate/protos.py`). This matters in one place only: pack
 and unpack an index's `Any` with `committerd_common.index_details`, never with `Any.Pack`.
 """
 

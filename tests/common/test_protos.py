@@ -12,7 +12,7 @@ from committerd_common import file_pb2, index_pb2, rowids_pb2, table_pb2, transa
 from committerd_common.messages import Transaction
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCRIPT = ROOT / "scripts" / "generate_protos.py"
+SCRIPT = ROOT / "scripts" / "generate" / "protos.py"
 GENERATED = ROOT / "producers" / "committerd_common"
 LANCE = (file_pb2, index_pb2, rowids_pb2, table_pb2, transaction_pb2)
 
@@ -23,7 +23,7 @@ def test_the_generated_code_is_what_the_protos_say() -> None:
 
 
 def test_drift_is_noticed_and_named(tmp_path: Path) -> None:
-    for folder in ("protos/lance", "protos/committerd", "producers/committerd_common", "scripts"):
+    for folder in ("protos/lance", "protos/committerd", "producers/committerd_common", "scripts/generate"):
         (tmp_path / folder).mkdir(parents=True)
         for source in (ROOT / folder).glob("*"):
             if source.suffix == ".proto" or "_pb2" in source.name or source == SCRIPT:
@@ -34,12 +34,12 @@ def test_drift_is_noticed_and_named(tmp_path: Path) -> None:
     (generated / "index_pb2.pyi").unlink()
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(tmp_path / "scripts" / SCRIPT.name), *arguments]
+        command = [sys.executable, str(tmp_path / SCRIPT.relative_to(ROOT)), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     check = run("--check")
     assert check.returncode == 1
-    assert "file_pb2.py, gone_pb2.py, index_pb2.pyi; run generate_protos.py" in check.stdout
+    assert "file_pb2.py, gone_pb2.py, index_pb2.pyi; run `make protos`" in check.stdout
     assert (generated / "gone_pb2.py").exists()
     assert run().returncode == 0
     assert not (generated / "gone_pb2.py").exists()

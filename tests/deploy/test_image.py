@@ -26,7 +26,7 @@ import committerd
 from committerd.dev.parts import free_port
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from scripts import lock_image
+from scripts.generate import lock_image
 from tests.deploy.chart import FOLDER as CHART
 from tests.deploy.image import DOCKERFILE, ROOT, Image
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry
 
 from committerd.telemetry import OTHER, Description, MaintenanceTelemetry, Telemetry
-from scripts.generated import ROOT, check_wanted, keep
+from scripts.generate.generated import ROOT, check_wanted, keep
 
 PAGE = ROOT / "docs" / "metrics.md"
 

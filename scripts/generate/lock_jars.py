@@ -1,7 +1,7 @@
 """Lock the jars of Apache Kafka and of DynamoDB Local, by coordinates and SHA-256, for committerd.dev.jars.
 
-python -m scripts.lock_jars                         all of them
-python -m scripts.lock_jars harness/resources/jars/kafka-3.8.1.lock    one; Kafka's version is in its name
+python -m scripts.generate.lock_jars                         all of them
+python -m scripts.generate.lock_jars harness/resources/jars/kafka-3.8.1.lock    one; Kafka's version is in its name
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from jgo.maven import Artifact, Dependency, MavenContext
 from committerd.dev.jars import KAFKA, LockedFile
 from harness.dynamodb import DYNAMODB
 from harness.java import LOCKS
-from scripts.brokers import VERSIONS
 
 _LOG4J = "2.25.4"
 """Kafka 4 speaks slf4j 1.7 and brings no binding: without one the broker logs nothing."""
@@ -59,7 +58,7 @@ def write(lock: Path) -> None:
     newest = {(file.group, file.artifact, file.extension, file.classifier): file for file in files}
     assert len(newest) == len(files), "two versions of one jar"
     lines = sorted((file.line for file in files), key=lambda line: line.partition(" ")[2])
-    lock.write_text("\n".join([f"# Made with scripts/lock_jars.py: {', '.join(roots(lock))}", *lines]) + "\n")
+    lock.write_text("\n".join([f"# Locked for {', '.join(roots(lock))}", *lines]) + "\n")
     print(f"{lock.name}: {len(files)} files")
 
 
@@ -74,8 +73,7 @@ def _locked(artifact: Artifact) -> LockedFile:
 
 
 def main(chosen: list[str]) -> None:
-    older = [LOCKS / f"kafka-{version}.lock" for version in VERSIONS if f"kafka-{version}.lock" != KAFKA.name]
-    for lock in [Path(one).resolve() for one in chosen] or [KAFKA, *older, DYNAMODB]:
+    for lock in [Path(one).resolve() for one in chosen] or [KAFKA, *sorted(LOCKS.glob("*.lock"))]:
         write(lock)
 
 

@@ -1,4 +1,4 @@
-"""The content of the dashboard: rows of panels, each with its queries. `scripts/generate_dashboard.py` arranges them.
+"""The content of the dashboard: rows of panels, each with its queries. `dashboard` arranges them.
 
 Every query aggregates over the members of a dataset. Gauges of the table are taken from the active member, because a
 former one keeps its last values.

@@ -24,7 +24,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (ROOT / "protos" / "lance", ROOT / "protos" / "committerd")
 PACKAGE = "committerd_common"
 
@@ -84,7 +84,7 @@ def main() -> int:
                 else:
                     (checked_in / name).unlink()
     if check and differing:
-        print(f"not what protos/ generates: {', '.join(differing)}; run {Path(__file__).name}")
+        print(f"not what protos/ generates: {', '.join(differing)}; run `make protos`")
         return 1
     print(f"{len(expected)} files generated from protos/, {len(differing)} of them differed")
     return 0

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from scripts.generated import check_wanted, keep
+from scripts.generate.generated import check_wanted, keep
 
-CHART = Path(__file__).resolve().parent.parent / "helm" / "committerd"
+CHART = Path(__file__).resolve().parents[2] / "helm" / "committerd"
 PAGE = CHART / "README.md"
 _KEY = re.compile(r"^( *)([A-Za-z_]\w*):(?: |$)")
 

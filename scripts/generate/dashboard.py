@@ -1,4 +1,4 @@
-"""Write Grafana's dashboard from `scripts/dashboard_panels.py` into the chart's folder; `--check` only compares.
+"""Write Grafana's dashboard from `dashboard_panels` into the chart's folder; `--check` only compares.
 
 Helm reads only files below the chart's folder, so dashboard and alerts lie there. Compose mounts the same files.
 """
@@ -15,8 +15,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
-from scripts.dashboard_panels import ROWS, Panel, Query
-from scripts.generated import ROOT, check_wanted, keep
+from scripts.generate.dashboard_panels import ROWS, Panel, Query
+from scripts.generate.generated import ROOT, check_wanted, keep
 
 DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
 
@@ -140,7 +140,7 @@ def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
 
 
 def main() -> int:
-    return keep(DASHBOARD, document(), check=check_wanted(__doc__), source="scripts/dashboard_panels.py says")
+    return keep(DASHBOARD, document(), check=check_wanted(__doc__), source="scripts/generate/dashboard_panels.py says")
 
 
 if __name__ == "__main__":

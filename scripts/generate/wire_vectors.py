@@ -31,9 +31,9 @@ from committerd_common.messages import (
     Status,
     Transaction,
 )
-from scripts.generated import ROOT, check_wanted, keep
-from scripts.key_vectors import ABOUT as KEYS_ABOUT
-from scripts.key_vectors import key_vectors
+from scripts.generate.generated import ROOT, check_wanted, keep
+from scripts.generate.key_vectors import ABOUT as KEYS_ABOUT
+from scripts.generate.key_vectors import key_vectors
 
 FILE = ROOT / "docs" / "wire-vectors.json"
 TABLE = "s3://example/lake/events.lance"
@@ -48,7 +48,7 @@ ID, VALUE, NOTE = 0, 1, 2
 """Ids of the columns."""
 
 ABOUT = (
-    "Staged records and their outcomes, made by scripts/generate_wire_vectors.py. They form one history of one table: "
+    "Staged records and their outcomes, made by scripts/generate/wire_vectors.py. They form one history of one table: "
     "each record is staged after the outcome of the one before it. Keys, headers, values and outcomes are hexadecimal; "
     "`transaction` and `message` show the same in protobuf's text format. An outcome of a real committer differs in "
     "cluster_id, topic, topic_id, queued_ms, commit_ms and message. `files` must be in the table's folder: data files "
@@ -379,7 +379,7 @@ def main() -> int:
         "key_hash": {"about": KEYS_ABOUT, "keys": key_vectors()},
     }
     text = json.dumps(content, indent=1) + "\n"
-    return keep(FILE, text, check=check, source="scripts/generate_wire_vectors.py writes")
+    return keep(FILE, text, check=check, source="scripts/generate/wire_vectors.py writes")
 
 
 if __name__ == "__main__":

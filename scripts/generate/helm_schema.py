@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from committerd.settings.load import Settings
-from scripts.generated import ROOT, check_wanted, keep
+from scripts.generate.generated import ROOT, check_wanted, keep
 
 SCHEMA = ROOT / "helm" / "committerd" / "values.schema.json"
 SECRET = {"$ref": "#/$defs/secretValue"}

@@ -18,9 +18,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.generated import check_wanted
+from scripts.generate.generated import check_wanted
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "requirements"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 PYTHON = "3.13"
