@@ -446,7 +446,7 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
     if since.kept.is_too_much:
         assert case.latest is not None
         problem = f"the changes since its read version take more than {KEPT_BYTES_MAX // 2**20} MiB to follow"
-        rule = "ixr" if case.operation.kind is Kind.CREATE_INDEX else "mov"
+        rule = "indexed_fragment_rewritten" if case.operation.kind is Kind.CREATE_INDEX else "moved_rows"
         return _row_conflict(RowConflict(message=problem, rule=rule), since, case.latest.version)
     await _require_as_read(case, transaction, since.read or case.latest)
     rebase, follow = case.operation.rebase, case.operation.follow
@@ -584,7 +584,7 @@ def can_not_follow(conflict: MemberConflict, judged: Judged, *, version: int, te
     change = judged.change if tells_rows_and_keys else None
     return Rejected(
         status=Status.RETRYABLE,
-        reason="row_conflict" if conflict.rule == "row" else "conflict",
+        reason="row_conflict" if conflict.rule == "same_row" else "conflict",
         message=f"this transaction can't follow the {conflict.kind} that is committed in version {version}: "
         f"{conflict.message}. Read version {version} and do the work again",
         conflicting_version=version,
@@ -607,7 +607,7 @@ def goes_later(first: RowsAndKeys, judged: Judged, *, rows_and_keys: RowsAndKeys
         "earlier one was refused and is being executed again, and it goes first. Do the work again on the latest "
         "version",
         conflicting_operation=first.kind,
-        rule="row",
+        rule="same_row",
         found=judged.found,
         rows_and_keys=rows_and_keys,
     )
@@ -662,7 +662,7 @@ def _row_conflict(conflict: RowConflict, since: _Since | None, latest_version: i
         version = max((one.version for one in found.conflicts if one.verdict is Verdict.REBASABLE), default=0)
     return Rejected(
         status=Status.RETRYABLE,
-        reason="row_conflict" if conflict.rule == "row" else "conflict",
+        reason="row_conflict" if conflict.rule == "same_row" else "conflict",
         message=f"{conflict.message}. Read version {latest_version} and do the work again",
         conflicting_version=version,
         conflicting_operation=operations.get(version) or "",
@@ -819,7 +819,7 @@ def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
     assert case.latest is not None
     what, latest = deciding.theirs or "commit", case.latest.version
     retryable = deciding.verdict is Verdict.RETRYABLE
-    blind = since.ours.files_read is None and deciding.rule in ("row", "upd") and retryable
+    blind = since.ours.files_read is None and deciding.rule in ("same_row", "same_row_or_key") and retryable
     problem = (
         f"this {case.operation.kind} can't pass the {what} that was committed as version {deciding.version} (rule "
         f"{deciding.rule}: {reason(deciding.rule).rstrip('.')})"

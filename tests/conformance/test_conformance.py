@@ -34,7 +34,9 @@ PARTLY_COVERED = frozenset(
     for version in ("4.0.0", "14.0.2")
     for case in ("rewrite_01-idx_id_btree", "rewrite_23-idx_c_btree")
 )
-"""A new index over a compaction of some of its fragments: pylance retries, committerd keeps the rest (`ixr`)."""
+"""A new index over a compaction of some of its fragments: pylance retries, committerd keeps the rest
+(`indexed_fragment_rewritten`).
+"""
 
 DANGLING = frozenset(f"{version}/pair-main-cast_c-idx_c_btree" for version in ("4.0.0", "14.0.2"))
 """A new index on a column that was cast meanwhile, and has a new id: pylance commits it, and then no filter works."""

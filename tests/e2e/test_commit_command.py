@@ -51,7 +51,7 @@ def test_rows_are_followed_through_a_compaction_and_the_outcome_says_how_many(tm
     _commit(table, done.rewrite([4]).transaction)
     (followed,) = _commit(table, staged[0], words=("--explain",))
     assert followed["message"] == "2 rows were followed to where version 3 moved them"
-    assert any(line.startswith("version 3 rewrite: mov -> rebasable:") for line in followed["checked"])
+    assert any(line.startswith("version 3 rewrite: moved_rows -> rebasable:") for line in followed["checked"])
     table.open().optimize.compact_files(materialize_deletions_threshold=0.0)
     (refused,) = _commit(table, staged[1])
     assert (refused["outcome"], refused["reason"]) == ("retryable", "conflict")

@@ -262,7 +262,7 @@ class TestDelete:
         staged, deleted = delete(fragment(0, deleted=2)), {2: {1, 5}}
         conflict = follow(staged, in_order(0), (7, silent), latest=(), deleted=deleted)
         assert isinstance(conflict, RowConflict)
-        assert (conflict.rule, conflict.version) == ("mov", 7)
+        assert (conflict.rule, conflict.version) == ("moved_rows", 7)
         assert "property committerd.rows" in conflict.message
         trusted = follow(
             staged,
@@ -318,7 +318,7 @@ class TestDelete:
         monkeypatch.setattr(following, "FOLLOWED_ROWS_MAX", 9)
         conflict = follow(delete(removed=(0,)), in_order(0), latest=(fragment(9),))
         assert isinstance(conflict, RowConflict)
-        assert (conflict.rule, conflict.message) == ("mov", "10 rows would have to be followed; the limit is 9")
+        assert (conflict.rule, conflict.message) == ("moved_rows", "10 rows would have to be followed; the limit is 9")
 
     def test_many_versions_are_counted(self) -> None:
         assert str(Followed(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"
@@ -383,7 +383,7 @@ class TestRewrite:
         monkeypatch.setattr(following, "FOLLOWED_ROWS_MAX", 9)
         conflict = follow(ordered_rewrite(fragment(0), new=(fragment(9),)), latest=())
         assert isinstance(conflict, RowConflict)
-        assert conflict.rule == "lat"
+        assert conflict.rule == "late_deletions"
 
 
 def listed_ids(number: int, ids: range) -> DataFragment:
@@ -425,7 +425,7 @@ class TestCreateIndex:
             footprint(rewrite(1), staged=False),
         )
         assert isinstance(conflict, RowConflict)
-        assert conflict.rule == "ixr"
+        assert conflict.rule == "indexed_fragment_rewritten"
 
     def test_of_row_ids_covers_the_new_fragments(self) -> None:
         old = [with_row_ids(fragment(one), [range(10 * one, 10 * one + 10)]) for one in (0, 1, 2)]

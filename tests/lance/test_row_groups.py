@@ -333,12 +333,12 @@ class TestConflict:
     def test_of_the_same_key(self) -> None:
         found = group_of(updating(1, 2)).conflict(updating(2))
         assert found is not None
-        assert (found.kind, found.rule) == (Kind.UPDATE, "upd")
+        assert (found.kind, found.rule) == (Kind.UPDATE, "same_row_or_key")
 
     def test_of_a_fragment_that_one_of_them_removes(self) -> None:
         found = group_of(deleting({}, removed=[0], kind=Kind.UPDATE)).conflict(deleting({0: [1]}))
         assert found is not None
-        assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "row", "the other one removed fragment 0")
+        assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "same_row", "the other one removed fragment 0")
         found = group_of(deleting({}, removed=[0])).conflict(deleting({}, removed=[0]))
         assert found is not None
         assert "removes fragment 0" in found.message

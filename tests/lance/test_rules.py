@@ -35,7 +35,7 @@ from tests.lance.samples import column, fragment, generation, index, transaction
 
 
 class TestRowsOfOneFragment:
-    """`row`: deletions of one fragment can be merged as long as nothing else changed it."""
+    """`same_row`: deletions of one fragment can be merged as long as nothing else changed it."""
 
     def test_a_fragment_that_we_remove_can_not_have_lost_rows(self) -> None:
         assert verdict(delete(removed=(0,)), DELETES_OF_0) is R
@@ -64,7 +64,9 @@ class TestRowsOfOneFragment:
 
 
 class TestInsertedKeys:
-    """`upd` and `key`: a filter names the inserted keys; an operation without one may have inserted any key."""
+    """`same_row_or_key` and `appended_key`: a filter names the inserted keys; an operation without a filter may have
+    inserted any key.
+    """
 
     @staticmethod
     def inserting(*hashes: int, fields: tuple[int, ...] = (0,)) -> Transaction:
@@ -176,7 +178,7 @@ class TestInsertedKeys:
 
 
 class TestGenerations:
-    """`wal`: a MemWAL region is merged once for each generation."""
+    """`mem_wal_generation`: a MemWAL region is merged once for each generation."""
 
     @pytest.mark.parametrize(
         ("ours", "theirs", "wanted"),
@@ -204,7 +206,7 @@ class TestGenerations:
 
 
 class TestNullability:
-    """`nul`: rows that were written before a column became required may lack it."""
+    """`nullability`: rows that were written before a column became required may lack it."""
 
     REQUIRED = (column(0), column(1), column(2, nullable=False))
 

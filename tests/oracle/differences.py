@@ -84,7 +84,7 @@ def _worst_fragment_wins(case: Case) -> bool:
     if case.last_verdicts != ("retryable", "incompatible"):
         return False
     first = next(one for one in case.last.checked if one.verdict >= Verdict.RETRYABLE)
-    return first.rule == "dup" and len(case.last.transaction.data_replacement.replacements) > 1
+    return first.rule == "replaced_data_updated" and len(case.last.transaction.data_replacement.replacements) > 1
 
 
 def _passes_a_compaction(case: Case) -> bool:
@@ -115,7 +115,10 @@ def _unreadable(case: Case) -> bool:
     """
     ours = case.last
     if ours.operation == "create_index" and case.last_verdicts in _DANGLING:
-        return any(one.rule in ("ixp", "mwi") and one.verdict >= Verdict.RETRYABLE for one in ours.checked)
+        return any(
+            one.rule in ("indexed_column_dropped", "indexed_schema_changed") and one.verdict >= Verdict.RETRYABLE
+            for one in ours.checked
+        )
     refused = case.last_verdicts == ("committed", "error") and case.last.reason in _UNREADABLE_REASONS
     return refused and not _is_readable(case.theirs)
 

@@ -146,8 +146,8 @@ class TestRefusals:
         assert (answer.status, answer.reason, answer.rule) == (Status.INCOMPATIBLE, "conflict", "incompatible")
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "overwrite")
         assert explain(answer.found.checked) == [
-            "version 2 overwrite: incompatible -> incompatible: Always conflict, for good: theirs replaced what ours "
-            "was meant for."
+            "version 2 overwrite: incompatible -> incompatible: The two always conflict, and for good: theirs replaced "
+            "the table that ours was meant for."
         ]
 
     async def test_that_may_be_tried_again_name_the_version_to_read(self, scene: Scene) -> None:
@@ -221,7 +221,7 @@ class TestDeletions:
         await self.theirs(scene, 0, 1)
         answer = await scene.commit(self.ours(scene, 1, 5))
         assert isinstance(answer, Rejected)
-        assert (answer.status, answer.reason, answer.rule) == (Status.RETRYABLE, "row_conflict", "row")
+        assert (answer.status, answer.reason, answer.rule) == (Status.RETRYABLE, "row_conflict", "same_row")
         assert "addresses [1]" in answer.message
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "delete")
 

@@ -1,8 +1,8 @@
-"""The conflict grid: may our transaction pass one that was committed since its read version?
+"""The conflict grid: may our transaction be committed after another one that was committed since its read version?
 
-It has one cell for each pair of operations: ours are the rows, theirs the columns. A cell is a rule, which is a
-function of the two footprints; its docstring says when they conflict, and gives the source. `Update over Rewrite` is
-row `update`, column `Rewr`: `mov`.
+The grid has a cell for each pair of operations: ours are the rows, theirs the columns. A cell is a rule, which is a
+function of the two footprints; its docstring says when they conflict, and names the source. `Update over Rewrite` is
+row `update`, column `Rewr`: `mov`, which is short for `rules.moved_rows`.
 
 If Lance 4.0.0 and 14.0.2 give different verdicts, the stricter one counts, and the rule says so. A stricter verdict
 only makes a writer execute its work again; it never changes what readers see. The worst verdict over all committed
@@ -17,42 +17,9 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
+from committerd.lance.conflicts import rules
 from committerd.lance.conflicts.footprint import Footprint
-from committerd.lance.conflicts.rules import (
-    Rule,
-    bas,
-    cfg,
-    compatible,
-    dat,
-    ddl,
-    dpr,
-    dup,
-    fld,
-    frg,
-    idx,
-    incompatible,
-    iwl,
-    ixp,
-    ixr,
-    key,
-    lat,
-    mov,
-    mta,
-    mtx,
-    mwi,
-    nul,
-    ovc,
-    ovw,
-    prn,
-    retryable,
-    rew,
-    row,
-    rxi,
-    ucc,
-    upd,
-    upj,
-    wal,
-)
+from committerd.lance.conflicts.rules import Rule
 from committerd.lance.conflicts.rules import Verdict as Verdict
 from committerd.lance.format.kind import Kind
 
@@ -97,9 +64,39 @@ class Matrix(NamedTuple):
     update_bases: Row
 
 
-_ = compatible
-R = retryable
-X = incompatible
+# Short names, so that a row of the grid fits on a line.
+_ = rules.compatible
+R = rules.retryable
+X = rules.incompatible
+key = rules.appended_key
+row = rules.same_row
+upd = rules.same_row_or_key
+mov = rules.moved_rows
+lat = rules.late_deletions
+frg = rules.same_fragment
+rew = rules.same_fragment_rewritten
+nul = rules.nullability
+upj = rules.updated_column_dropped
+ixp = rules.indexed_column_dropped
+dpr = rules.replaced_column_dropped
+prn = rules.indexed_data_updated
+ddl = rules.replaced_fragment_gone
+dup = rules.replaced_data_updated
+dat = rules.same_data_replaced
+fld = rules.indexed_data_replaced
+idx = rules.same_index
+ixr = rules.indexed_fragment_rewritten
+rxi = rules.rewritten_fragment_indexed
+mwi = rules.indexed_schema_changed
+iwl = rules.mem_wal_index
+wal = rules.mem_wal_generation
+ovw = rules.overwritten_twice
+cfg = rules.same_config_key
+ovc = rules.metadata_of_replaced_schema
+ucc = rules.same_config_or_metadata
+mta = rules.merge_undoes_metadata
+mtx = rules.restore_undoes_metadata
+bas = rules.same_base
 
 # fmt: off
 #                             theirs (already committed)
@@ -207,8 +204,8 @@ def compared(
 ) -> Comparison:
     """Compare ours with the versions that follow those of `before`, an earlier comparison of the same footprint.
 
-    `lists_all`: list each result in `checked`. Without it the time and memory that a version takes with which ours has
-    no conflict are next to nothing.
+    `lists_all`: list each result in `checked`. Without it, a version that does not conflict with ours takes next to no
+    time and memory.
     """
     checked, conflicts, through = list[Checked](), list[Checked](), before.through
     for version, theirs in committed:
@@ -234,7 +231,7 @@ def _passes(ours: Footprint, theirs: Footprint | Unreadable) -> bool:
     if isinstance(theirs, Unreadable):
         return False
     cell = rule(ours.kind, theirs.kind)
-    return cell is compatible or cell(ours, theirs) is Verdict.COMPATIBLE
+    return cell is rules.compatible or cell(ours, theirs) is Verdict.COMPATIBLE
 
 
 def reason(name: str) -> str:

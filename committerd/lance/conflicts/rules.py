@@ -1,7 +1,8 @@
-"""The rules of the conflict grid: each decides whether one operation of ours may pass one of theirs.
+"""The rules of the conflict grid. Each decides whether an operation of ours may be committed after one of theirs.
 
-A rule is a function of the two footprints. Its docstring says when they conflict, and gives the source of the rule. Its
-first paragraph is also the text that `grid.reason` returns. `grid.MATRIX` assigns the rules to pairs of operations.
+A rule is a function of the two footprints. Its docstring says when they conflict, and names the source of the rule. The
+first paragraph is also the text that `grid.reason` returns, which messages quote; "a Delete over a Rewrite" is a Delete
+of ours after a Rewrite of theirs. `grid.MATRIX` assigns a rule to each pair of operations.
 """
 
 from __future__ import annotations
@@ -35,32 +36,33 @@ Rule = Callable[[Footprint, Footprint], Verdict]
 
 
 def compatible(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Never conflict."""
+    """The two never conflict."""
     return Verdict.COMPATIBLE
 
 
 def retryable(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Always conflict; the work can be done again."""
+    """The two always conflict; ours can be done again."""
     return Verdict.RETRYABLE
 
 
 def incompatible(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Always conflict, for good: theirs replaced what ours was meant for."""
+    """The two always conflict, and for good: theirs replaced the table that ours was meant for."""
     return Verdict.INCOMPATIBLE
 
 
-def frg(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Retry when both touch the same fragment.
+def same_fragment(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Two changes are retryable if both touch the same fragment.
 
     Lance: transaction.md, Rewrite and DataReplacement.
     """
     return _retry_if(bool(ours.fragments & theirs.fragments))
 
 
-def mov(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Delete or Update over Rewrite: rebase by following the rows to the new fragments; retry where that can't be done.
+def moved_rows(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Delete or Update over a Rewrite is rebasable: its rows are followed to the new fragments. It is retryable if
+    they can't be followed.
 
-    `not_followed` says where it can't. Whether somebody else deleted one of the rows shows when `operations.following`
+    `not_followed` says why they can't. Whether somebody else deleted one of the rows shows when `operations.following`
     follows them. This rule is committerd's own: Lance retries (transaction.md, Rewrite; conflict_resolver.rs,
     check_delete_txn).
     """
@@ -69,14 +71,14 @@ def mov(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.RETRYABLE if not_followed(ours, theirs) else Verdict.REBASABLE
 
 
-def lat(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Rewrite over Delete or Update: rebase by deleting their rows in the new fragments; retry where that can't be
-    done.
+def late_deletions(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Rewrite over a Delete or Update is rebasable: the rows that theirs deleted are deleted in the new fragments,
+    too. It is retryable if they can't be followed there.
 
-    `not_followed` says where it can't. This rule is committerd's own: Lance retries (transaction.md, Rewrite;
+    `not_followed` says why they can't. This rule is committerd's own: Lance retries (transaction.md, Rewrite;
     conflict_resolver.rs, check_rewrite_txn).
     """
-    return mov(ours, theirs)
+    return moved_rows(ours, theirs)
 
 
 def not_followed(ours: Footprint, theirs: Footprint) -> str:
@@ -102,8 +104,9 @@ def not_followed(ours: Footprint, theirs: Footprint) -> str:
     return next((f"it is not known where the rewrite put the rows: {doubt}" for doubt in doubts if doubt), "")
 
 
-def row(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Same fragment: rebase by merging the deletion vectors; retry when more than deleted rows changed in it.
+def same_row(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Two changes of the same fragment that only delete rows are rebasable: their deletions are merged. They are
+    retryable if both delete the same row, or if anything else changed in the fragment.
 
     Whether both deleted the same row shows when the vectors are merged. Lance: transaction.md,
     Delete and Update; conflict_resolver.rs, check_delete_txn.
@@ -120,28 +123,29 @@ def row(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.REBASABLE
 
 
-def upd(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Update: retry when both may have inserted the same key; otherwise the worse of `wal` and `row`.
+def same_row_or_key(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Update over an Update is retryable if both may have inserted the same key; otherwise the worse of
+    `mem_wal_generation` and `same_row` counts.
 
-    One that names no keys may have inserted any, unless it says that it inserts no row (property `committerd.changes`),
-    changes no key column, and ours depends on the rows with its own keys alone (`committerd.merge`). The properties are
-    committerd's own; without them this is the rule of Lance: conflict_resolver.rs, check_update_txn. Lance applies
-    `wal` to an UpdateMemWalState only; that two Updates must not merge the same MemWAL generation is committerd's own
-    rule.
+    An Update that names no keys may have inserted any key, unless it says that it inserts no row (property
+    `committerd.changes`) and it changes no key column, and ours depends on no rows but those with its own keys
+    (`committerd.merge`). The properties are committerd's own; without them this is the rule of Lance:
+    conflict_resolver.rs, check_update_txn. Lance applies `mem_wal_generation` to an UpdateMemWalState only; that two
+    Updates must not merge the same MemWAL generation is committerd's own rule.
     """
     if may_bring_a_key(
         ours.key_filter, is_by_key=ours.is_by_key, other=theirs.key_filter, changes=theirs.changed_fields
     ):
         return Verdict.RETRYABLE
-    return max(wal(ours, theirs), row(ours, theirs))
+    return max(mem_wal_generation(ours, theirs), same_row(ours, theirs))
 
 
-def key(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Append: retry when it inserted keys of which the Append may have one.
+def appended_key(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Update over an Append is retryable if the appended rows may have one of the keys that the Update inserted.
 
-    Any appended row may have one of them, unless the Append says which keys it has (property `committerd.keys`) and the
-    Update depends on the rows with its own keys alone (`committerd.merge`). The properties are committerd's own;
-    without them this is the rule of Lance: conflict_resolver.rs, check_update_txn.
+    Any appended row may have such a key, unless the Append names its keys (property `committerd.keys`) and the Update
+    depends on no rows but those with its own keys (`committerd.merge`). The properties are committerd's own; without
+    them this is the rule of Lance: conflict_resolver.rs, check_update_txn.
     """
     if ours.key_filter is None:
         return Verdict.COMPATIBLE
@@ -150,8 +154,9 @@ def key(ours: Footprint, theirs: Footprint) -> Verdict:
     return _retry_if(ours.key_filter.may_share_a_key(theirs.key_filter))
 
 
-def nul(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Values written concurrently with a schema change: retry unless every field stays as nullable as it was.
+def nullability(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Values that were written beside a change of the schema are retryable if some field may no longer be null, or left
+    out, where it could be before.
 
     The schema change may have found a column free of nulls before these values were written, or may require a column
     that they lack. Lance 14: conflict_resolver.rs, may_alter_nullability; 4.0.0 lets them pass.
@@ -159,16 +164,17 @@ def nul(ours: Footprint, theirs: Footprint) -> Verdict:
     return _retry_if(not (ours.preserves_nullability and theirs.preserves_nullability))
 
 
-def upj(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Update over Project: retry when a column that it rewrote in place is gone; otherwise as `nul`.
+def updated_column_dropped(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Update over a Project is retryable if a column that it rewrote in place is gone; otherwise `nullability`
+    counts.
 
     Lance 14: conflict_resolver.rs, check_update_txn; 4.0.0 lets them pass.
     """
-    return max(_retry_if(not ours.fields_modified <= theirs.schema_fields), nul(ours, theirs))
+    return max(_retry_if(not ours.fields_modified <= theirs.schema_fields), nullability(ours, theirs))
 
 
-def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Project: incompatible when the column that it indexes is gone.
+def indexed_column_dropped(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex over a Project is incompatible if a column that it indexes is gone.
 
     This rule is committerd's own: Lance commits such an index, and every filter on the table fails from then on.
     """
@@ -176,29 +182,30 @@ def ixp(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.INCOMPATIBLE if gone else Verdict.COMPATIBLE
 
 
-def dpr(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over Project: incompatible when the replaced column is gone; otherwise as `nul`.
+def replaced_column_dropped(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A DataReplacement over a Project is incompatible if a column that it replaces is gone; otherwise `nullability`
+    counts.
 
     Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass. Over a Project whose writer does
     not assert that it preserves nullability (older writers never do), the verdict is retry, whatever its columns are.
     """
     fields = {one for fields in ours.replaced.values() for one in fields if one >= 0}
     if fields <= theirs.schema_fields:
-        return nul(ours, theirs)
+        return nullability(ours, theirs)
     return Verdict.INCOMPATIBLE if theirs.asserts_nullability else Verdict.RETRYABLE
 
 
-def ddl(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over Delete: incompatible when the fragment is gone; deleted rows do no harm.
+def replaced_fragment_gone(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A DataReplacement over a Delete is incompatible if a fragment that it names is gone; deleted rows do no harm.
 
     Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass.
     """
     return Verdict.INCOMPATIBLE if ours.fragments & theirs.removed else Verdict.COMPATIBLE
 
 
-def dup(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over Update: as `ddl`; retry where the update moved rows or rewrote the same
-    field.
+def replaced_data_updated(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A DataReplacement over an Update is incompatible if a fragment that it names is gone, and retryable if the Update
+    moved rows of the fragment or rewrote the same field there.
 
     Lance 14: conflict_resolver.rs, check_data_replacement_txn; 4.0.0 lets them pass.
     """
@@ -212,8 +219,8 @@ def dup(ours: Footprint, theirs: Footprint) -> Verdict:
     )
 
 
-def dat(ours: Footprint, theirs: Footprint) -> Verdict:
-    """DataReplacement over DataReplacement: retry when both replace a field of one fragment.
+def same_data_replaced(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A DataReplacement over a DataReplacement is retryable if both replace the same field of the same fragment.
 
     Lance: conflict_resolver.rs, check_data_replacement_txn.
     """
@@ -222,8 +229,8 @@ def dat(ours: Footprint, theirs: Footprint) -> Verdict:
     )
 
 
-def fld(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex beside DataReplacement: retry when the index is on a replaced field.
+def indexed_data_replaced(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex and a DataReplacement are retryable if the index is on a field whose data is replaced.
 
     Lance: conflict_resolver.rs, check_create_index_txn and check_data_replacement_txn.
     """
@@ -232,13 +239,13 @@ def fld(ours: Footprint, theirs: Footprint) -> Verdict:
     return _retry_if(any(index.fields & replaced for index in indices))
 
 
-def idx(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over CreateIndex: retry when both make an index of one name (system indices
-    included).
+def same_index(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex over a CreateIndex is retryable if both make an index of the same name (system indices included),
+    or if one removed an index that the other builds on.
 
-    Retry also when one side removed an index on which the other builds: a segment added under its name, or a
-    replacement of the same index. Lance 14: conflict_resolver.rs, check_create_index_txn. Lance 4.0.0 does not check
-    removals, so a version that such an old Lance committed is judged by its rule: its writers rely on that.
+    It builds on the index if it adds a segment under the same name, or replaces the same index. Lance 14:
+    conflict_resolver.rs, check_create_index_txn. Lance 4.0.0 does not check removals, so a version that such an old
+    Lance committed is judged by that Lance's rule: its writers rely on it.
     """
     if ours.creates & theirs.creates:
         return Verdict.RETRYABLE
@@ -251,9 +258,10 @@ def idx(ours: Footprint, theirs: Footprint) -> Verdict:
     )
 
 
-def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Rewrite: rebase when the index covers a fragment that is gone; retry when nothing of what it
-    covers is left, it does not say what it covers, or the Rewrite has rewritten an index that ours replaces.
+def indexed_fragment_rewritten(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex over a Rewrite is rebasable if the index covers a fragment that is gone. It is retryable if nothing
+    of what the index covers is left, if the index does not say what it covers, or if the Rewrite has rewritten an index
+    that ours replaces.
 
     Readers take fragments that are gone for not covered (Lance: transaction.rs, build_manifest, Rewrite without a
     remapped index); `create_index.rebase_indices` says what is left. There is no conflict when the Rewrite added a
@@ -275,13 +283,13 @@ def ixr(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.REBASABLE if concerned else Verdict.COMPATIBLE
 
 
-def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Rewrite over CreateIndex: retry when the index covers a fragment that ours replaces.
+def rewritten_fragment_indexed(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Rewrite over a CreateIndex is retryable if the index covers a fragment that the Rewrite replaces.
 
-    If ours defers the remapping of indices, only an index that covers a part of a group, or does not say what it
-    covers, is a conflict. Any other index may keep listing fragments that are gone, and the new fragments count as not
-    indexed. A new index of reuse entries, and nothing else, is not a conflict. Lance: conflict_resolver.rs,
-    check_rewrite_txn; the rule about groups is that of 6.0.
+    If ours leaves indices to be remapped later, only an index that covers part of a group, or does not say what it
+    covers, is a conflict. Any other index may go on listing fragments that are gone, and the new fragments count as not
+    indexed. A CreateIndex that replaces the index of reuse entries, and does nothing else, is not a conflict. Lance:
+    conflict_resolver.rs, check_rewrite_txn; the rule about groups is that of 6.0.
     """
     if FRAGMENT_REUSE_INDEX in theirs.creates:
         alone = len(theirs.new_indices) == 1 and len(theirs.removed_indices) == 1
@@ -297,16 +305,17 @@ def rxi(ours: Footprint, theirs: Footprint) -> Verdict:
     )
 
 
-def rew(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Rewrite over Rewrite: as `frg`; retry also when both defer remapping, as there is one list of reuse entries.
+def same_fragment_rewritten(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Rewrite over a Rewrite is retryable if both replace the same fragment, or if both leave indices to be remapped
+    later, because there is a single list of reuse entries.
 
     Lance: conflict_resolver.rs, check_rewrite_txn.
     """
-    return max(frg(ours, theirs), _retry_if(ours.defers_indices and theirs.defers_indices))
+    return max(same_fragment(ours, theirs), _retry_if(ours.defers_indices and theirs.defers_indices))
 
 
-def prn(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over Update: rebase the index, which no longer covers what the update rewrote in place.
+def indexed_data_updated(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex over an Update is rebasable: the index no longer covers what the Update rewrote in place.
 
     Lance 14: conflict_resolver.rs, check_create_index_txn; in 4.0.0 the index still covers it.
     """
@@ -316,27 +325,30 @@ def prn(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.REBASABLE if stale else Verdict.COMPATIBLE
 
 
-def mwi(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex beside Merge: retry when it makes the MemWAL index, which depends on the schema, or is on a column
-    that the Merge cast.
+def indexed_schema_changed(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex and a Merge are retryable if the index is the MemWAL index, which depends on the schema, or is on a
+    column that the Merge cast.
 
     Lance 14: conflict_resolver.rs, check_create_index_txn and check_merge_txn; 4.0.0 lets them pass. The rule for casts
-    is committerd's own, as `ixp`: a column that is cast gets a new id, and its index is to be built again.
+    is committerd's own, like `indexed_column_dropped`: a column that is cast gets a new id, and its index has to be
+    built again.
     """
-    cast = theirs.kind is Kind.MERGE and ixp(ours, theirs) is Verdict.INCOMPATIBLE
+    cast = theirs.kind is Kind.MERGE and indexed_column_dropped(ours, theirs) is Verdict.INCOMPATIBLE
     return _retry_if(cast or MEM_WAL_INDEX in ours.creates | theirs.creates)
 
 
-def iwl(ours: Footprint, theirs: Footprint) -> Verdict:
-    """CreateIndex over UpdateMemWalState: rebase the MemWAL index with their generations; any other is incompatible.
+def mem_wal_index(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A CreateIndex of the MemWAL index over an UpdateMemWalState is rebasable: it takes over the merged generations.
+    Any other CreateIndex is incompatible.
 
     Lance: conflict_resolver.rs, check_create_index_txn.
     """
     return Verdict.REBASABLE if MEM_WAL_INDEX in ours.creates else Verdict.INCOMPATIBLE
 
 
-def wal(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Both merged one MemWAL region: incompatible when theirs is our generation or a later one; otherwise retry.
+def mem_wal_generation(ours: Footprint, theirs: Footprint) -> Verdict:
+    """Two changes that merged the same MemWAL region are incompatible if theirs merged our generation or a later one,
+    and retryable otherwise.
 
     Lance: conflict_resolver.rs, check_merged_generations_conflict.
     """
@@ -351,34 +363,36 @@ def wal(ours: Footprint, theirs: Footprint) -> Verdict:
     )
 
 
-def ovw(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Overwrite over Overwrite: retry, so that its writer decides; incompatible when both set the same config key.
+def overwritten_twice(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Overwrite over an Overwrite is retryable, so that its writer decides; it is incompatible if both set the same
+    config key.
 
     Lance: conflict_resolver.rs, check_overwrite_txn.
     """
-    return Verdict.INCOMPATIBLE if _same_config_key(ours, theirs) else Verdict.RETRYABLE
+    return Verdict.INCOMPATIBLE if _sets_same_config_key(ours, theirs) else Verdict.RETRYABLE
 
 
-def cfg(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Overwrite over UpdateConfig: incompatible when both change the same config key.
+def same_config_key(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Overwrite over an UpdateConfig is incompatible if both change the same config key.
 
     Lance: conflict_resolver.rs, check_overwrite_txn.
     """
-    return Verdict.INCOMPATIBLE if _same_config_key(ours, theirs) else Verdict.COMPATIBLE
+    return Verdict.INCOMPATIBLE if _sets_same_config_key(ours, theirs) else Verdict.COMPATIBLE
 
 
-def ovc(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateConfig over Overwrite: incompatible when it changes metadata of the replaced schema; otherwise as `cfg`.
+def metadata_of_replaced_schema(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An UpdateConfig over an Overwrite is incompatible if it changes metadata of the replaced schema or its fields, or
+    if both change the same config key.
 
     Lance: conflict_resolver.rs, check_update_config_txn.
     """
     if ours.sets_schema_metadata or ours.metadata_fields:
         return Verdict.INCOMPATIBLE
-    return cfg(ours, theirs)
+    return same_config_key(ours, theirs)
 
 
-def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateConfig over UpdateConfig: incompatible when both change the same config key or the same metadata.
+def same_config_or_metadata(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An UpdateConfig over an UpdateConfig is incompatible if both change the same config key or the same metadata.
 
     Lance: conflict_resolver.rs, check_update_config_txn. Table metadata conflicts by key, or when either side replaces
     all of it: Lance 14; in 4.0.0 the last writer wins.
@@ -388,7 +402,7 @@ def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
         or (theirs.replaces_table_metadata and ours.sets_table_metadata)
     )
     if (
-        _same_config_key(ours, theirs)
+        _sets_same_config_key(ours, theirs)
         or (ours.sets_schema_metadata and theirs.sets_schema_metadata)
         or ours.metadata_fields & theirs.metadata_fields
         or table
@@ -397,17 +411,18 @@ def ucc(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.COMPATIBLE
 
 
-def mta(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Merge beside UpdateConfig: a Merge carries the whole schema, which would undo changed
-    metadata.
+def merge_undoes_metadata(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Merge and an UpdateConfig that changes metadata of the schema are retryable: the Merge carries the whole
+    schema, and would undo the change.
 
     Lance 14: conflict_resolver.rs, check_txn; 4.0.0 lets them pass.
     """
     return _retry_if(ours.changes_metadata or theirs.changes_metadata)
 
 
-def mtx(ours: Footprint, theirs: Footprint) -> Verdict:
-    """Restore beside UpdateConfig: a restored schema would undo changed metadata.
+def restore_undoes_metadata(ours: Footprint, theirs: Footprint) -> Verdict:
+    """A Restore and an UpdateConfig that changes metadata of the schema are incompatible: the restored schema would
+    undo the change.
 
     pylance 14.0.2: observed in both orders; 4.0.0 lets them pass.
     """
@@ -415,8 +430,8 @@ def mtx(ours: Footprint, theirs: Footprint) -> Verdict:
     return Verdict.INCOMPATIBLE if changed else Verdict.COMPATIBLE
 
 
-def bas(ours: Footprint, theirs: Footprint) -> Verdict:
-    """UpdateBases over UpdateBases: incompatible when both add the same id, path or name.
+def same_base(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An UpdateBases over an UpdateBases is incompatible if both add a base path with the same id, path or name.
 
     Lance: conflict_resolver.rs, check_add_bases_txn.
     """
@@ -442,7 +457,7 @@ def _retry_if(conflict: bool) -> Verdict:
     return Verdict.RETRYABLE if conflict else Verdict.COMPATIBLE
 
 
-def _same_config_key(ours: Footprint, theirs: Footprint) -> bool:
+def _sets_same_config_key(ours: Footprint, theirs: Footprint) -> bool:
     # Lance: transaction.rs, upsert_key_conflict: two deletions of one key are not a conflict.
     return bool(
         ours.config_upserts & (theirs.config_upserts | theirs.config_deletes)

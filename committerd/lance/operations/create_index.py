@@ -242,12 +242,13 @@ def what_is_left(transaction: Transaction, theirs: Sequence[Footprint], schema: 
             continue
         if not covers - gone:
             return RowConflict(
-                message=f"all fragments that index {staged.name!r} was built on were rewritten meanwhile", rule="ixr"
+                message=f"all fragments that index {staged.name!r} was built on were rewritten meanwhile",
+                rule="indexed_fragment_rewritten",
             )
         if have_ids and not holds_addresses(staged) and _is_split(built, unfollowed):
             return RowConflict(
                 message=f"fragments that index {staged.name!r} was built on were rewritten together with others",
-                rule="ixr",
+                rule="indexed_fragment_rewritten",
             )
         lost, left = len(built & gone), len(covers - gone)
         notes.append(

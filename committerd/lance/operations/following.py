@@ -116,14 +116,14 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
         }
         rows += sum(map(len, deleted.values()))
         if rows > FOLLOWED_ROWS_MAX:
-            return _too_many(rows, "lat")
+            return _too_many(rows, "late_deletions")
         moved = moves.moved(deleted, dropped)
         for id, lost in moved.lost.items():
             missing = "1 row" if len(lost) == 1 else f"{len(lost)} rows"
             return RowConflict(
                 message=f"its new fragments lack {missing} of fragment {id}, which it should have copied and others "
                 "deleted meanwhile",
-                rule="lat",
+                rule="late_deletions",
             )
         emptied += (one.id for one in late if one.id not in latest)
         for new in group.new_fragments:
@@ -159,7 +159,7 @@ def _touched(
             return rows
         touched[one.id] = rows
     count = sum(map(len, touched.values()))
-    return _too_many(count, "mov") if count > FOLLOWED_ROWS_MAX else touched
+    return _too_many(count, "moved_rows") if count > FOLLOWED_ROWS_MAX else touched
 
 
 def _followed(
@@ -181,7 +181,7 @@ def _followed(
                 return RowConflict(
                     message=f"version {version} changed columns of fragment {changed[0]}, to which rows that this "
                     "transaction changes had been moved",
-                    rule="mov",
+                    rule="moved_rows",
                     version=version,
                 )
             continue
@@ -193,7 +193,7 @@ def _followed(
             if doubt:
                 return RowConflict(
                     message=f"version {version} moved its rows, and where they are now is not known: {doubt}",
-                    rule="mov",
+                    rule="moved_rows",
                     version=version,
                 )
             dropped = yield from _deleted(group.deletions[id] for id in inside if id in group.deletions)

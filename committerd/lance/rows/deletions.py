@@ -25,7 +25,7 @@ class RowConflict:
     """Both sides changed the same rows, or it can't be known whether they did."""
 
     message: str
-    rule: str = "row"
+    rule: str = "same_row"
     """The rule of the conflict grid that the conflict belongs to."""
     version: int = 0
     """The version that ours can't pass; 0 = the last of those that touched the same fragments."""

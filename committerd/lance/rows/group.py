@@ -88,12 +88,14 @@ class RowGroup:
     def conflict(self, change: RowChange) -> MemberConflict | None:
         """Why this member can't follow those before it; None if it can."""
         if self._keys is not None and change.keys is not None and self._keys.may_have_one_of(change.keys):
-            return MemberConflict(kind=Kind.UPDATE, rule="upd", message="both may have inserted the same key")
+            return MemberConflict(
+                kind=Kind.UPDATE, rule="same_row_or_key", message="both may have inserted the same key"
+            )
         both, last = dict[int, BitMap](), Kind.DELETE
         for id, one in change.touched.items():
             if id in self._removed:
                 return MemberConflict(
-                    kind=self._removed[id], rule="row", message=f"the other one removed fragment {id}"
+                    kind=self._removed[id], rule="same_row", message=f"the other one removed fragment {id}"
                 )
             here = self._touched.get(id)
             if here is not None and here.rows.intersect(one.rows):
@@ -102,9 +104,9 @@ class RowGroup:
             kind = self._removed.get(id) or (self._touched[id].kind if id in self._touched else None)
             if kind is not None:
                 text = f"this one removes fragment {id}, from which the other one deleted rows"
-                return MemberConflict(kind=kind, rule="row", message=text)
+                return MemberConflict(kind=kind, rule="same_row", message=text)
         found = clash(both)
-        return None if found is None else MemberConflict(kind=last, rule="row", message=found.message)
+        return None if found is None else MemberConflict(kind=last, rule="same_row", message=found.message)
 
     def add(self, change: RowChange) -> None:
         """Add one more member, which conflicts with none of those before it."""
