@@ -1,4 +1,4 @@
-"""The handle that `submit` returns."""
+"""The handles that `submit` returns."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
 
 
-class CommitHandle:
-    """A transaction that Kafka has acknowledged. Dropping the handle does not withdraw the transaction."""
+class Handle:
+    """What the handles of both clients have."""
 
-    __slots__ = ("_submission", "_wait", "bookmark")
+    __slots__ = ("_submission", "bookmark")
 
-    def __init__(
-        self, submission: Submission, bookmark: Bookmark, wait: Callable[[Submission, Timeout], Awaitable[CommitResult]]
-    ) -> None:
-        """`wait`: awaits the outcome of a submission, in the client."""
+    def __init__(self, submission: Submission, bookmark: Bookmark) -> None:
         self._submission = submission
-        self._wait = wait
         self.bookmark = bookmark
-        """For `CommitClient.resume`: the outcome is at this place or after it."""
+        """For `resume`: the outcome is at this place or after it."""
 
     @property
     def uuid(self) -> str:
@@ -38,12 +34,25 @@ class CommitHandle:
         """Whether the outcome is known."""
         return self._submission.result is not None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.uuid} offset={self.offset} {'done' if self.done() else 'pending'}>"
+
+
+class CommitHandle(Handle):
+    """A transaction that Kafka has acknowledged. Dropping the handle does not withdraw the transaction."""
+
+    __slots__ = ("_wait",)
+
+    def __init__(
+        self, submission: Submission, bookmark: Bookmark, wait: Callable[[Submission, Timeout], Awaitable[CommitResult]]
+    ) -> None:
+        """`wait`: awaits the outcome of a submission, in the client."""
+        super().__init__(submission, bookmark)
+        self._wait = wait
+
     async def outcome(self, *, timeout: Timeout = CLIENTS_TIMEOUT) -> CommitResult:
         """Wait for the outcome. Raises the errors of `CommitClient.commit`.
 
         May be called several times, from any number of tasks.
         """
         return await self._wait(self._submission, timeout)
-
-    def __repr__(self) -> str:
-        return f"<CommitHandle {self.uuid} offset={self.offset} {'done' if self.done() else 'pending'}>"

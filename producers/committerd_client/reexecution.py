@@ -21,7 +21,7 @@ from typing import Any, cast
 from committerd_client import arguments
 from committerd_client.errors import ClientError, RetryableConflict
 from committerd_client.headers import Asking, Staged
-from committerd_client.panics import panics_raised, run_sync
+from committerd_client.panics import run_sync
 from committerd_client.results import CommitResult
 from committerd_common.messages import DECODE_ERRORS, Transaction
 
@@ -61,7 +61,7 @@ AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
 
 
 class Attempts:
-    """The tries of one commit. Reads no clock and does no I/O; `CommitClient` and `SyncCommitClient` drive it."""
+    """The tries of one commit. Reads no clock and does no I/O; `CommitClient` drives it."""
 
     def __init__(self, work: Work, asking: Asking, *, most: int, reexecutes: bool) -> None:
         """`reexecutes`: whether there is a function that executes the work again, at most `most` times in all."""
@@ -173,17 +173,6 @@ async def execute_again(function: Callable[[Reexecution], Any], wanted: Reexecut
     """Call the function once; a plain one in a worker thread."""
     made = function(wanted) if inspect.iscoroutinefunction(function) else await run_sync(lambda: function(wanted))
     return cast("Work | None", await made if inspect.isawaitable(made) else made)
-
-
-def ask_here(function: Reexecute, wanted: Reexecution, left: Callable[[], float | None]) -> Work | None:
-    """Like `ask`, for a plain function, in the calling thread."""
-    rounds = Executions(wanted)
-    while rounds.wanted is not None:
-        began = time.monotonic()
-        with panics_raised():
-            work = function(rounds.wanted)
-        rounds.done(work, took=time.monotonic() - began, seconds_left=left())
-    return rounds.work
 
 
 def _uuid(work: Work) -> str:

@@ -108,6 +108,25 @@ def test_what_took_long_is_brought_up_to_date_in_the_thread_of_the_caller(server
 
 
 @pytest.mark.kafka
+def test_an_error_of_reexecute_ends_the_call_and_so_does_a_close_meanwhile(servers: str, dataset: str) -> None:
+    def refused(record: Any) -> Iterable[Outcome]:
+        return [committed(record, status=RETRYABLE)]
+
+    def fails(_: Reexecution) -> Any:
+        raise LookupError("no such row")
+
+    def closes(_: Reexecution) -> Any:
+        client.close()
+        return append()
+
+    with answering(servers, dataset, refused), SyncCommitClient(servers, dataset=dataset) as client:
+        with pytest.raises(LookupError, match="no such row"):
+            client.commit(append(), reexecute=fails)
+        with pytest.raises(ClientClosed):
+            client.commit(append(), reexecute=closes)
+
+
+@pytest.mark.kafka
 def test_commit_many_and_a_refusal(servers: str, dataset: str) -> None:
     def answer(record: Any) -> Iterable[Outcome]:
         return [committed(record, **({"status": RETRYABLE} if record.offset == 1 else {}))]
