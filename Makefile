@@ -51,28 +51,28 @@ hostile: basics ## 20,000 mutated records between good ones, a real daemon and K
 	LANCE_LOG=error .venv/bin/python -m tests.hostile $(ARGS)
 
 spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Kafka; `make spark-chaos ARGS="--batches 50"`
-	LANCE_LOG=error .venv/bin/python -m scripts.spark_chaos $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.spark_chaos $(ARGS)
 
 spark-versions: basics ## The tests of Spark on 3.5, 4.0, 4.1, 4.2 and 4.3; `make spark-versions ARGS="3.5.9 -- -k stream"`
-	.venv/bin/python -m scripts.spark_versions $(ARGS)
+	.venv/bin/python -m tests.acceptance.spark_versions $(ARGS)
 
 ray-daft: basics ## The tests of the writers for Ray and Daft, with kills of drivers and workers; `make ray-daft ARGS="-k killed"`
-	.venv/bin/python -m scripts.ray_daft $(ARGS)
+	.venv/bin/python -m tests.acceptance.ray_daft $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
-	.venv/bin/python -m scripts.turns $(ARGS)
+	.venv/bin/python -m tests.acceptance.turns $(ARGS)
 
 brokers: setup ## The main job on Kafka 3.3, 3.7, 3.9 and 4.3; `make brokers ARGS="3.3.2"`
-	.venv/bin/python -m scripts.brokers $(ARGS)
+	.venv/bin/python -m tests.acceptance.brokers $(ARGS)
 
 takeover: setup ## 100 takeovers under load: 50 after a clean stop, 50 after kill -9; `make takeover ARGS="--times 5"`
-	LANCE_LOG=error .venv/bin/python -m scripts.takeover $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.takeover $(ARGS)
 
 outage: setup ## Kafka is away for five minutes under load, in each way; `make outage ARGS="--seconds 30 --how killed"`
-	LANCE_LOG=error .venv/bin/python -m scripts.outage $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.outage $(ARGS)
 
 maintain-soak: setup ## Writes and reads with and without maintenance, and while all is killed; an hour: `make maintain-soak ARGS="--steady --seconds 3600"`
-	LANCE_LOG=error .venv/bin/python -m scripts.maintenance_soak $(ARGS)
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.maintenance_soak $(ARGS)
 
 bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS="--only fragments"`
 	.venv/bin/python -m bench $(ARGS)

@@ -28,7 +28,7 @@ from bench.scenarios import (
     upserts,
     writers,
 )
-from scripts.turns.verdict import ATTEMPTS_P99_MAX_SHARED, WAITED_P99_MAX
+from harness.turns.verdict import ATTEMPTS_P99_MAX_SHARED, WAITED_P99_MAX
 
 Verdict = Literal["met", "NOT MET", "not measured", "FAILED"]
 

@@ -39,6 +39,7 @@ MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit"]
 """The folders that together take every branch of the packages in `GATED`."""
 LONGEST = [
     "tests/e2e",
+    "tests/acceptance",
     "tests/spark",
     "tests/packaging",
     "tests/oracle",

@@ -11,6 +11,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -23,6 +24,7 @@ from harness.kafka import KafkaBroker, RunningKafka, kafka_broker
 from harness.outages import AwayKafka
 from harness.preloaded import Preloaded
 from harness.s3 import Minio, S3Endpoint, s3_server
+from harness.scene import Scene
 from harness.toxiproxy import Toxiproxy
 from tests.kafka.acls import strict_broker
 
@@ -122,3 +124,17 @@ def launch() -> Iterator[Launch]:
 def dataset() -> str:
     """A dataset's name, new for each test, which names its topics and its group."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def scene(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
+    """A dataset without a table and without topics."""
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
+        yield made
+
+
+@pytest.fixture
+def breakable_scene(breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
+    """The same on a Kafka that the test may kill."""
+    with Scene(kafka=breakable_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
+        yield made

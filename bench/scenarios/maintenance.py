@@ -97,7 +97,7 @@ def _measure(bench: Bench, case: str) -> None:
         environment = daemon.environment | {"COMMITTERD_MAINTAIN__KEEP_VERSIONS": "1"}
 
         def maintain() -> list[dict[str, Any]]:
-            command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(_HOUR_SECONDS)]
+            command = [sys.executable, "-m", "harness.short_hours", str(_HOUR_SECONDS)]
             done = subprocess.run(
                 [*command, "--once", "--json"], env=environment, capture_output=True, text=True, check=True
             )

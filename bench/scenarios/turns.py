@@ -1,9 +1,9 @@
 """Upserts under a stream of Appends that name their keys: does each win at its first attempt, and soon?
 
-The load of `scripts/turns`, as `python -m scripts.turns --keys` has it: 100 upserts of old and new keys by two tasks,
-500 Appends of other keys a second from another process, whose files are written in advance, and a compaction twice a
-second. Once the upserts share no key, and once each also changes one row that is the same for all. Both durable,
-on a local table. Afterwards pylance reads the table: each row is there once, with the value of the last upsert.
+The load of `make turns ARGS=--keys` (`harness/turns`): 100 upserts of old and new keys by two tasks, 500 Appends of
+other keys a second from another process, whose files are written in advance, and a compaction twice a second. Once the
+upserts share no key, and once each also changes one row that is the same for all. Both durable, on a local table.
+Afterwards pylance reads the table: each row is there once, with the value of the last upsert.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bench.plan import Plan
 from bench.pool import WrongTable
 from committerd_client import CommitClient
 from harness.places import StorePlace
-from scripts.turns.upserts_under_appends import Load, Measured, Place, create, wrong_rows
-from scripts.turns.upserts_under_appends import run as run_load
-from scripts.turns.verdict import percentile
+from harness.turns.upserts_under_appends import Load, Measured, Place, create, wrong_rows
+from harness.turns.upserts_under_appends import run as run_load
+from harness.turns.verdict import percentile
 
 NAME = "turns"
 

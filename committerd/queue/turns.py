@@ -13,7 +13,7 @@ three times as long, in which everything is committed; group commit absorbs the 
 refusal of a re-execution is not published: its next try would come too late again. It is published when the next hold
 of its operation begins; the operation that has waited longest comes first.
 
-`scripts/turns` measures upserts under a stream of Appends, and tests/queue/turns_load.py does so without a clock.
+`make turns` measures upserts under a stream of Appends, and tests/queue/turns_load.py does so without a clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What transactions, clients and claim checks leave behind: it goes when nobody can need it any more, and not before.
 
-An hour of the settings lasts a second (`scripts.maintenance_soak.hours`).
+An hour of the settings lasts a second (`harness.short_hours`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Maintenance:
 
     def run(self, *words: str, hour_seconds: float = 1.0, code: int = 0) -> dict[str, Any]:
         """The last event of a run."""
-        command = [sys.executable, "-m", "scripts.maintenance_soak.hours", str(hour_seconds), "--json"]
+        command = [sys.executable, "-m", "harness.short_hours", str(hour_seconds), "--json"]
         done = subprocess.run(
             [*command, *words], env=self._environment, capture_output=True, text=True, check=False, timeout=120
         )

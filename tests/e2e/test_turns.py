@@ -13,7 +13,7 @@ from committerd_client import CommitClient, Reexecution, SyncCommitClient, stagi
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene, until
-from scripts.turns import upserts_under_appends as load
+from harness.turns import upserts_under_appends as load
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.spark_chaos.chaos import Chaos, Plan
+from tests.acceptance.spark_chaos.chaos import Chaos, Plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 

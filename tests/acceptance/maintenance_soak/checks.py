@@ -1,0 +1,114 @@
+"""What must hold when a run has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import lance
+import pyarrow.compute as pc
+
+from harness.lance_table import run_in_4
+from harness.scene import Scene
+from tests.acceptance.maintenance_soak.table import values_of, wrong_rows
+
+_READ_IN_4 = """
+import json, sys, lance, pyarrow.compute as pc
+uri, places = sys.argv[1], json.loads(sys.argv[2])
+found = []
+for branch, version in places:
+    table = lance.dataset(uri)
+    table = table.checkout_version((branch, version) if branch else version)
+    rows = table.to_table()
+    found.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
+print(json.dumps(found))
+"""
+Place = tuple[str | None, int | str | None]
+"""A branch or None, and a version, a tag, or None for the latest one."""
+
+
+def check_contents(scene: Scene, values: Mapping[int, int], maybe: Collection[int]) -> list[str]:
+    """The latest version must have these values; rows with the ids in `maybe` may be there, with the value 0."""
+    table = scene.table.open()
+    found = values_of(table)
+    known = {id_: value for id_, value in found.items() if id_ not in maybe}
+    problems = []
+    if known != values:
+        lost, more = values.keys() - known.keys(), known.keys() - values.keys()
+        problems.append(f"{len(lost)} rows are lost, {len(more)} are too many, or values are old: {lost} {more}")
+    if wrong := wrong_rows(table.to_table()):
+        problems.append(f"the vectors of {len(wrong)} rows are not those of their values: {wrong[:10]}")
+    some = sorted(values)[:: max(len(values) // 20, 1)]
+    missed = [one for one in some if table.count_rows(f"id = {one}") != 1]
+    return problems + [f"a query through the index does not find row {one}" for one in missed]
+
+
+def check_places(scene: Scene, tagged: Mapping[str, int], branches: Mapping[str, int]) -> list[str]:
+    """Every version, tag and branch must be readable as a whole, by both pylances and with the same rows.
+
+    `tagged`, `branches`: the number of rows that each had when it was made.
+    """
+    table = scene.table.open()
+    places: list[Place] = [(None, one["version"]) for one in table.versions()]
+    places += [(None, tag) for tag in tagged]
+    places += [(branch, None) for branch in branches]
+    here, problems = [], []
+    for branch, version in places:
+        try:
+            opened = table.checkout_version((branch, version) if branch else version)
+            rows = opened.to_table()
+        except (OSError, ValueError) as error:
+            problems.append(f"{branch or ''} {version or ''} can't be read: {error}")
+            here.append([0, 0, 0])
+            continue
+        here.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
+        if wrong := wrong_rows(rows):
+            problems.append(f"{branch or ''} {version or ''} has wrong vectors: {wrong[:10]}")
+        expected = branches.get(branch) if branch else tagged.get(str(version))
+        if expected is not None and expected != rows.num_rows:
+            problems.append(f"{branch or version} had {expected} rows, and has {rows.num_rows}")
+    there = run_in_4(_READ_IN_4, scene.table.uri, json.dumps(places))
+    problems += [
+        f"{place}: pylance 4.0.0 reads {four}, {lance.__version__} reads {own}"
+        for place, own, four in zip(places, here, there, strict=True)
+        if own != four
+    ]
+    return problems
+
+
+def needless(scene: Scene) -> list[str]:
+    """The files that no version names, by what pylance says of the versions; the names are the keys."""
+    folder = Path(scene.table.uri)
+    named: set[str] = set()
+    versions = [one["version"] for one in scene.table.open().versions()]
+    for version in versions:
+        table = scene.table.open(version)
+        for fragment in table.get_fragments():
+            named.update(f"data/{file.path}" for file in fragment.data_files())
+            deletions = fragment.deletion_file()
+            named.update({deletions} if deletions else ())
+        named.update(f"_indices/{one.uuid}" for index in table.describe_indices() for one in index.segments)
+    found = []
+    for name in ("data", "_deletions"):
+        found += [f"{name}/{path.name}" for path in (folder / name).glob("*") if f"{name}/{path.name}" not in named]
+    # A folder whose files are deleted takes no room.
+    indices = {path.parent.name for path in (folder / "_indices").glob("*/*")}
+    found += [key for one in indices if (key := f"_indices/{one}") not in named]
+    transactions = [*(folder / "_transactions").glob("*")]
+    if len(transactions) > len(versions):
+        found.append(f"{len(transactions)} transaction files for {len(versions)} versions")
+    return sorted(found)
+
+
+def unfinished_reports(scene: Scene) -> list[str]:
+    """Reports of deletions that nobody has finished."""
+    folder = Path(scene.table.uri, "_maintenance")
+    return [one.name for one in folder.glob("*.jsonl") if not one.with_suffix(".done").exists()]
+
+
+def dry_run(command: Callable[..., str]) -> list[str]:
+    """What a dry run would delete still."""
+    lines = [json.loads(line) for line in command("maintain", "--dry-run", "--json").splitlines() if line[:1] == "{"]
+    (cleanup,) = [one for one in lines if one["event"] == "cleanup"]
+    return [f"a dry run would delete {cleanup['bytes']} bytes"] if cleanup["bytes"] else []

@@ -1,0 +1,1 @@
+"""A Spark stream whose driver, committer and broker are killed. `python -m tests.acceptance.spark_chaos` runs it."""

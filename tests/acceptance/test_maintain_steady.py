@@ -1,0 +1,26 @@
+"""Writers at steady rates, maintenance and a reader beside each other. `make maintain-soak` runs it for longer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import Scene
+from tests.acceptance.maintenance_soak.steady import Wish, steady
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+
+
+def test_rows_indices_and_old_versions_are_as_they_must_be(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    said: list[str] = []
+    wish = Wish(seconds=20, appends=20, upserts=4, deletes=4, seed=3, hour_seconds=10)
+    assert steady(scene, kafka.bootstrap_servers, wish, tell=said.append) == []
+    text = "\n".join(said)
+    done = re.search(r"(\d+) appends, (\d+) upserts, (\d+) deletes", text)
+    assert done is not None
+    assert [int(one) for one in done.groups()] > [360, 70, 70]
+    assert "at most, in times of its target, after 3 s: fragments 0." in text
+    assert "writers " in text
+    assert "maintenance " in text
