@@ -19,7 +19,7 @@ from bench.bench import Bench
 from bench.committerd_side import OneTable
 from bench.pool import Pool
 from bench.scenarios.judging import CountingStore
-from committerd.lance.operations.rebase import Followed
+from committerd.lance.operations.rebase import FollowedRows
 from committerd.table.judge import Judged
 from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import DataFragment, DeletionFile, Transaction
@@ -72,7 +72,7 @@ async def _run(bench: Bench, uri: str) -> None:
         verdict = await one.judged(staged)
         bench.results.note(NAME, CASE, "committerd", seconds=(time.perf_counter() - began, "s"))
     assert isinstance(verdict, Judged), f"refused: {verdict}"
-    assert verdict.followed == Followed(rows=DELETED, versions=tuple(moved))
+    assert verdict.followed == FollowedRows(rows=DELETED, versions=tuple(moved))
     told = [bench.results.value(NAME, CASE, "committerd", name) or 0 for name in ("seconds", "reads")]
     bench.tell(f"{NAME}: {CASE} is judged in {told[0] * 1000:.2f} ms; the first time reads {told[1]:.0f} files")
 

@@ -21,7 +21,7 @@ from committerd.commands.surroundings import stores_of
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
-from committerd.lance.format.manifest_file import Examined
+from committerd.lance.format.manifest_file import ShallowManifest
 from committerd.memory import return_large_blocks
 from committerd.queue.published import era_of
 from committerd.settings.load import Settings
@@ -116,14 +116,14 @@ async def _read_history(table: Table, newest: int | None, history: AuditedHistor
         at_once = max(1, min(_AT_ONCE, 2 * at_once, _READ_BYTES // max(largest, 1)))
 
 
-def _size(one: Examined | str) -> int:
+def _size(one: ShallowManifest | str) -> int:
     """Its approximate memory in bytes."""
     if isinstance(one, str) or one.transaction is None:
         return 0
     return len(one.fragments) + _DECODED_FACTOR * one.transaction.ByteSize()
 
 
-def _take(version: int, one: Examined | str, history: AuditedHistory, held: HeldFiles) -> None:
+def _take(version: int, one: ShallowManifest | str, history: AuditedHistory, held: HeldFiles) -> None:
     if isinstance(one, str):
         history.unreadable(version, one)
         return
@@ -136,9 +136,9 @@ def _take(version: int, one: Examined | str, history: AuditedHistory, held: Held
         history.add(audited)
 
 
-async def _read_versions(table: Table, versions: Sequence[int], known: bytes) -> dict[int, Examined | str]:
+async def _read_versions(table: Table, versions: Sequence[int], known: bytes) -> dict[int, ShallowManifest | str]:
     """The versions that exist; for one that can't be read, a sentence about the problem."""
-    found: dict[int, Examined | str] = {}
+    found: dict[int, ShallowManifest | str] = {}
 
     async def read(version: int) -> None:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from committerd.committer.containing import require_contained
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
-from committerd.lance.conflicts.grid import Checked
+from committerd.lance.conflicts.grid import VersionVerdict
 from committerd.queue.ledger import looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.stores.port import Created
@@ -42,7 +42,7 @@ class DirectOutcome:
     conflicting_operation: str = ""
     reserved: tuple[int, int] = (0, 0)
     """ReserveFragments: the first fragment id and the count; else (0, 0)."""
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[VersionVerdict, ...] = ()
     """The committed versions that the transaction was judged against, with verdicts."""
 
 

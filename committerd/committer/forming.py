@@ -55,8 +55,8 @@ from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import AHEAD_MAX
 from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
-    Allowed,
     Judged,
+    Permissions,
     PrepareOptions,
     Rejected,
     World,
@@ -109,7 +109,7 @@ class FormingOptions:
     trusts_rewrites: bool = False
     """Whether the Rewrites of all writers count as in order."""
     file_limits: FileLimits = field(default_factory=FileLimits)
-    allowed: Allowed = field(default_factory=Allowed)
+    allowed: Permissions = field(default_factory=Permissions)
     app_marks_max: int = 1000
 
     def verifies(self, *, age_ms: int) -> bool:

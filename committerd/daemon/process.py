@@ -47,7 +47,7 @@ from committerd.stores.port import ObjectStore, TakesSeveral
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.deletion_vectors import DeletionVectors
-from committerd.table.prepare import Allowed, World
+from committerd.table.prepare import Permissions, World
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.table.work import Work, at_once
@@ -143,7 +143,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
         ),
         verify_files=settings.verify_files,
         file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
-        allowed=Allowed(operations=settings.allowed_operations, bases=settings.allowed_bases),
+        allowed=Permissions(operations=settings.allowed_operations, bases=settings.allowed_bases),
         app_marks_max=settings.app_marks_max,
         trusts_rewrites=settings.trust_rewrites == "all",
     )

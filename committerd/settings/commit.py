@@ -10,7 +10,7 @@ from pydantic_settings import (
 )
 
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
+from committerd.lance.operations.permissions import DEFAULT_OPERATIONS
 from committerd.queue.rounds import Coalesce
 from committerd.settings.dataset import checked_uri
 from committerd.settings.group import MIB, Listed, SettingsGroup, listed

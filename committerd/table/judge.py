@@ -30,26 +30,34 @@ from committerd.errors import (
     UnsupportedTable,
 )
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
-from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Checked, Comparison, Verdict, compared, reason
+from committerd.lance.conflicts.grid import (
+    FOLLOWING,
+    NOTHING_FOUND,
+    Comparison,
+    Verdict,
+    VersionVerdict,
+    compared,
+    reason,
+)
 from committerd.lance.conflicts.rules import not_followed
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids, require_supported
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.kept import KEPT_BYTES_MAX, Kept
-from committerd.lance.operations.operation import AppliesTo, Need, Operation, StagedFiles
+from committerd.lance.operations.operation import AppliesTo, Input, Operation, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import (
-    Followed,
+    DeletionRead,
+    FollowedRows,
     FollowFacts,
-    Following,
-    Rebased,
+    FollowingRebase,
+    RebasedTransaction,
     RebaseFacts,
     ReuseContents,
     RowConflict,
-    Wanted,
 )
-from committerd.lance.rows.change import RowChange, RowsAndKeys, Touched, require_rows_moved, row_change
+from committerd.lance.operations.rebase_footprints import REBASE_BYTES_MAX, RebaseFootprints
+from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment, require_rows_moved, row_change
 from committerd.lance.rows.group import MemberConflict
 from committerd.lance.transactions.fit import require_fits
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours, normalised, operation_of, staged_files
@@ -98,7 +106,7 @@ _ROWS_AND_KEYS_FRAGMENTS_MAX = 64
 class PrepareOptions:
     """What the request and the operator's settings ask for or allow, besides the transaction itself."""
 
-    allowed: Allowed = field(default_factory=Allowed)
+    allowed: Permissions = field(default_factory=Permissions)
     verify_files: bool = False
     """Check that the staged files exist."""
     file_limits: FileLimits = field(default_factory=FileLimits)
@@ -155,7 +163,7 @@ class Judged:
     """As `Given.moves`."""
     copies: Sequence[Copy] = ()
     found: Comparison = NOTHING_FOUND
-    followed: Followed | None = None
+    followed: FollowedRows | None = None
     """The rows that were followed through Rewrites."""
     note: str = ""
     """What the rebase changed, for people; empty if there is nothing to say."""
@@ -180,7 +188,7 @@ async def judge(
     found = NOTHING_FOUND
     try:
         size = heavy_size_to_judge(transaction, latest)
-        valid = partial(_valid, transaction, latest, options.allowed, room=history.table.key_room)
+        valid = partial(_valid, transaction, latest, options.allowed, key_bytes_max=history.table.key_room)
         transaction, files, operation = await world.work(valid, size=size) if size else valid()
         refused = _existence(operation, latest, options)
         if refused is not None:
@@ -213,12 +221,14 @@ async def judge(
 
 
 def _valid(
-    transaction: Transaction, latest: ManifestFile | None, allowed: Allowed, *, room: int
+    transaction: Transaction, latest: ManifestFile | None, allowed: Permissions, *, key_bytes_max: int
 ) -> tuple[Transaction, StagedFiles, Operation]:
     """Return the normalised transaction, its staged files and its operation. Raises as `require_valid`."""
     transaction = normalised(transaction)
     files = staged_files(transaction)
-    require_valid(transaction, files, latest_version=latest.version if latest else 0, allowed=allowed, room=room)
+    require_valid(
+        transaction, files, latest_version=latest.version if latest else 0, allowed=allowed, key_bytes_max=key_bytes_max
+    )
     return transaction, files, operation_of(transaction)
 
 
@@ -232,7 +242,7 @@ def vet(latest: ManifestFile | None) -> None:
         require_sound_table(latest)
 
 
-def explain(checked: Iterable[Checked]) -> list[str]:
+def explain(checked: Iterable[VersionVerdict]) -> list[str]:
     """Describe each version that was checked in one line: operation, rule, verdict, and the rule's reason."""
     return [
         f"version {one.version} {one.theirs or 'unreadable'}: {one.rule} -> "
@@ -357,7 +367,7 @@ class _Since:
     """The read version; None when it is unreadable, or the operation doesn't need it."""
     then: Manifest | None
     """The excerpt of the read version."""
-    kept: Kept
+    kept: RebaseFootprints
     """What was kept of the versions since then, to rebase the transaction."""
     found: Comparison
     unfollowed: str = ""
@@ -374,14 +384,14 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
     is_append = operation.kind is Kind.APPEND
     before = case.history.compared_appends(after) if is_append else NOTHING_FOUND
     if before.through == latest.version:
-        return _Since(ours=AN_APPEND, read=None, then=None, kept=Kept(), found=before)
+        return _Since(ours=AN_APPEND, read=None, then=None, kept=RebaseFootprints(), found=before)
     read, then, ours = None, None, AN_APPEND
     if not is_append:
-        read = await case.table.readable(after) if Need.READ_VERSION in operation.needs else None
+        read = await case.table.readable(after) if Input.READ_VERSION in operation.inputs else None
         read, then, ours = await case.do(partial(_footprint, transaction, read))
         if case.options.trusts_rewrites:
             ours = replace(ours, trusts_rewrites=True)
-    found, last, kept, unfollowed = before, None, operation.keeps(ours), ""
+    found, last, kept, unfollowed = before, None, operation.rebase_footprints(ours), ""
     async for some in case.history.since(max(before.through, after), latest.version):
         if isinstance(some, Gap):
             return _gap(transaction, some.version, latest.version, case.options)
@@ -398,7 +408,7 @@ async def _since_read(case: _Case, transaction: Transaction) -> _Since | Rejecte
 
 
 def _compare(
-    ours: Footprint, some: Sequence[Committed], before: Comparison, kept: Kept, *, lists_all: bool
+    ours: Footprint, some: Sequence[Committed], before: Comparison, kept: RebaseFootprints, *, lists_all: bool
 ) -> Comparison:
     """Compare ours with a few more versions, and keep what a rebase needs of them."""
     found = compared(ours, [(one.version, one.footprint) for one in some], before, lists_all=lists_all)
@@ -411,7 +421,7 @@ def _compare(
     return found
 
 
-def _unfollowed(ours: Footprint, some: Sequence[Committed], deciding: Checked | None) -> str:
+def _unfollowed(ours: Footprint, some: Sequence[Committed], deciding: VersionVerdict | None) -> str:
     """`_Since.unfollowed`, if one of these versions decides."""
     if deciding is None or deciding.verdict < Verdict.RETRYABLE or deciding.rule not in FOLLOWING:
         return ""
@@ -445,18 +455,18 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
         return _conflict(case, since, deciding)
     if since.kept.is_too_much:
         assert case.latest is not None
-        problem = f"the changes since its read version take more than {KEPT_BYTES_MAX // 2**20} MiB to follow"
+        problem = f"the changes since its read version take more than {REBASE_BYTES_MAX // 2**20} MiB to follow"
         rule = "indexed_fragment_rewritten" if case.operation.kind is Kind.CREATE_INDEX else "moved_rows"
         return _row_conflict(RowConflict(message=problem, rule=rule), since, case.latest.version)
     await _require_as_read(case, transaction, since.read or case.latest)
     rebase, follow = case.operation.rebase, case.operation.follow
-    rebased: Rebased | RowConflict
+    rebased: RebasedTransaction | RowConflict
     if follow is not None and any(one.rule in FOLLOWING for one in since.found.conflicts):
         rebased = await _followed(case, transaction, since, follow)
     elif rebase is not None:
         rebased = await case.do(partial(rebase, transaction, await _facts(case, transaction, since)))
     else:
-        rebased = Rebased(transaction=transaction)
+        rebased = RebasedTransaction(transaction=transaction)
     if isinstance(rebased, RowConflict):
         assert case.latest is not None
         return _row_conflict(rebased, since, case.latest.version)
@@ -471,8 +481,8 @@ async def _over_history(case: _Case, transaction: Transaction, since: _Since) ->
 
 
 async def _followed(
-    case: _Case, transaction: Transaction, since: _Since, follow: Callable[[Transaction, FollowFacts], Following]
-) -> Rebased | RowConflict:
+    case: _Case, transaction: Transaction, since: _Since, follow: Callable[[Transaction, FollowFacts], FollowingRebase]
+) -> RebasedTransaction | RowConflict:
     """Rebase the transaction by following rows through Rewrites, and read the deletion files that this needs."""
     latest = case.latest
     assert latest is not None
@@ -492,17 +502,19 @@ async def _followed(
     while True:
         call = partial(_next_step, following, rows)
         step = await case.world.work(call, size=size) if size else call()
-        if isinstance(step, Rebased | RowConflict):
+        if isinstance(step, RebasedTransaction | RowConflict):
             return step
         rows = await read_wanted(places, step, allowance=allowance)
 
 
-def _next_step(following: Following, rows: Sequence[BitMap] | None) -> Sequence[Wanted] | Rebased | RowConflict:
+def _next_step(
+    following: FollowingRebase, rows: Sequence[BitMap] | None
+) -> Sequence[DeletionRead] | RebasedTransaction | RowConflict:
     """Go on with what was read (None = begin); return what is to be read next, or the result."""
     try:
         return next(following) if rows is None else following.send(rows)
     except StopIteration as end:
-        result: Rebased | RowConflict = end.value
+        result: RebasedTransaction | RowConflict = end.value
         return result
 
 
@@ -572,7 +584,7 @@ async def _as_followed_member(
         return _member_conflict(case, conflict, since, latest.version, known=known)
     assert known is not None
     # Its deletion files are not written: the version gets one for each fragment, with the rows of all members.
-    touched = {id: Touched(rows=one.rows) for id, one in known.touched.items()}
+    touched = {id: TouchedFragment(rows=one.rows) for id, one in known.touched.items()}
     return replace(judged, files={}, change=replace(known, touched=touched))
 
 
@@ -622,7 +634,7 @@ async def _facts(case: _Case, transaction: Transaction, since: _Since) -> Rebase
     allowance = Allowance(case.options.file_limits)
     then, now = case.places(read), case.places(latest)
     deletions = [await read_merge(merge, staged=now, read=then, latest=now, allowance=allowance) for merge in merges]
-    reuse = await _reuse_contents(case, transaction, since, latest) if Need.STAGED_REUSE in operation.needs else None
+    reuse = await _reuse_contents(case, transaction, since, latest) if Input.STAGED_REUSE in operation.inputs else None
     return RebaseFacts(
         latest_version=latest.version,
         theirs=since.kept.footprints,
@@ -708,7 +720,7 @@ def _require_fits(
 
 async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judged:
     """Check the staged `files`, and read the facts that building the operation needs. Raises `RequestError`."""
-    latest, table, needs = case.latest, case.table, case.operation.needs
+    latest, table, needs = case.latest, case.table, case.operation.inputs
     found = await case.do(partial(_require_fits, judged.transaction, files, latest, case.options.create))
     complete = case.operation.completed
     if complete is not None and found is not None:
@@ -734,15 +746,15 @@ async def _with_content(case: _Case, judged: Judged, files: StagedFiles) -> Judg
         judged = replace(judged, transaction=transaction)
     if not needs:
         return judged
-    if Need.SCHEMA_METADATA in needs:
+    if Input.SCHEMA_METADATA in needs:
         judged = replace(judged, transaction=await with_schema_metadata(places, transaction))
-    if Need.STAGED_REUSE in needs:
+    if Input.STAGED_REUSE in needs:
         await _staged_reuse(table.store, transaction, written=judged.files)
-    if Need.RESTORED_VERSION in needs:
+    if Input.RESTORED_VERSION in needs:
         restored = await table.readable(transaction.restore.version)
         _require_base_version(restored)
         judged = replace(judged, restored=restored)
-    if Need.CLONED_TABLE in needs:
+    if Input.CLONED_TABLE in needs:
         judged = await _with_source(case, judged)
     return judged
 
@@ -815,7 +827,7 @@ def _gap(transaction: Transaction, gap: int, latest: int, options: PrepareOption
     )
 
 
-def _conflict(case: _Case, since: _Since, deciding: Checked) -> Rejected:
+def _conflict(case: _Case, since: _Since, deciding: VersionVerdict) -> Rejected:
     assert case.latest is not None
     what, latest = deciding.theirs or "commit", case.latest.version
     retryable = deciding.verdict is Verdict.RETRYABLE

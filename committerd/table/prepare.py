@@ -19,11 +19,11 @@ from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
-from committerd.lance.operations.allowed import ANYTHING, Allowed
+from committerd.lance.operations.permissions import ANYTHING, Permissions
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.succession import require_next
 from committerd.lance.transactions.transaction import reserved_range
-from committerd.lance.versions.draft import CreateOptions, Given
+from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
 from committerd.table.history import History
@@ -37,9 +37,9 @@ from committerd_common.paths import NamingScheme, manifest_key, transaction_key,
 
 __all__ = [
     "ANYTHING",
-    "Allowed",
     "CreateOptions",
     "Judged",
+    "Permissions",
     "PrepareOptions",
     "Prepared",
     "Rejected",
@@ -163,7 +163,7 @@ async def build_version(
     """
     transaction = judged.transaction
     name = transaction_name(transaction.read_version, transaction.uuid)
-    given = Given(
+    given = BuildInput(
         now=world.wall_clock(),
         ahead_max=world.ahead_max,
         transaction_file=name,
@@ -218,7 +218,7 @@ async def build_version(
     )
 
 
-def _sound(latest: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
+def _sound(latest: ManifestFile | None, transaction: Transaction, given: BuildInput) -> NextVersion:
     """Build the next version and check its invariants.
 
     When the content breaks an invariant, raises `CorruptTable` if `latest` is damaged already, else `InvalidRequest`.

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from committerd.concurrency import for_each
 from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted
-from committerd.lance.rows.group import Recorded, RowGroup
+from committerd.lance.rows.group import CombinedChange, RowGroup
 from committerd.table.staged_files import Allowance, FileLimits, Places, read_deletions
 from committerd_common.messages import DataFragment, Manifest
 
@@ -52,7 +52,7 @@ async def with_rows(
     return change.with_rows(known), conflict
 
 
-async def recorded(group: RowGroup, latest: Manifest, places: Places, *, file_ids: Iterator[int]) -> Recorded:
+async def recorded(group: RowGroup, latest: Manifest, places: Places, *, file_ids: Iterator[int]) -> CombinedChange:
     """Return what the members of a group do together to the latest version, an excerpt of which is `latest`."""
     deleted: dict[int, BitMap] = {}
 

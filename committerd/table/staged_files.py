@@ -15,10 +15,10 @@ from pyroaring import BitMap
 from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, OutdatedRequest, SettingsError, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
+from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     FOOTER_BYTES,
     TAIL_BYTES,
-    Extent,
     FileFacts,
     buffer_table,
     decode_descriptor,
@@ -28,7 +28,7 @@ from committerd.lance.format.data_file import (
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import StagedFiles
-from committerd.lance.operations.rebase import DeletionMerge, Deletions, Wanted
+from committerd.lance.operations.rebase import DeletionMerge, DeletionRead, Deletions
 from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files, unlisted_indices
 from committerd.stores.port import ObjectStore, Tail, TakesSeveral
@@ -706,7 +706,7 @@ async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
     if tail is None:
         return None
 
-    async def read(extent: Extent) -> bytes:
+    async def read(extent: ByteRange) -> bytes:
         before = tail.size - len(tail.body)
         if extent.start >= before:
             return tail.body[extent.start - before : extent.end - before]
@@ -792,7 +792,7 @@ async def read_merge(
     )
 
 
-async def read_wanted(places: Places, wanted: Sequence[Wanted], *, allowance: Allowance) -> list[BitMap]:
+async def read_wanted(places: Places, wanted: Sequence[DeletionRead], *, allowance: Allowance) -> list[BitMap]:
     """Read the deleted rows of each of these fragments, several at the same time.
 
     `allowance`: for the staged deletion files. Raises as `read_deletions`.
@@ -962,7 +962,7 @@ class _Reading:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._beyond: dict[str, tuple[Extent, Tail]] = {}
+        self._beyond: dict[str, tuple[ByteRange, Tail]] = {}
         """By key: the place of a descriptor that is not in the file's end, and the footer."""
         self._schemas: dict[bytes, bytes] = {}
         """The schemas so far, each once: most files of a table have the same."""
@@ -1005,7 +1005,7 @@ class _Reading:
         return known or b""
 
 
-def _descriptor_place(tail: Tail) -> Extent | None:
+def _descriptor_place(tail: Tail) -> ByteRange | None:
     table = buffer_table(tail.body, tail.size)
     start = tail.size - len(tail.body)
     if table is None or table.start < start:

@@ -20,13 +20,13 @@ from committerd.concurrency import ByteBudget, for_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.conflicts.footprint import Footprint, size_of
 from committerd.lance.conflicts.grid import Comparison, Unreadable
-from committerd.lance.format.fragment_list import Skimmed
+from committerd.lance.format.fragment_list import ManifestSummary
 from committerd.lance.format.manifest_file import (
     SECTION_HEAD_BYTES,
     TAIL_BYTES,
     Body,
-    Examined,
     ManifestFile,
+    ShallowManifest,
     decode,
     examine,
     manifest_position,
@@ -377,7 +377,7 @@ class Table:
                 self._settled_bytes -= dropped
         return settled
 
-    async def skim(self, version: int) -> tuple[Skimmed, int] | None:
+    async def skim(self, version: int) -> tuple[ManifestSummary, int] | None:
         """Return one version without its fragments, and its object's size in bytes; None when it has no manifest.
 
         The result is not cached, and large manifests are read one at a time. Raises `CorruptTable`.
@@ -393,7 +393,7 @@ class Table:
                 body = await self.store.get_range(key, position, tail.size)
             return None if body is None else (skim_manifest(body, tail.size), tail.size)
 
-    async def examine(self, version: int, known: bytes = b"") -> Examined | None:
+    async def examine(self, version: int, known: bytes = b"") -> ShallowManifest | None:
         """Return one version without decoding its fragments; None when it has no manifest.
 
         The result is not cached. `known`: as for `fragments_range`. Raises `CorruptTable`.

@@ -14,7 +14,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_list import CHUNK_BYTES_MAX
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.operation import Cost
+from committerd.lance.operations.operation import ScalesWith
 from committerd.lance.transactions.transaction import known_operation, named_fragments
 from committerd_common.messages import Manifest, Transaction
 
@@ -80,7 +80,7 @@ def heavy_size_to_judge(transaction: Transaction, latest: ManifestFile | None) -
     """As `heavy_size`, for judging it. That decodes only the chunks of the fragments that it names."""
     operation = known_operation(transaction)
     there = 0
-    if latest is not None and operation is not None and operation.cost is Cost.TABLE:
+    if latest is not None and operation is not None and operation.scales_with is ScalesWith.TABLE:
         named = len(named_fragments(transaction)) * CHUNK_BYTES_MAX
         there = min(named, sum(map(len, latest.fragments.bodies())))
     return _size_if_heavy(transaction, there)
@@ -90,20 +90,24 @@ def _size_if_heavy(transaction: Transaction, there: int) -> int:
     """`there`: the bytes of encoded fragments that an operation which reads them decodes."""
     operation = known_operation(transaction)
     size = transaction.ByteSize()
-    return 0 if _is_light(transaction, size, Cost.MESSAGE if operation is None else operation.cost, there) else size
+    return (
+        0
+        if _is_light(transaction, size, ScalesWith.MESSAGE if operation is None else operation.scales_with, there)
+        else size
+    )
 
 
-def _is_light(transaction: Transaction, size: int, cost: Cost, there: int) -> bool:
+def _is_light(transaction: Transaction, size: int, cost: ScalesWith, there: int) -> bool:
     """Whether the work on a transaction of `size` bytes takes a few milliseconds."""
     match cost:
-        case Cost.FRAGMENTS:
+        case ScalesWith.FRAGMENTS:
             fragments = len(transaction.append.fragments)
             return fragments <= LIGHT_FRAGMENTS_MAX and size <= LIGHT_BYTES_MAX + fragments * LIGHT_FRAGMENT_BYTES_MAX
-        case Cost.MESSAGE:
+        case ScalesWith.MESSAGE:
             return size <= LIGHT_BYTES_MAX
-        case Cost.TABLE:
+        case ScalesWith.TABLE:
             return size <= LIGHT_BYTES_MAX and there <= LIGHT_MANIFEST_BYTES_MAX
-        case Cost.UNBOUNDED:
+        case ScalesWith.UNBOUNDED:
             return False
         case _:
             assert_never(cost)

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import DEFAULT_OPERATIONS
+from committerd.lance.operations.permissions import DEFAULT_OPERATIONS
 from committerd_common.messages import Outcome, Status
 from committerd_common.request import decode_envelope, decode_transaction
 from harness.daemon import Daemon

@@ -18,9 +18,16 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import FOLLOWING, Verdict, compared
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.allowed import ANYTHING
-from committerd.lance.operations.kept import Kept
-from committerd.lance.operations.rebase import Deletions, FollowFacts, Following, Rebased, RebaseFacts, RowConflict
+from committerd.lance.operations.permissions import ANYTHING
+from committerd.lance.operations.rebase import (
+    Deletions,
+    FollowFacts,
+    FollowingRebase,
+    RebasedTransaction,
+    RebaseFacts,
+    RowConflict,
+)
+from committerd.lance.operations.rebase_footprints import RebaseFootprints
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import (
     excerpt,
@@ -222,13 +229,13 @@ class Model:
         if found.deciding is not None and found.deciding.verdict >= Verdict.RETRYABLE:
             return found.deciding.rule
         operation = operation_of(staged)
-        rebased: Rebased | RowConflict
+        rebased: RebasedTransaction | RowConflict
         if operation.follow is not None and any(one.rule in FOLLOWING for one in found.conflicts):
             facts = FollowFacts(
                 latest_version=self.latest.version,
                 read=then,
                 latest=self.latest.fragments.of,
-                theirs=_kept(operation.keeps(ours), since),
+                theirs=_kept(operation.rebase_footprints(ours), since),
                 file_ids=self.numbers,
             )
             rebased = self.drive(operation.follow(staged, facts))
@@ -250,13 +257,13 @@ class Model:
         self.told.followed += rebased.followed.rows if rebased.followed else 0
         return rebased.transaction
 
-    def drive(self, following: Following) -> Rebased | RowConflict:
+    def drive(self, following: FollowingRebase) -> RebasedTransaction | RowConflict:
         try:
             wanted = next(following)
             while True:
                 wanted = following.send([self._deleted(one.fragment) for one in wanted])
         except StopIteration as end:
-            result: Rebased | RowConflict = end.value
+            result: RebasedTransaction | RowConflict = end.value
             return result
 
     def _add(self, transaction: Transaction) -> None:
@@ -306,7 +313,7 @@ def _row_ids(keys: Sequence[int]) -> bytes:
     return encode_row_ids(RowIds(tuple(range(key, key + 1) for key in keys)))
 
 
-def _kept(kept: Kept, since: Iterable[tuple[int, Footprint]]) -> list[tuple[int, Footprint]]:
+def _kept(kept: RebaseFootprints, since: Iterable[tuple[int, Footprint]]) -> list[tuple[int, Footprint]]:
     for version, theirs in since:
         kept.add(version, theirs)
     return kept.parts

@@ -15,7 +15,7 @@ from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.build import build
 from committerd.lance.versions import draft
-from committerd.lance.versions.draft import Given
+from committerd.lance.versions.draft import BuildInput
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.index_details import pack_details
 from committerd_common.messages import (
@@ -41,7 +41,7 @@ from committerd_common.row_ids import RowIds, encode_row_ids
 
 TRANSACTION_UUID = "0b1c2d3e-4f50-4617-8283-94a5b6c7d8e9"
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
-GIVEN = Given(now=NOW, transaction_file="1-x.txn", index_uuid=b"i" * 16)
+GIVEN = BuildInput(now=NOW, transaction_file="1-x.txn", index_uuid=b"i" * 16)
 
 
 def uuid_of(number: int) -> UUID:
@@ -204,7 +204,7 @@ def updates(entries: Mapping[str, str | None], *, replace: bool = False) -> Tran
     )
 
 
-def after(current: ManifestFile | None, staged: Transaction, given: Given = GIVEN) -> NextVersion:
+def after(current: ManifestFile | None, staged: Transaction, given: BuildInput = GIVEN) -> NextVersion:
     """The next version, with all its fragments decoded. The version that it was built from is not changed.
 
     It is the same whether the current version has its fragments in chunks of many or of one, and whether they were

@@ -7,7 +7,7 @@ import pytest
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
 from committerd.lance.versions.columns import (
-    Described,
+    DescribedFile,
     changed_fields,
     fields_with_columns,
     fields_without_data,
@@ -106,7 +106,7 @@ def facts(*fields: Field, rows: int = 3, columns: int | None = None) -> FileFact
 
 def misdescribed(file: DataFile, said: FileFacts, rows: int | None = 3, schema: list[Field] = SCHEMA) -> str:
     try:
-        require_as_described([Described(file, rows, said)], schema)
+        require_as_described([DescribedFile(file, rows, said)], schema)
     except InvalidRequest as error:
         return error.code
     return ""

@@ -14,10 +14,17 @@ from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.operations import following
 from committerd.lance.operations import rewrite as rewriting
-from committerd.lance.operations.rebase import Followed, FollowFacts, Following, Rebased, RebaseFacts, RowConflict
+from committerd.lance.operations.rebase import (
+    FollowedRows,
+    FollowFacts,
+    FollowingRebase,
+    RebasedTransaction,
+    RebaseFacts,
+    RowConflict,
+)
 from committerd.lance.transactions.transaction import footprint, footprint_of_ours, operation_of
 from committerd.lance.versions import lineage, moves
-from committerd.lance.versions.moves import Moved, MovedGroup
+from committerd.lance.versions.moves import MovedGroup, MovedRows
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.own_properties import EMPTIED, IN_ORDER, ROWS
 from tests.lance.operations import B, C, R, create_index, delete, rewrite, update, verdict
@@ -28,12 +35,12 @@ SEEDS = range(100)
 moved = MovedGroup.moved
 
 
-def with_nothing_dropped(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
+def with_nothing_dropped(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> MovedRows:
     return moved(group, rows, {})
 
 
-def without_losses(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
-    return Moved(places=moved(group, rows, dropped).places)
+def without_losses(group: MovedGroup, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> MovedRows:
+    return MovedRows(places=moved(group, rows, dropped).places)
 
 
 def to_nowhere(places: Mapping[int, BitMap], more: Mapping[int, BitMap]) -> None:
@@ -130,14 +137,14 @@ def follow(
     latest: tuple[DataFragment, ...],
     deleted: Mapping[int, set[int]] | None = None,
     trusts_all: bool = False,
-) -> Rebased | RowConflict:
+) -> RebasedTransaction | RowConflict:
     """Follow rows; `deleted` has the rows of each deletion file by its number.
 
     What is kept of the versions must lead to the same result as all that they did.
     """
     operation = operation_of(staged)
     then = manifest(*(read or (fragment(0),)))
-    kept = operation.keeps(footprint_of_ours(staged, then))
+    kept = operation.rebase_footprints(footprint_of_ours(staged, then))
     for one in theirs:
         kept.add(*one)
     results = []
@@ -156,13 +163,13 @@ def follow(
     return results[1]
 
 
-def followed(steps: Following, deleted: Mapping[int, set[int]]) -> Rebased | RowConflict:
+def followed(steps: FollowingRebase, deleted: Mapping[int, set[int]]) -> RebasedTransaction | RowConflict:
     rows: list[BitMap] | None = None
     while True:
         try:
             wanted = next(steps) if rows is None else steps.send(rows)
         except StopIteration as end:
-            result: Rebased | RowConflict = end.value
+            result: RebasedTransaction | RowConflict = end.value
             return result
         assert wanted
         rows = [BitMap(deleted[one.fragment.deletion_file.id]) for one in wanted]
@@ -174,17 +181,17 @@ class TestDelete:
         rebased = follow(
             delete(fragment(0, deleted=2)), in_order(0), latest=(new,), deleted={2: {1, 5}, 4: {0, 2, 3, 4}}
         )
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         (made,) = rebased.transaction.delete.updated_fragments
         assert (made.id, made.files, made.deletion_file.id) == (9, new.files, 70)
         assert rebased.transaction.read_version == 7
         assert BitMap.deserialize(rebased.files["_deletions/9-7-70.bin"]) == BitMap(range(6))
-        assert rebased.followed == Followed(rows=2, versions=(6,))
+        assert rebased.followed == FollowedRows(rows=2, versions=(6,))
         assert str(rebased.followed) == "2 rows were followed to where version 6 moved them"
 
     def test_that_leaves_no_row_in_the_new_fragment_removes_it(self) -> None:
         rebased = follow(delete(removed=(0,)), in_order(0), latest=(fragment(9),))
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert list(rebased.transaction.delete.deleted_fragment_ids) == [9]
         assert not rebased.transaction.delete.updated_fragments
         assert not rebased.files
@@ -199,7 +206,7 @@ class TestDelete:
             latest=(fragment(1, deleted=1), fragment(2), fragment(9)),
             deleted={1: {9}, 2: {1, 5}, 3: {1, 2, 3}},
         )
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert [one.id for one in rebased.transaction.delete.updated_fragments] == [1, 9]
         assert list(rebased.transaction.delete.deleted_fragment_ids) == [2]
         assert {key.partition("-")[0] for key in rebased.files} == {"_deletions/1", "_deletions/9"}
@@ -220,9 +227,9 @@ class TestDelete:
         rebased = follow(
             delete(fragment(0, deleted=3)), in_order(0), read=(same,), latest=(fragment(9),), deleted={2: {1}, 3: {1}}
         )
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert not rebased.transaction.delete.updated_fragments
-        assert rebased.followed == Followed(rows=0, versions=(6,))
+        assert rebased.followed == FollowedRows(rows=0, versions=(6,))
 
     def test_takes_no_deleted_row_back(self) -> None:
         conflict = follow(
@@ -272,8 +279,8 @@ class TestDelete:
             deleted=deleted,
             trusts_all=True,
         )
-        assert isinstance(trusted, Rebased)
-        assert trusted.followed == Followed(rows=2, versions=(6, 7))
+        assert isinstance(trusted, RebasedTransaction)
+        assert trusted.followed == FollowedRows(rows=2, versions=(6, 7))
 
     def test_stops_where_columns_changed_since(self) -> None:
         changes = [
@@ -311,7 +318,7 @@ class TestDelete:
             latest=(fragment(7),),
             deleted={2: {1, 5}},
         )
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert [one.id for one in rebased.transaction.delete.updated_fragments] == [7]
 
     def test_of_too_many_rows_is_not_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,11 +328,11 @@ class TestDelete:
         assert (conflict.rule, conflict.message) == ("moved_rows", "10 rows would have to be followed; the limit is 9")
 
     def test_many_versions_are_counted(self) -> None:
-        assert str(Followed(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"
-        assert str(Followed(rows=3, versions=(5, 7))) == "3 rows were followed through versions 5 and 7"
-        many = Followed(rows=1, versions=tuple(range(1, 8)))
+        assert str(FollowedRows(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"
+        assert str(FollowedRows(rows=3, versions=(5, 7))) == "3 rows were followed through versions 5 and 7"
+        many = FollowedRows(rows=1, versions=tuple(range(1, 8)))
         assert str(many) == "1 row was followed through versions 1, 2, 3, 4, 5 and 2 more"
-        assert str(Followed(rows=1)) == "1 row that others deleted meanwhile is deleted in the new fragments, too"
+        assert str(FollowedRows(rows=1)) == "1 row that others deleted meanwhile is deleted in the new fragments, too"
 
 
 def ordered_rewrite(*old: DataFragment, new: tuple[DataFragment, ...]) -> Transaction:
@@ -342,7 +349,7 @@ class TestRewrite:
             latest=(fragment(0, deleted=3), fragment(1, deleted=1)),
             deleted={2: {0, 1}, 3: {0, 1, 9}, 1: {9}},
         )
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         (group,) = rebased.transaction.rewrite.groups
         assert list(group.old_fragments) == list(staged.rewrite.groups[0].old_fragments)
         assert [one.deletion_file.num_deleted_rows for one in group.new_fragments] == [0, 2]
@@ -353,7 +360,7 @@ class TestRewrite:
     def test_notes_old_fragments_that_lost_all_rows(self) -> None:
         staged = ordered_rewrite(fragment(0), fragment(1), new=(fragment(9, rows=20),))
         rebased = follow(staged, read=(fragment(0), fragment(1)), latest=(fragment(1),))
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert rebased.transaction.transaction_properties[EMPTIED] == "0"
         assert BitMap.deserialize(rebased.files["_deletions/9-7-70.bin"]) == BitMap(range(10))
 
@@ -393,10 +400,10 @@ def listed_ids(number: int, ids: range) -> DataFragment:
 class TestCreateIndex:
     """Over a Rewrite it keeps what is left of its coverage."""
 
-    def rebased(self, staged: Transaction, *theirs: Footprint) -> Rebased | RowConflict:
+    def rebased(self, staged: Transaction, *theirs: Footprint) -> RebasedTransaction | RowConflict:
         operation = operation_of(staged)
         assert operation.rebase is not None
-        kept = operation.keeps(footprint_of_ours(staged, None))
+        kept = operation.rebase_footprints(footprint_of_ours(staged, None))
         for version, one in enumerate(theirs):
             kept.add(version, one)
         results = [
@@ -406,15 +413,15 @@ class TestCreateIndex:
         assert results[0] == results[1]
         return results[1]
 
-    def covered(self, rebased: Rebased | RowConflict) -> list[int]:
-        assert isinstance(rebased, Rebased)
+    def covered(self, rebased: RebasedTransaction | RowConflict) -> list[int]:
+        assert isinstance(rebased, RebasedTransaction)
         (made,) = rebased.transaction.create_index.new_indices
         return list(BitMap.deserialize(made.fragment_bitmap))
 
     def test_of_addresses_keeps_its_list(self) -> None:
         rebased = self.rebased(create_index(index(1, fragments=[0, 1, 2])), footprint(rewrite(0, 1), staged=False))
         assert self.covered(rebased) == [0, 1, 2]
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert "built on 3 fragments, of which 2 were rewritten" in rebased.note
         assert "it covers 1 fragment, and" in rebased.note
 
@@ -446,11 +453,11 @@ class TestCreateIndex:
         followed = replace(footprint(rewrite(0), staged=False), reuse_version=6)
         rebased = self.rebased(create_index(index(1, fragments=[0])), followed)
         assert self.covered(rebased) == [0]
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert not rebased.note
 
     def test_elsewhere_has_nothing_to_say(self) -> None:
         for made in (index(1, fragments=[5]), index(1, fragments=None), reuse_index(1, ([0], [9]))):
             rebased = self.rebased(create_index(made), footprint(rewrite(0), staged=False))
-            assert isinstance(rebased, Rebased)
+            assert isinstance(rebased, RebasedTransaction)
             assert not rebased.note

@@ -14,11 +14,11 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import (
     MATRIX,
     NOTHING_FOUND,
-    Checked,
     Matrix,
     Row,
     Unreadable,
     Verdict,
+    VersionVerdict,
     check,
     compared,
     reason,
@@ -222,7 +222,7 @@ def test_a_rule_that_nobody_has_says_nothing() -> None:
 
 def test_the_earliest_of_the_worst_decides() -> None:
     history = [
-        Checked(version=number, theirs=Kind.APPEND, rule="x", verdict=verdict)
+        VersionVerdict(version=number, theirs=Kind.APPEND, rule="x", verdict=verdict)
         for number, verdict in enumerate(
             (Verdict.REBASABLE, Verdict.RETRYABLE, Verdict.COMPATIBLE, Verdict.RETRYABLE), 6
         )

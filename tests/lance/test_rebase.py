@@ -15,7 +15,7 @@ from committerd.lance.operations.create_index import REUSE_INLINE_BYTES_MAX, reb
 from committerd.lance.operations.rebase import (
     DeletionMerge,
     Deletions,
-    Rebased,
+    RebasedTransaction,
     RebaseFacts,
     ReuseContents,
     RowConflict,
@@ -40,7 +40,7 @@ def plan_deletions(transaction: Transaction, read: Manifest | None, latest: Mani
 
 def merge_deletions(
     transaction: Transaction, merges: Sequence[tuple[DeletionMerge, Deletions]], first_file_id: int = 0
-) -> Rebased | RowConflict:
+) -> RebasedTransaction | RowConflict:
     rebase = operation_of(transaction).rebase
     assert rebase is not None
     facts = RebaseFacts(latest_version=LATEST, deletions=merges, file_ids=count(first_file_id))
@@ -49,7 +49,7 @@ def merge_deletions(
 
 def merge(
     transaction: Transaction, read: BitMap, ours: BitMap, latest: BitMap, *, rows: int = 100
-) -> Rebased | RowConflict:
+) -> RebasedTransaction | RowConflict:
     """Rebase a transaction that changes fragment 0, in its three states."""
     states = {"read": read, "ours": ours, "latest": latest}
     made = {name: fragment(0, rows=rows, deleted=len(deleted)) for name, deleted in states.items()}
@@ -85,7 +85,7 @@ class TestDeletions:
     def test_of_both_sides_are_merged(self) -> None:
         theirs, ours = BitMap(range(10)), BitMap(range(20, 30))
         rebased = merge(deleting(ours), rows_of(), ours, theirs)
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         (made,) = rebased.transaction.delete.updated_fragments
         assert made.deletion_file == DeletionFile(
             file_type=DeletionFile.BITMAP, read_version=LATEST, id=50, num_deleted_rows=20
@@ -98,12 +98,12 @@ class TestDeletions:
     def test_that_leave_no_row_remove_the_fragment(self) -> None:
         theirs, ours = BitMap(range(25)), BitMap(range(25, 50))
         rebased = merge(deleting(ours), rows_of(), ours, theirs, rows=50)
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert not rebased.files
         assert list(rebased.transaction.delete.deleted_fragment_ids) == [0]
         assert [one.id for one in rebased.transaction.delete.updated_fragments] == [0]
         updated = merge(update(fragment(0)), rows_of(), ours, theirs, rows=50)
-        assert isinstance(updated, Rebased)
+        assert isinstance(updated, RebasedTransaction)
         assert list(updated.transaction.update.removed_fragment_ids) == [0]
 
     def test_of_the_same_row_conflict(self) -> None:
@@ -127,7 +127,7 @@ class TestDeletions:
 
     def test_that_were_there_when_we_read_are_not_ours(self) -> None:
         rebased = merge(deleting(rows_of(1, 2)), rows_of(1), rows_of(1, 2), rows_of(1, 3))
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         (body,) = rebased.files.values()
         assert BitMap.deserialize(body) == rows_of(1, 2, 3)
 
@@ -138,14 +138,14 @@ class TestDeletions:
 
     def test_of_theirs_alone_need_no_file(self) -> None:
         rebased = merge(deleting(rows_of(1)), rows_of(1), rows_of(1), rows_of(1, 3))
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         assert not rebased.files
         assert rebased.transaction.delete.updated_fragments[0].deletion_file.id == 4711
 
     def test_in_other_fragments_change_only_the_read_version(self) -> None:
         staged = deleting(rows_of(1))
         rebased = merge_deletions(staged, [])
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         rebased.transaction.read_version = staged.read_version
         assert rebased.transaction == staged
 
@@ -155,7 +155,7 @@ class TestDeletions:
         rebased = merge(deleting(mine), before, mine, theirs, rows=20)
         clash = (ours - read) & (latest - read)
         assert isinstance(rebased, RowConflict) == bool(clash)
-        if isinstance(rebased, Rebased):
+        if isinstance(rebased, RebasedTransaction):
             wanted = read | ours | latest
             (made,) = rebased.transaction.delete.updated_fragments
             if 0 in rebased.transaction.delete.deleted_fragment_ids:
@@ -218,7 +218,7 @@ class TestReuseIndex:
         rebase = operation_of(staged).rebase
         assert rebase is not None
         rebased = rebase(staged, facts)
-        assert isinstance(rebased, Rebased)
+        assert isinstance(rebased, RebasedTransaction)
         (made,) = rebased.transaction.create_index.new_indices
         content = reuse_content(made)
         assert isinstance(content, Content)

@@ -18,9 +18,9 @@ from committerd.lance.conflicts.grid import Verdict, check
 from committerd.lance.conflicts.key_filter import KeyUnion, key_filter
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows import group as groups
-from committerd.lance.rows.change import RowChange, Touched, require_rows_moved, row_change
+from committerd.lance.rows.change import RowChange, TouchedFragment, require_rows_moved, row_change
 from committerd.lance.rows.deletions import RowConflict, clash, rows_deleted, without_rows
-from committerd.lance.rows.group import Recorded, RowGroup, either, rebased
+from committerd.lance.rows.group import CombinedChange, RowGroup, either, rebased
 from committerd.lance.transactions.transaction import named_fragments
 from committerd.lance.versions.fragments import file_identity
 from committerd_common.messages import DataFragment, Transaction
@@ -41,7 +41,7 @@ def change_of(staged: Transaction) -> RowChange:
 def deleting(rows: Mapping[int, Sequence[int]], *, removed: Sequence[int] = (), kind: Kind = Kind.DELETE) -> RowChange:
     """A change whose rows are known."""
     touched = {
-        id: Touched(read=fragment(id), staged=fragment(id, deleted=len(some) or 1), rows=BitMap(some))
+        id: TouchedFragment(read=fragment(id), staged=fragment(id, deleted=len(some) or 1), rows=BitMap(some))
         for id, some in rows.items()
     }
     kept = None if kind is Kind.DELETE else frozenset[int]()
@@ -390,7 +390,7 @@ class TestRecorded:
         assert (list(recorded.updated), recorded.files) == ([READ.fragments[0]], {})
 
     def test_takes_rows_that_were_followed_to_another_fragment(self) -> None:
-        followed = RowChange(kind=Kind.DELETE, touched={2: Touched(rows=BitMap([3]))})
+        followed = RowChange(kind=Kind.DELETE, touched={2: TouchedFragment(rows=BitMap([3]))})
         group = group_of(followed)
         assert [one.id for one in group.to_merge(READ)] == [2]
         recorded = group.recorded(READ, {2: BitMap()}, latest_version=5, file_ids=count())
@@ -400,7 +400,7 @@ class TestRecorded:
         latest = manifest(fragment(1))
         for group in (
             group_of(change_of(delete(fragment(0, deleted=1)))),
-            group_of(RowChange(kind=Kind.DELETE, touched={0: Touched(rows=BitMap([3]))})),
+            group_of(RowChange(kind=Kind.DELETE, touched={0: TouchedFragment(rows=BitMap([3]))})),
         ):
             assert group.to_merge(latest) == []
             recorded = group.recorded(latest, {}, latest_version=5, file_ids=count())
@@ -455,7 +455,9 @@ class TestTransaction:
         known.transaction_properties[KEY_HASH] = BLAKE2B_8
         assert not group_of(change_of(strange)).takes(change_of(known))
         assert group_of(change_of(strange)).conflict(change_of(strange)) is not None
-        made = group_of(change_of(strange)).transaction([strange], Recorded(updated=[], removed=[], files={}, rows={}))
+        made = group_of(change_of(strange)).transaction(
+            [strange], CombinedChange(updated=[], removed=[], files={}, rows={})
+        )
         assert not made.transaction_properties
 
     def test_of_100_000_members_has_one_file_for_each_fragment(self) -> None:
@@ -465,7 +467,7 @@ class TestTransaction:
 
         def member(number: int, key: int) -> RowChange:
             at, row = divmod(number, rows)
-            touched = {at: Touched(read=fragment(at), staged=fragment(at, deleted=1), rows=BitMap([row]))}
+            touched = {at: TouchedFragment(read=fragment(at), staged=fragment(at, deleted=1), rows=BitMap([row]))}
             return replace(updating(key), touched=touched)
 
         for number in range(many):

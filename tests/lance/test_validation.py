@@ -14,7 +14,7 @@ from committerd.lance.conflicts.key_filter import KEYS_MAX, encoded_keys
 from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Allowed
+from committerd.lance.operations.permissions import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Permissions
 from committerd.lance.transactions.fit import require_files_as_described, require_fits
 from committerd.lance.transactions.transaction import excerpt, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
@@ -37,7 +37,7 @@ from tests.lance.operations import create_index, delete, replacement, rewrite, u
 from tests.lance.samples import fragment, index, transaction, updates
 
 
-def refusal(staged: Transaction, *, latest: int = 5, allowed: Allowed = ANYTHING) -> str:
+def refusal(staged: Transaction, *, latest: int = 5, allowed: Permissions = ANYTHING) -> str:
     """The code of the refusal, which must have a message; empty if the transaction is valid."""
     try:
         require_valid(staged, staged_files(staged), latest_version=latest, allowed=allowed)
@@ -96,7 +96,7 @@ class TestOperation:
 
     def test_that_the_operator_does_not_allow(self) -> None:
         clone = transaction(clone=Transaction.Clone(ref_path="/t"))
-        assert refusal(clone, allowed=Allowed()) == "operation_not_allowed"
+        assert refusal(clone, allowed=Permissions()) == "operation_not_allowed"
         assert ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES} == DEFAULT_OPERATIONS
 
 
@@ -246,11 +246,11 @@ class TestBases:
         ],
     )
     def test_must_be_where_the_operator_says(self, path: str, wanted: str) -> None:
-        allowed = Allowed(operations=ALL_OPERATIONS, bases=["s3://b/ok/"])
+        allowed = Permissions(operations=ALL_OPERATIONS, bases=["s3://b/ok/"])
         assert {refusal(staged, allowed=allowed) for staged in self.adding(path)} == {wanted}
 
     def test_nothing_is_allowed_unless_the_operator_says(self) -> None:
-        allowed = Allowed(operations=ALL_OPERATIONS)
+        allowed = Permissions(operations=ALL_OPERATIONS)
         assert {refusal(staged, allowed=allowed) for staged in self.adding("/x")} == {"base_not_allowed"}
 
 
@@ -308,9 +308,9 @@ class TestFragments:
     def test_have_keys_that_fit_behind_the_path_of_the_table(self) -> None:
         staged = with_path("x" * 200)
         what = staged_files(staged)
-        require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=205)
+        require_valid(staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=205)
         with pytest.raises(InvalidRequest, match="only 199 fit behind the table's own path"):
-            require_valid(staged, what, latest_version=5, allowed=ANYTHING, room=204)
+            require_valid(staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=204)
 
     def test_share_no_file(self) -> None:
         staged = appending(fragment(0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import lance
 
-from committerd.lance.conflicts.grid import Checked, Verdict
+from committerd.lance.conflicts.grid import Verdict, VersionVerdict
 from committerd_common.messages import Transaction
 
 Facts = dict[str, Any]
@@ -28,7 +28,7 @@ class Outcome:
     verdict: str
     reason: str
     message: str
-    checked: Sequence[Checked]
+    checked: Sequence[VersionVerdict]
 
     @property
     def operation(self) -> str:

@@ -25,7 +25,7 @@ from pyroaring import BitMap
 from committerd.lance.format.manifest_file import ManifestFile, decode, encode
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import normalised
-from committerd.lance.versions.draft import Given
+from committerd.lance.versions.draft import BuildInput
 from committerd_common.messages import DataFile, Field, IndexMetadata, Manifest, Transaction
 from committerd_common.paths import NamingScheme, index_prefix, manifest_key
 from tests.conformance.facts import manifests
@@ -458,7 +458,7 @@ CASES: dict[str, Case] = {
 def put(root: Path, staged: Transaction) -> None:
     """Put the version that the transaction makes, whatever it is."""
     before = latest(root)
-    given = Given(now=datetime.now(UTC), transaction_file="", index_uuid=uuid.uuid4().bytes)
+    given = BuildInput(now=datetime.now(UTC), transaction_file="", index_uuid=uuid.uuid4().bytes)
     built = build(before, normalised(staged), given)
     outline, own = built.packed
     made = Manifest()

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.key_filter import KeyFilter
 from committerd.lance.format.kind import Kind
-from committerd.lance.rows.change import RowChange, RowsAndKeys, Touched
+from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment
 from committerd.queue.precedence import (
     ATTEMPT_MAX,
     AWAITED_MAX,
@@ -34,7 +34,7 @@ def change(
     """
     return RowChange(
         kind=Kind.UPDATE,
-        touched={id: Touched(rows=BitMap(some)) for id, some in (rows or {}).items()},
+        touched={id: TouchedFragment(rows=BitMap(some)) for id, some in (rows or {}).items()},
         keys=KeyFilter(field_ids=(0,), exact=frozenset(keys)) if keys else None,
         is_by_key=bool(keys),
         changes=None if keys else changes,

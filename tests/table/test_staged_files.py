@@ -14,7 +14,7 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, S
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.prepare import ANYTHING, Allowed, Prepared, Rejected, prepare
+from committerd.table.prepare import ANYTHING, Permissions, Prepared, Rejected, prepare
 from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
@@ -218,7 +218,7 @@ class TestFiles:
 
     async def test_in_a_base_that_the_operator_does_not_allow_are_taken_as_described(self, scene: Scene) -> None:
         with_base(scene, "/nowhere")
-        options = replace(VERIFYING, allowed=Allowed(operations=ANYTHING.operations, bases=["/else"]))
+        options = replace(VERIFYING, allowed=Permissions(operations=ANYTHING.operations, bases=["/else"]))
         for staged in self.in_a_base():
             assert isinstance(await scene.commit(staged, options), Prepared)
 

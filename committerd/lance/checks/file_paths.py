@@ -11,8 +11,8 @@ _NAME_CHARS_MAX = 200
 """The length at which a path is cut in an error message."""
 
 
-def require_data_path(path: str, room: int) -> None:
-    """Check that a data file may have this path. `room` is the maximum bytes of a key below the table's folder.
+def require_data_path(path: str, key_bytes_max: int) -> None:
+    """Check that a data file may have this path. `key_bytes_max`: the most bytes of a key below the table's folder.
 
     Readers treat the whole path as one segment of a key, so a path of several segments names no file. Raises
     `InvalidRequest` (`path_outside`, `path_invalid`).
@@ -23,13 +23,13 @@ def require_data_path(path: str, room: int) -> None:
             "and without `/`, `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
-    _require_storable("data file", path, object_name(path), room - len(DATA))
+    _require_storable("data file", path, object_name(path), key_bytes_max - len(DATA))
 
 
-def require_index_path(path: str, room: int) -> None:
+def require_index_path(path: str, key_bytes_max: int) -> None:
     """Check that an index file may have this path below the index's folder; the path may have several segments.
 
-    `room` and errors are those of `require_data_path`.
+    `key_bytes_max` and errors are those of `require_data_path`.
     """
     if any(leaves_its_folder(segment) for segment in path.split("/")):
         raise InvalidRequest(
@@ -37,9 +37,9 @@ def require_index_path(path: str, room: int) -> None:
             "and without `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
-    _require_storable("index file", path, path, room - _INDEX_FOLDER_BYTES)
+    _require_storable("index file", path, path, key_bytes_max - _INDEX_FOLDER_BYTES)
 
 
-def _require_storable(what: str, path: str, key: str, room: int) -> None:
-    if fault := unstorable(key, room):
+def _require_storable(what: str, path: str, key: str, key_bytes_max: int) -> None:
+    if fault := unstorable(key, key_bytes_max):
         raise InvalidRequest(f"{what} {path[:_NAME_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")

@@ -145,7 +145,7 @@ class Unreadable(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class VersionVerdict:
     """The result of comparing ours with one committed version."""
 
     version: int
@@ -155,7 +155,7 @@ class Checked:
     verdict: Verdict
 
 
-def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Checked:
+def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> VersionVerdict:
     """Compare ours with one committed version.
 
     A version with an unknown operation is incompatible with everything, as in pylance 14.0.2. For a version that can't
@@ -163,14 +163,14 @@ def check(ours: Footprint, version: int, theirs: Footprint | Unreadable) -> Chec
     """
     if isinstance(theirs, Unreadable):
         unknown = theirs is Unreadable.UNKNOWN_OPERATION
-        return Checked(
+        return VersionVerdict(
             version=version,
             theirs=None,
             rule=theirs.name.lower(),
             verdict=Verdict.INCOMPATIBLE if unknown else Verdict.RETRYABLE,
         )
     cell = rule(ours.kind, theirs.kind)
-    return Checked(
+    return VersionVerdict(
         version=version,
         theirs=theirs.kind,
         rule=cell.__name__,
@@ -184,11 +184,11 @@ class Comparison:
 
     through: int = 0
     """The last of these versions; 0 = there was none."""
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[VersionVerdict, ...] = ()
     """The results, if they are listed."""
-    conflicts: tuple[Checked, ...] = ()
+    conflicts: tuple[VersionVerdict, ...] = ()
     """The results whose verdict is not compatible."""
-    deciding: Checked | None = None
+    deciding: VersionVerdict | None = None
     """The result that decides (`worst`); None if all are compatible and not listed."""
 
 
@@ -207,7 +207,7 @@ def compared(
     `lists_all`: list each result in `checked`. Without it, a version that does not conflict with ours takes next to no
     time and memory.
     """
-    checked, conflicts, through = list[Checked](), list[Checked](), before.through
+    checked, conflicts, through = list[VersionVerdict](), list[VersionVerdict](), before.through
     for version, theirs in committed:
         through = version
         if not lists_all and _passes(ours, theirs):
@@ -235,11 +235,11 @@ def _passes(ours: Footprint, theirs: Footprint | Unreadable) -> bool:
 
 
 def reason(name: str) -> str:
-    """The first paragraph of a rule's docstring, for people; `name` is a `Checked.rule`."""
+    """The first paragraph of a rule's docstring, for people; `name` is a `VersionVerdict.rule`."""
     return _REASONS.get(name, "")
 
 
-def worst(checked: Iterable[Checked]) -> Checked | None:
+def worst(checked: Iterable[VersionVerdict]) -> VersionVerdict | None:
     """The result that decides: of those with the worst verdict, the one of the lowest version. None for no results."""
     return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from committerd.lance.format.byte_range import ByteRange
 from committerd_common.messages import DecodeError, FileDescriptor
 
 _FOOTER = struct.Struct("<QQQIIHH4s")
@@ -35,14 +36,7 @@ class FileFacts(NamedTuple):
     """Its schema, serialized; empty if it has more than `FIELDS_MAX` fields."""
 
 
-class Extent(NamedTuple):
-    """A half-open range of bytes of a file."""
-
-    start: int
-    end: int
-
-
-def buffer_table(tail: bytes, size: int) -> Extent | None:
+def buffer_table(tail: bytes, size: int) -> ByteRange | None:
     """The range of the first global buffer's entry, in a file of `size` bytes that ends with `tail`.
 
     None if the file is not a data file of format 2.
@@ -53,17 +47,17 @@ def buffer_table(tail: bytes, size: int) -> Extent | None:
     # Files of format 2.0 have version 0.3 here; files of older formats have no global buffers.
     if magic != _MAGIC or (major, minor) < (0, 3) or not buffers or table + _BUFFER.size > size - _FOOTER.size:
         return None
-    return Extent(table, table + _BUFFER.size)
+    return ByteRange(table, table + _BUFFER.size)
 
 
-def first_buffer(entry: bytes, size: int) -> Extent | None:
+def first_buffer(entry: bytes, size: int) -> ByteRange | None:
     """The range of the descriptor, from its entry; None if the entry can't be right."""
     if len(entry) != _BUFFER.size:
         return None
     start, length = _BUFFER.unpack(entry)
     if length > DESCRIPTOR_BYTES_MAX or start + length > size:
         return None
-    return Extent(start, start + length)
+    return ByteRange(start, start + length)
 
 
 def facts(tail: bytes, descriptor: FileDescriptor) -> FileFacts:

@@ -112,7 +112,7 @@ class Chunk:
         return Chunk(self.body + other.body, self.count + other.count, _together(self.facts, other.facts))
 
 
-class Taken(NamedTuple):
+class SplitList(NamedTuple):
     """A list in two parts; see `FragmentList.without`."""
 
     rest: FragmentList
@@ -193,7 +193,7 @@ class FragmentList:
                 found += _picked(chunk, here)
         return found
 
-    def without(self, ids: Iterable[int]) -> Taken:
+    def without(self, ids: Iterable[int]) -> SplitList:
         """Take out every chunk whose range of ids includes one of these ids, whether or not a fragment has it.
 
         Then none of these ids lies between two ids of a chunk that is left. The ids of the list must ascend.
@@ -205,8 +205,8 @@ class FragmentList:
             if place < len(lasts) and self.chunks[place].facts.ids.min() <= one:
                 hit.add(place)
         if not hit:
-            return Taken(self, ())
-        return Taken(
+            return SplitList(self, ())
+        return SplitList(
             FragmentList(chunk for place, chunk in enumerate(self.chunks) if place not in hit),
             [self.chunks[place] for place in sorted(hit)],
         )
@@ -251,7 +251,7 @@ def unpack(body: bytes) -> tuple[Manifest, FragmentList]:
     return _parted(body, _checked)
 
 
-class Skimmed(NamedTuple):
+class ManifestSummary(NamedTuple):
     """A manifest whose fragments were only counted."""
 
     outline: Manifest
@@ -261,7 +261,7 @@ class Skimmed(NamedTuple):
     """The size of all data files, as far as the manifest says."""
 
 
-def skim(body: bytes) -> Skimmed:
+def skim(body: bytes) -> ManifestSummary:
     """Count the fragments of a serialized manifest without keeping them; decodes a few thousand at a time.
 
     Raises `DecodeError`.
@@ -274,7 +274,7 @@ def skim(body: bytes) -> Skimmed:
         sized = SizedManifest.FromString(part)
         data_bytes += sum([file.file_size_bytes for fragment in sized.fragments for file in fragment.files])
     packed.ClearField("fragments")
-    return Skimmed(Manifest.FromString(packed.SerializeToString()), count, data_bytes)
+    return ManifestSummary(Manifest.FromString(packed.SerializeToString()), count, data_bytes)
 
 
 def fragments_range(

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable
-from committerd.lance.format.fragment_list import NO_FRAGMENTS, FragmentList, Skimmed, fragments_range, skim, unpack
+from committerd.lance.format.byte_range import ByteRange
+from committerd.lance.format.fragment_list import (
+    NO_FRAGMENTS,
+    FragmentList,
+    ManifestSummary,
+    fragments_range,
+    skim,
+    unpack,
+)
 from committerd_common.messages import (
     DecodeError,
     IndexMetadata,
@@ -115,14 +123,7 @@ class Body:
         return b"".join(reversed(taken))
 
 
-class Missing(NamedTuple):
-    """The half-open range of bytes that must be read and put before the tail."""
-
-    start: int
-    end: int
-
-
-def missing(tail: bytes, size: int) -> Missing | None:
+def missing(tail: bytes, size: int) -> ByteRange | None:
     """The range of bytes that must be read before `decode`; None if the tail is enough.
 
     `tail` is the end of an object of `size` bytes. One such range is always enough. Raises `CorruptTable` as `decode`
@@ -131,10 +132,10 @@ def missing(tail: bytes, size: int) -> Missing | None:
     window = size - len(tail)
     position = manifest_position(tail, size)
     if position < window:
-        return Missing(0, window)
+        return ByteRange(0, window)
     outline, _ = _manifest(tail, size, position)
     first = min([position, *_section_positions(outline)])
-    return Missing(first, window) if first < window else None
+    return ByteRange(first, window) if first < window else None
 
 
 def decode(body: bytes, size: int | None = None) -> ManifestFile:
@@ -231,7 +232,7 @@ def manifest_position(tail: bytes, size: int) -> int:
     return int(position)
 
 
-def skim_manifest(body: bytes, size: int) -> Skimmed:
+def skim_manifest(body: bytes, size: int) -> ManifestSummary:
     """Skim the manifest of an object of `size` bytes (`skim`); `body` is the object's end, from the manifest on.
 
     Raises `CorruptTable` as `decode` does.
@@ -239,7 +240,7 @@ def skim_manifest(body: bytes, size: int) -> Skimmed:
     return _blamed(skim, _manifest_bytes(body, size, manifest_position(body, size)), size)
 
 
-class Examined(NamedTuple):
+class ShallowManifest(NamedTuple):
     """A manifest object whose fragments were not decoded."""
 
     outline: Manifest
@@ -249,7 +250,7 @@ class Examined(NamedTuple):
     """As in `ManifestFile`."""
 
 
-def examine(body: bytes, known: bytes = b"") -> Examined:
+def examine(body: bytes, known: bytes = b"") -> ShallowManifest:
     """Decode a whole object except its fragments; `known` as in `fragments_range`. Raises `CorruptTable` as `decode`
     does.
     """
@@ -257,7 +258,7 @@ def examine(body: bytes, known: bytes = b"") -> Examined:
     within = _manifest_range(body, len(body), position)
     outline, fragments = _blamed(lambda whole: _parted(whole, known, within), body, len(body))
     transaction, _ = _inline_transaction(body, outline, 0, position)
-    return Examined(outline, fragments, transaction)
+    return ShallowManifest(outline, fragments, transaction)
 
 
 def _parted(body: bytes, known: bytes, within: tuple[int, int]) -> tuple[Manifest, bytes]:

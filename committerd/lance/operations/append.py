@@ -8,8 +8,8 @@ from dataclasses import replace
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
 from committerd.lance.conflicts.key_filter import appended_keys
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Operation, ReadVersion, StagedFiles
+from committerd.lance.operations.operation import Operation, ReadVersion, ScalesWith, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import files_of
 from committerd_common.malformed import MalformedError, blamed
@@ -24,7 +24,7 @@ def _staged_files(transaction: Transaction) -> StagedFiles:
     return StagedFiles(fragments, files_of(fragments))
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     with blamed(f"property {KEYS}", code="reserved_key", staged=True):
         appended_keys(transaction)
 
@@ -79,7 +79,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 APPEND = Operation(
     kind=Kind.APPEND,
     read_version=ReadVersion.OPTIONAL,
-    cost=Cost.FRAGMENTS,
+    scales_with=ScalesWith.FRAGMENTS,
     staged_files=_staged_files,
     own_properties=frozenset({KEYS, KEY_HASH}),
     validate=_validate,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import AppliesTo, Cost, Need, Operation, ReadVersion
+from committerd.lance.operations.operation import AppliesTo, Input, Operation, ReadVersion, ScalesWith
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import next_base_id, require_allowed_base
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
 from committerd_common.messages import DataFragment, IndexMetadata, Transaction
@@ -15,7 +15,7 @@ def _names(transaction: Transaction) -> list[tuple[str, str]]:
     return [("ref_name", transaction.clone.ref_name), ("branch_name", transaction.clone.branch_name)]
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_allowed_base("Clone", transaction.clone.ref_path, allowed.bases)
 
 
@@ -94,8 +94,8 @@ CLONE = Operation(
     kind=Kind.CLONE,
     target=AppliesTo.NEW,
     read_version=ReadVersion.OF_SOURCE,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.CLONED_TABLE}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.CLONED_TABLE}),
     names=_names,
     validate=_validate,
     footprint=_footprint,

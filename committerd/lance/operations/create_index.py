@@ -15,10 +15,10 @@ from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.kept import KeptCoverage
-from committerd.lance.operations.operation import Cost, Need, Operation, StagedIndexFile
-from committerd.lance.operations.rebase import Rebased, RebaseFacts, ReuseContents, RowConflict, copied
+from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedIndexFile
+from committerd.lance.operations.permissions import Permissions
+from committerd.lance.operations.rebase import RebasedTransaction, RebaseFacts, ReuseContents, RowConflict, copied
+from committerd.lance.operations.rebase_footprints import CoverageFootprints
 from committerd.lance.versions.bases import require_known_bases
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.indices import (
@@ -80,17 +80,17 @@ def _unlisted_indices(transaction: Transaction) -> list[bytes]:
     ]
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     create = transaction.create_index
     for index in (*create.new_indices, *create.removed_indices):
-        _validate_index(index, room)
+        _validate_index(index, key_bytes_max)
     for index in create.new_indices:
         if not is_system_index(index):
             _require_one_field(index)
     require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
 
 
-def _validate_index(index: IndexMetadata, room: int) -> None:
+def _validate_index(index: IndexMetadata, key_bytes_max: int) -> None:
     if not is_uuid(index.uuid.uuid):
         raise InvalidRequest(
             f"index {index.name!r} needs a uuid of 16 bytes, has {len(index.uuid.uuid)}", code="index_uuid"
@@ -113,7 +113,7 @@ def _validate_index(index: IndexMetadata, room: int) -> None:
         raise InvalidRequest(f"the index with uuid {index.uuid.uuid.hex()} has no name; give it one", code="index_name")
     require_name("index name", index.name)
     for file in index.files:
-        require_index_path(file.path, room)
+        require_index_path(file.path, key_bytes_max)
 
 
 def _require_one_field(index: IndexMetadata) -> None:
@@ -214,13 +214,13 @@ def _footprint_of_index(index: IndexMetadata, *, staged: bool) -> IndexFootprint
     )
 
 
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
     left = what_is_left(transaction, facts.theirs, facts.schema)
     if isinstance(left, RowConflict):
         return left
     rebased = rebase_indices(transaction, facts.theirs, facts.schema)
     if facts.reuse is None:
-        return Rebased(transaction=rebased, note=left)
+        return RebasedTransaction(transaction=rebased, note=left)
     return rebase_reuse(rebased, facts.reuse, latest_version=facts.latest_version, index_uuid=facts.index_uuid)
 
 
@@ -324,7 +324,7 @@ def _over_rewrite(index: IndexMetadata, theirs: Footprint) -> IndexMetadata:
 
 def rebase_reuse(
     transaction: Transaction, contents: ReuseContents, *, latest_version: int, index_uuid: bytes
-) -> Rebased:
+) -> RebasedTransaction:
     """A CreateIndex of the fragment reuse index, with the entries that theirs added.
 
     The index gets a new uuid, the 16 bytes `index_uuid`. Lance: conflict_resolver.rs, finish_create_index.
@@ -352,7 +352,7 @@ def rebase_reuse(
         details.external.size = len(body)
         files = {index_prefix(index_uuid) + REUSE_FILE: body}
     index.index_details.CopyFrom(pack_details(details))
-    return Rebased(transaction=rebased, files=files)
+    return RebasedTransaction(transaction=rebased, files=files)
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
@@ -373,8 +373,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 CREATE_INDEX = Operation(
     kind=Kind.CREATE_INDEX,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION, Need.STAGED_REUSE}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.READ_VERSION, Input.STAGED_REUSE}),
     index_files=_index_files,
     unlisted_indices=_unlisted_indices,
     validate=_validate,
@@ -383,6 +383,6 @@ CREATE_INDEX = Operation(
     excerpt=_excerpt,
     footprint=_footprint,
     rebase=_rebase,
-    keeps=KeptCoverage,
+    rebase_footprints=CoverageFootprints,
     build=_build,
 )

@@ -6,7 +6,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.operation import Cost, Operation, StagedFiles
+from committerd.lance.operations.operation import Operation, ScalesWith, StagedFiles
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import TOMBSTONE
 from committerd.lance.versions.indices import without_updated_fields
@@ -94,7 +94,7 @@ def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
 
 DATA_REPLACEMENT = Operation(
     kind=Kind.DATA_REPLACEMENT,
-    cost=Cost.UNBOUNDED,
+    scales_with=ScalesWith.UNBOUNDED,
     staged_files=_staged_files,
     named_fragments=_named_fragments,
     validate_on=_validate_on,

@@ -15,17 +15,17 @@ from committerd.lance.operations.changed_fragments import (
 )
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
 from committerd.lance.operations.following import follow_deletions
-from committerd.lance.operations.kept import KeptRows
-from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.rebase import (
     DeletionMerge,
     FollowFacts,
-    Following,
-    Rebased,
+    FollowingRebase,
+    RebasedTransaction,
     RebaseFacts,
     RowConflict,
     copied,
 )
+from committerd.lance.operations.rebase_footprints import RowFootprints
 from committerd.lance.versions.draft import Draft, finish
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 
@@ -61,13 +61,13 @@ def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest:
     return plan_deletions(transaction.delete.updated_fragments, read, latest)
 
 
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
     rebased = copied(transaction)
     delete = rebased.delete
     return merge_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
 
 
-def _follow(transaction: Transaction, facts: FollowFacts) -> Following:
+def _follow(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
     rebased = copied(transaction)
     delete = rebased.delete
     return follow_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
@@ -83,8 +83,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 DELETE = Operation(
     kind=Kind.DELETE,
-    cost=Cost.TABLE,
-    needs=frozenset({Need.READ_VERSION}),
+    scales_with=ScalesWith.TABLE,
+    inputs=frozenset({Input.READ_VERSION}),
     staged_files=_staged_files,
     named_fragments=_named_fragments,
     validate_on=_validate_on,
@@ -93,7 +93,7 @@ DELETE = Operation(
     footprint_of_ours=_footprint_of_ours,
     deletions_to_merge=_deletions_to_merge,
     rebase=_rebase,
-    keeps=KeptRows,
+    rebase_footprints=RowFootprints,
     follow=_follow,
     build=_build,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, MutableSequence, Sequence
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
-from committerd.lance.operations.rebase import DeletionMerge, Rebased, RebaseFacts, RowConflict
+from committerd.lance.operations.rebase import DeletionMerge, RebasedTransaction, RebaseFacts, RowConflict
 from committerd.lance.rows.deletions import clash, rows_deleted, without_rows
 from committerd_common.messages import DataFragment, DeletionFile, Manifest, Transaction
 
@@ -44,7 +44,7 @@ def plan_deletions(updated: Iterable[DataFragment], read: Manifest | None, lates
 
 def merge_deletions(
     rebased: Transaction, updated: Iterable[DataFragment], removed: MutableSequence[int], facts: RebaseFacts
-) -> Rebased | RowConflict:
+) -> RebasedTransaction | RowConflict:
     """The rebased transaction, with their deletions and ours in every fragment; a conflict if both deleted a row.
 
     The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
@@ -75,4 +75,4 @@ def merge_deletions(
         by_id[fragment_id].deletion_file.CopyFrom(shrunk.deletion_file)
         if shrunk.key:
             files[shrunk.key] = shrunk.body
-    return clash(both) or Rebased(transaction=rebased, files=files)
+    return clash(both) or RebasedTransaction(transaction=rebased, files=files)

@@ -1,7 +1,7 @@
 """Follows rows through Rewrites: a Delete or an Update over a Rewrite, and a Rewrite over either.
 
-The functions here are generators (`Following`): where rows went in one version decides which deletion files must be
-read for the next one. They yield fragments, and are sent the rows that are deleted in these.
+The functions here are generators (`FollowingRebase`): where rows went in a version decides which deletion files must be
+read for the next version. They yield fragments, and are sent the rows that are deleted in these.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyroaring import BitMap
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
 from committerd.lance.operations.rebase import (
+    DeletionRead,
     Deletions,
-    Followed,
+    FollowedRows,
     FollowFacts,
-    Following,
-    Rebased,
+    FollowingRebase,
+    RebasedTransaction,
     RebaseFacts,
     RowConflict,
-    Wanted,
     copied,
 )
 from committerd.lance.rows.deletions import clash, deletion_file, rows_deleted, without_rows
@@ -39,7 +39,7 @@ _Rows: TypeAlias = dict[int, BitMap]
 
 def follow_deletions(
     rebased: Transaction, updated: MutableSequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
-) -> Following:
+) -> FollowingRebase:
     """The rebased transaction, which deletes its rows where they are in the latest version.
 
     The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
@@ -87,10 +87,10 @@ def follow_deletions(
     if found := clash(both):
         return found
     rows = sum(map(len, touched.values()))
-    return Rebased(transaction=rebased, files=files, followed=Followed(rows=rows, versions=versions))
+    return RebasedTransaction(transaction=rebased, files=files, followed=FollowedRows(rows=rows, versions=versions))
 
 
-def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
+def carry_deletions(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
     """The Rewrite, whose new fragments lack the rows that others deleted in the old ones since its read version.
 
     Its groups stay as they were staged, so that the map of its rows can still be made: an old fragment that lost all
@@ -135,7 +135,7 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> Following:
                 files[key] = body
     if emptied:
         rebased.transaction_properties[EMPTIED] = ",".join(map(str, emptied))
-    return Rebased(transaction=rebased, files=files, followed=Followed(rows=rows))
+    return RebasedTransaction(transaction=rebased, files=files, followed=FollowedRows(rows=rows))
 
 
 def _moved_by(facts: FollowFacts, ours: Collection[int]) -> set[int]:
@@ -146,7 +146,7 @@ def _moved_by(facts: FollowFacts, ours: Collection[int]) -> set[int]:
 
 def _touched(
     updated: Iterable[DataFragment], removed: Collection[int], read: Manifest, moved: Collection[int]
-) -> Generator[Sequence[Wanted], Sequence[BitMap], _Rows | RowConflict]:
+) -> Generator[Sequence[DeletionRead], Sequence[BitMap], _Rows | RowConflict]:
     """The rows that ours deletes in the fragments `moved`, as at the read version."""
     then = {one.id: one for one in read.fragments if one.id in moved}
     ours = [one for one in updated if one.id in moved and one.id not in removed]
@@ -164,7 +164,7 @@ def _touched(
 
 def _followed(
     touched: Mapping[int, BitMap], facts: FollowFacts
-) -> Generator[Sequence[Wanted], Sequence[BitMap], tuple[_Rows, tuple[int, ...]] | RowConflict]:
+) -> Generator[Sequence[DeletionRead], Sequence[BitMap], tuple[_Rows, tuple[int, ...]] | RowConflict]:
     """Where the rows are in the latest version, and the versions that moved them."""
     now = dict(touched)
     versions: list[int] = []
@@ -208,7 +208,7 @@ def _followed(
 
 def _merged_in_place(
     rebased: Transaction, updated: Sequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
-) -> Generator[Sequence[Wanted], Sequence[BitMap], Rebased | RowConflict]:
+) -> Generator[Sequence[DeletionRead], Sequence[BitMap], RebasedTransaction | RowConflict]:
     """Merge the deletions of the fragments that did not move."""
     latest = Manifest(fragments=facts.latest([one.id for one in updated]))
     merges = plan_deletions(updated, facts.read, latest)
@@ -230,9 +230,9 @@ def _merged_in_place(
 
 def _deleted(
     fragments: Iterable[DataFragment], *, is_staged: bool = False
-) -> Generator[Sequence[Wanted], Sequence[BitMap], Mapping[int, BitMap]]:
+) -> Generator[Sequence[DeletionRead], Sequence[BitMap], Mapping[int, BitMap]]:
     """The deleted rows of those of the fragments that have a deletion file, by fragment."""
-    wanted = [Wanted(one, is_staged) for one in fragments if one.HasField("deletion_file")]
+    wanted = [DeletionRead(one, is_staged) for one in fragments if one.HasField("deletion_file")]
     rows = (yield wanted) if wanted else ()
     return {one.fragment.id: deleted for one, deleted in zip(wanted, rows, strict=True)}
 

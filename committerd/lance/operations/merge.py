@@ -9,8 +9,8 @@ from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import NO_FILES, Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.operation import NO_FILES, Input, Operation, ScalesWith, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.schema_change import schema_change, with_nullability
 from committerd.lance.versions.columns import changed_fields, field_type_changed
 from committerd.lance.versions.draft import Draft, finish
@@ -48,7 +48,7 @@ def _new_schema(transaction: Transaction) -> Sequence[Field]:
     return transaction.merge.schema
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_readable(transaction.merge.schema)
 
 
@@ -157,8 +157,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 MERGE = Operation(
     kind=Kind.MERGE,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.READ_VERSION, Input.VERSION_BELOW}),
     staged_files=_staged_files,
     new_schema=_new_schema,
     new_files=_new_files,

@@ -11,16 +11,16 @@ from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.kept import Kept
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import (
     DeletionMerge,
     FollowFacts,
-    Following,
-    Rebased,
+    FollowingRebase,
+    RebasedTransaction,
     RebaseFacts,
     RowConflict,
 )
+from committerd.lance.operations.rebase_footprints import RebaseFootprints
 from committerd.lance.versions.draft import Draft
 from committerd_common.messages import BasePath, DataFile, DataFragment, Field, IndexMetadata, Manifest, Transaction
 
@@ -47,7 +47,7 @@ class ReadVersion(Enum):
     """A version of another table; it has no meaning for this one."""
 
 
-class Cost(Enum):
+class ScalesWith(Enum):
     """The quantity with which the work on an operation grows."""
 
     FRAGMENTS = "fragments"
@@ -60,7 +60,7 @@ class Cost(Enum):
     """None: a few bytes of it can cause much work."""
 
 
-class Need(Enum):
+class Input(Enum):
     """The data that must be read for an operation, in addition to the latest version."""
 
     READ_VERSION = "read_version"
@@ -129,7 +129,7 @@ def _no_files(transaction: Transaction) -> StagedFiles:
     return NO_FILES
 
 
-def _always_valid(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _always_valid(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     return
 
 
@@ -155,8 +155,8 @@ def _no_merges(transaction: Transaction, read: Manifest | None, latest: Manifest
     return ()
 
 
-def _nothing_kept(ours: Footprint) -> Kept:
-    return Kept()
+def _no_footprints(ours: Footprint) -> RebaseFootprints:
+    return RebaseFootprints()
 
 
 def _no_ids(transaction: Transaction, latest: Manifest) -> tuple[int, int]:
@@ -173,8 +173,8 @@ class Operation:
     kind: Kind
     target: AppliesTo = AppliesTo.EXISTING
     read_version: ReadVersion = ReadVersion.REQUIRED
-    cost: Cost
-    needs: frozenset[Need] = frozenset()
+    scales_with: ScalesWith
+    inputs: frozenset[Input] = frozenset()
 
     # The content of the transaction
     normalised: Callable[[Transaction], Transaction] = _unchanged
@@ -209,7 +209,7 @@ class Operation:
     """The properties below `committerd.` by which a producer may say more about it."""
 
     # Validation
-    validate: Callable[[Transaction, Allowed, int], None] = _always_valid
+    validate: Callable[[Transaction, Permissions, int], None] = _always_valid
     """Check the message alone. The number is the maximum bytes of a key below the table's folder.
 
     Raises `InvalidRequest` or `UnsupportedRequest`.
@@ -245,11 +245,11 @@ class Operation:
     # Rebase onto the versions since its read version
     deletions_to_merge: Callable[[Transaction, Manifest | None, Manifest], Sequence[DeletionMerge]] = _no_merges
     """The fragments whose deletion files `rebase` needs, given the read version (None = unreadable) and the latest."""
-    rebase: Callable[[Transaction, RebaseFacts], Rebased | RowConflict] | None = None
+    rebase: Callable[[Transaction, RebaseFacts], RebasedTransaction | RowConflict] | None = None
     """The transaction, changed to apply on top of the versions since its read version; None = it needs no change."""
-    keeps: Callable[[Footprint], Kept] = _nothing_kept
+    rebase_footprints: Callable[[Footprint], RebaseFootprints] = _no_footprints
     """What is kept of the versions since its read version for `rebase` and `follow`, given its footprint."""
-    follow: Callable[[Transaction, FollowFacts], Following] | None = None
+    follow: Callable[[Transaction, FollowFacts], FollowingRebase] | None = None
     """In place of `rebase` if theirs moved rows of ours, or ours moved rows that theirs deleted."""
 
     # Build of the next version

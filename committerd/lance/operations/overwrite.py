@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import AppliesTo, Cost, Need, Operation, ReadVersion, StagedFiles
+from committerd.lance.operations.operation import AppliesTo, Input, Operation, ReadVersion, ScalesWith, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import base_names, require_allowed_bases
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import file_version, files_of
@@ -41,7 +41,7 @@ def _new_schema(transaction: Transaction) -> Sequence[Field]:
     return transaction.overwrite.schema
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_allowed_bases("Overwrite.initial_bases", transaction.overwrite.initial_bases, allowed.bases)
     require_readable(transaction.overwrite.schema)
 
@@ -79,8 +79,8 @@ OVERWRITE = Operation(
     kind=Kind.OVERWRITE,
     target=AppliesTo.ANY,
     read_version=ReadVersion.OPTIONAL,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.SCHEMA_METADATA}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.SCHEMA_METADATA}),
     staged_files=_staged_files,
     new_schema=_new_schema,
     initial_bases=_initial_bases,

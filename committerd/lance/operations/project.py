@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Need, Operation
+from committerd.lance.operations.operation import Input, Operation, ScalesWith
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.schema_change import schema_change, with_nullability
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, unbuildable
@@ -16,7 +16,7 @@ from committerd.lance.versions.schema import require_readable
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_readable(transaction.project.schema)
 
 
@@ -61,8 +61,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 PROJECT = Operation(
     kind=Kind.PROJECT,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION, Need.VERSION_BELOW}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.READ_VERSION, Input.VERSION_BELOW}),
     validate=_validate,
     validate_on=_validate_on,
     footprint=_footprint,

@@ -2,7 +2,7 @@
 
 A rebase changes our transaction so that it applies on top of the versions since its read version. Each operation that
 can be rebased has a function for it (`Operation.rebase`). The function reads nothing: the caller reads the data that
-the operation needs (`Operation.needs`), and passes it as `RebaseFacts`.
+the operation needs (`Operation.inputs`), and passes it as `RebaseFacts`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RebaseFacts:
 
     latest_version: int
     theirs: Sequence[Footprint] = ()
-    """What was kept of the versions since our read version (`operations.kept`), ascending."""
+    """The parts of footprints that a rebase needs (`operations.rebase_footprints`), ascending by version."""
     schema: Sequence[Field] = ()
     """The schema of the latest version."""
     deletions: Sequence[tuple[DeletionMerge, Deletions]] = ()
@@ -78,14 +78,14 @@ class FollowFacts:
     latest: Callable[[Collection[int]], Sequence[DataFragment]]
     """Those fragments with these ids that the latest version has."""
     theirs: Sequence[tuple[int, Footprint]]
-    """The versions since our read version, ascending, with what was kept of their footprints (`operations.kept`)."""
+    """By version since our read version, ascending, the part of its footprint that a rebase needs."""
     trusts_all: bool = False
     """Whether the Rewrites of all writers count as in order (`MovedGroup.doubt`)."""
     file_ids: Iterator[int]
     """Random 64-bit numbers for the names of new deletion files."""
 
 
-class Wanted(NamedTuple):
+class DeletionRead(NamedTuple):
     """A fragment whose deleted rows are to be read."""
 
     fragment: DataFragment
@@ -94,7 +94,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
+class FollowedRows:
     """The rows that a rebase has followed through Rewrites."""
 
     rows: int = 0
@@ -117,18 +117,18 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebased:
+class RebasedTransaction:
     """The transaction to commit, and the files that must be written before it."""
 
     transaction: Transaction
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The content of each file, by key."""
-    followed: Followed | None = None
+    followed: FollowedRows | None = None
     note: str = ""
     """What the rebase changed, for people; empty if there is nothing to say."""
 
 
-Following = Generator[Sequence[Wanted], Sequence[BitMap], Rebased | RowConflict]
+FollowingRebase = Generator[Sequence[DeletionRead], Sequence[BitMap], RebasedTransaction | RowConflict]
 """A rebase that reads on its way: it yields the fragments whose deleted rows it needs, and is sent these rows."""
 
 

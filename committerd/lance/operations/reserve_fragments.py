@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.operation import Cost, Operation
+from committerd.lance.operations.operation import Operation, ScalesWith
 from committerd.lance.versions.draft import Draft, finish
 from committerd_common.messages import Manifest, Transaction
 
@@ -30,7 +30,7 @@ def _reserved(transaction: Transaction, latest: Manifest) -> tuple[int, int]:
 
 RESERVE_FRAGMENTS = Operation(
     kind=Kind.RESERVE_FRAGMENTS,
-    cost=Cost.MESSAGE,
+    scales_with=ScalesWith.MESSAGE,
     footprint=_footprint,
     build=_build,
     reserved=_reserved,

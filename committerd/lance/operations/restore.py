@@ -6,7 +6,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.feature_flags import CARRIED
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.support import has_stable_row_ids
-from committerd.lance.operations.operation import Cost, Need, Operation
+from committerd.lance.operations.operation import Input, Operation, ScalesWith
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
 from committerd_common.messages import Transaction
 
@@ -58,8 +58,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 RESTORE = Operation(
     kind=Kind.RESTORE,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.RESTORED_VERSION}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.RESTORED_VERSION}),
     footprint=_footprint,
     build=_build,
 )

@@ -16,11 +16,11 @@ from committerd.lance.format.fragment_reuse import ExternalContent, reuse_conten
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
-from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.changed_fragments import with_files_read
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.following import carry_deletions
-from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles, StagedIndexFile
+from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles, StagedIndexFile
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.columns import fields_with_columns
 from committerd.lance.versions.draft import Draft, finish, unbuildable
@@ -79,7 +79,7 @@ def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
     return file.part(_named_fragments(transaction))
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     rewrite = transaction.rewrite
     require_property(transaction, ROWS, {IN_ORDER})
     for group in rewrite.groups:
@@ -94,7 +94,7 @@ def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
                 code="rewritten_index_incomplete",
             )
         for file in one.new_index_files:
-            require_index_path(file.path, room)
+            require_index_path(file.path, key_bytes_max)
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
@@ -289,8 +289,8 @@ def _rewritten_indices(
 
 REWRITE = Operation(
     kind=Kind.REWRITE,
-    cost=Cost.UNBOUNDED,
-    needs=frozenset({Need.READ_VERSION}),
+    scales_with=ScalesWith.UNBOUNDED,
+    inputs=frozenset({Input.READ_VERSION}),
     normalised=_normalised,
     staged_files=_staged_files,
     index_files=_index_files,

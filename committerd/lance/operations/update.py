@@ -15,7 +15,6 @@ from committerd.lance.conflicts.key_filter import changed_fields, inserted_keys,
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.changed_fragments import (
     changed_fragments,
     put_in_place,
@@ -24,17 +23,18 @@ from committerd.lance.operations.changed_fragments import (
 )
 from committerd.lance.operations.deletions import merge_deletions, plan_deletions
 from committerd.lance.operations.following import follow_deletions
-from committerd.lance.operations.kept import KeptRows
-from committerd.lance.operations.operation import Cost, Need, Operation, StagedFiles
+from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import (
     DeletionMerge,
     FollowFacts,
-    Following,
-    Rebased,
+    FollowingRebase,
+    RebasedTransaction,
     RebaseFacts,
     RowConflict,
     copied,
 )
+from committerd.lance.operations.rebase_footprints import RowFootprints
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import fields_in_other_files, files_of
 from committerd.lance.versions.indices import with_moved_rows, without_updated_fields
@@ -73,7 +73,7 @@ def _named_fragments(transaction: Transaction) -> list[int]:
     return [*(one.id for one in update.updated_fragments), *update.removed_fragment_ids]
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     update = transaction.update
     require_property(transaction, MERGE, {BY_KEY})
     with blamed(f"property {CHANGES}", code="reserved_key", staged=True):
@@ -157,13 +157,13 @@ def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest:
     return plan_deletions(transaction.update.updated_fragments, read, latest)
 
 
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> Rebased | RowConflict:
+def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
     rebased = copied(transaction)
     update = rebased.update
     return merge_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
 
 
-def _follow(transaction: Transaction, facts: FollowFacts) -> Following:
+def _follow(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
     rebased = copied(transaction)
     update = rebased.update
     return follow_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
@@ -227,8 +227,8 @@ def _require_moved_rows(draft: Draft, update: Transaction.Update) -> None:
 
 UPDATE = Operation(
     kind=Kind.UPDATE,
-    cost=Cost.TABLE,
-    needs=frozenset({Need.READ_VERSION}),
+    scales_with=ScalesWith.TABLE,
+    inputs=frozenset({Input.READ_VERSION}),
     staged_files=_staged_files,
     new_files=_new_files,
     named_fragments=_named_fragments,
@@ -241,7 +241,7 @@ UPDATE = Operation(
     footprint_of_ours=_footprint_of_ours,
     deletions_to_merge=_deletions_to_merge,
     rebase=_rebase,
-    keeps=KeptRows,
+    rebase_footprints=RowFootprints,
     follow=_follow,
     build=_build,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from committerd.lance.conflicts.footprint import BaseFootprint, Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Operation
+from committerd.lance.operations.operation import Operation, ScalesWith
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import base_names, next_base_id, require_allowed_bases
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd_common.messages import Transaction
@@ -15,7 +15,7 @@ def _names(transaction: Transaction) -> list[tuple[str, str]]:
     return base_names(transaction.update_bases.new_bases)
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_allowed_bases("UpdateBases", transaction.update_bases.new_bases, allowed.bases)
 
 
@@ -51,7 +51,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 UPDATE_BASES = Operation(
     kind=Kind.UPDATE_BASES,
-    cost=Cost.UNBOUNDED,
+    scales_with=ScalesWith.UNBOUNDED,
     names=_names,
     validate=_validate,
     footprint=_footprint,

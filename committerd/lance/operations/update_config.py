@@ -9,7 +9,7 @@ from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.own_keys import KEY_PREFIX
-from committerd.lance.operations.operation import Cost, Operation
+from committerd.lance.operations.operation import Operation, ScalesWith
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
@@ -201,7 +201,7 @@ def _apply_bytes(entries: MutableMapping[str, bytes], changes: Transaction.Updat
 
 UPDATE_CONFIG = Operation(
     kind=Kind.UPDATE_CONFIG,
-    cost=Cost.MESSAGE,
+    scales_with=ScalesWith.MESSAGE,
     normalised=_normalised,
     entries=_entries,
     validate_on=_validate_on,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
-from committerd.lance.operations.operation import Cost, Operation
+from committerd.lance.operations.operation import Operation, ScalesWith
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
 from committerd_common.messages import Transaction
 
 
-def _validate(transaction: Transaction, allowed: Allowed, room: int) -> None:
+def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_regions(transaction.update_mem_wal_state.merged_generations)
 
 
@@ -31,7 +31,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
 
 UPDATE_MEM_WAL_STATE = Operation(
     kind=Kind.UPDATE_MEM_WAL_STATE,
-    cost=Cost.MESSAGE,
+    scales_with=ScalesWith.MESSAGE,
     validate=_validate,
     footprint=_footprint,
     build=_build,

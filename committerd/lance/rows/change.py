@@ -28,7 +28,7 @@ _HASH_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
+class TouchedFragment:
     """A fragment of which a transaction deletes rows, and which it keeps."""
 
     read: DataFragment | None = None
@@ -44,7 +44,7 @@ class RowChange:
     """The rows that one transaction deletes, and the keys that it inserts."""
 
     kind: Kind
-    touched: Mapping[int, Touched] = field(default_factory=dict)
+    touched: Mapping[int, TouchedFragment] = field(default_factory=dict)
     """By id, the fragments that it keeps, in their order in the transaction."""
     removed: Sequence[int] = ()
     """The ids of the fragments that it removes, because it deletes all their rows."""
@@ -157,7 +157,7 @@ def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | N
         )
         updated = update.updated_fragments
     then = {fragment.id: fragment for fragment in read.fragments}
-    touched = {one.id: Touched(read=then.get(one.id), staged=one) for one in updated}
+    touched = {one.id: TouchedFragment(read=then.get(one.id), staged=one) for one in updated}
     if len(touched) < len(updated) or touched.keys() & set(change.removed):
         return None
     if not (then.keys() >= set(change.removed) and all(map(_only_deletes, touched.values()))):
@@ -178,7 +178,7 @@ def rewrites_rows(update: Transaction.Update) -> bool:
     )
 
 
-def _only_deletes(one: Touched) -> bool:
+def _only_deletes(one: TouchedFragment) -> bool:
     """Whether the staged fragment is the one of the read version but for its deletion file."""
     if one.read is None or one.staged is None:
         return False

@@ -56,7 +56,7 @@ def clash(both: Mapping[int, BitMap]) -> RowConflict | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrunk:
+class ShrunkFragment:
     """A fragment from which more rows are deleted."""
 
     deletion_file: DeletionFile | None
@@ -71,7 +71,7 @@ class Shrunk:
 
 def without_rows(
     fragment: DataFragment, deleted: BitMap, more: BitMap, *, latest_version: int, file_ids: Iterator[int]
-) -> Shrunk:
+) -> ShrunkFragment:
     """The fragment of the latest version, with `more` rows deleted than the rows `deleted` that it lacks already.
 
     A new deletion file is a bitmap, named after the latest version and one of `file_ids`. Lance:
@@ -79,11 +79,11 @@ def without_rows(
     """
     merged = more | deleted
     if len(merged) >= fragment.physical_rows:
-        return Shrunk(deletion_file=None)
+        return ShrunkFragment(deletion_file=None)
     if merged == deleted:
-        return Shrunk(deletion_file=fragment.deletion_file)
+        return ShrunkFragment(deletion_file=fragment.deletion_file)
     file, key, body = deletion_file(fragment.id, merged, latest_version=latest_version, file_ids=file_ids)
-    return Shrunk(deletion_file=file, key=key, body=body, rows=merged)
+    return ShrunkFragment(deletion_file=file, key=key, body=body, rows=merged)
 
 
 def take_deletions(fragment: DataFragment, changed: DataFragment) -> None:

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.key_filter import KeyUnion, changes_together
 from committerd.lance.format.kind import Kind
-from committerd.lance.rows.change import RowChange, Touched
+from committerd.lance.rows.change import RowChange, TouchedFragment
 from committerd.lance.rows.deletions import clash, take_deletions, without_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.own_properties import BLAKE2B_8, CHANGES, KEY_HASH
@@ -34,7 +34,7 @@ class MemberConflict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class CombinedChange:
     """What all members do to the fragments of the latest version."""
 
     updated: Sequence[DataFragment]
@@ -51,7 +51,7 @@ class _InFragment:
 
     kind: Kind
     """The operation of the last of them."""
-    only: Touched | None
+    only: TouchedFragment | None
     """The one that touches the fragment; None if several do."""
     rows: BitMap
     """The rows that they delete."""
@@ -148,7 +148,7 @@ class RowGroup:
 
     def recorded(
         self, latest: Manifest, deleted: Mapping[int, BitMap], *, latest_version: int, file_ids: Iterator[int]
-    ) -> Recorded:
+    ) -> CombinedChange:
         """What the members do together to the fragments of the latest version.
 
         `deleted`: by id of each fragment in `to_merge`, the rows that it lacks in the latest version. A fragment that
@@ -177,9 +177,9 @@ class RowGroup:
                 changed.deletion_file.CopyFrom(shrunk.deletion_file)
                 files[shrunk.key], rows[shrunk.key] = shrunk.body, shrunk.rows
             updated.append(changed)
-        return Recorded(updated=updated, removed=[*removed, *self._removed], files=files, rows=rows)
+        return CombinedChange(updated=updated, removed=[*removed, *self._removed], files=files, rows=rows)
 
-    def transaction(self, members: Sequence[Transaction], recorded: Recorded) -> Transaction:
+    def transaction(self, members: Sequence[Transaction], recorded: CombinedChange) -> Transaction:
         """The Delete or Update that records all members, without uuid and properties; `members` are theirs, in order.
 
         Its read version is the lowest of theirs.
@@ -209,7 +209,7 @@ class RowGroup:
         return made
 
 
-def rebased(transaction: Transaction, recorded: Recorded, *, latest_version: int) -> Transaction:
+def rebased(transaction: Transaction, recorded: CombinedChange, *, latest_version: int) -> Transaction:
     """The transaction of the only member of a version, changed to apply on top of the latest version."""
     made = Transaction()
     made.CopyFrom(transaction)

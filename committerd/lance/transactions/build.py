@@ -10,12 +10,12 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import AppliesTo
 from committerd.lance.transactions.transaction import operation_of
-from committerd.lance.versions.draft import Given, first_draft, next_draft
+from committerd.lance.versions.draft import BuildInput, first_draft, next_draft
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.messages import Transaction
 
 
-def build(current: ManifestFile | None, transaction: Transaction, given: Given) -> NextVersion:
+def build(current: ManifestFile | None, transaction: Transaction, given: BuildInput) -> NextVersion:
     """The version that follows `current` (None = there is no table), made by a normalised transaction.
 
     The arguments are not changed. Raises `InvalidRequest` for a change that the current version does not allow.

@@ -15,7 +15,7 @@ from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.bases import require_known_bases
-from committerd.lance.versions.columns import Described, require_as_described, require_columns
+from committerd.lance.versions.columns import DescribedFile, require_as_described, require_columns
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Manifest, Transaction
@@ -54,7 +54,7 @@ def require_files_as_described(
         for one in transaction.data_replacement.replacements:
             rows[one.new_file.path] = there.get(one.fragment_id)
     described = [
-        Described(file, rows.get(file.path), facts[file.path])
+        DescribedFile(file, rows.get(file.path), facts[file.path])
         for file in files.data_files
         if file.path in facts and not file.HasField("base_id")
     ]

@@ -14,18 +14,18 @@ from committerd.lance.format.manifest_file import ManifestFile, assemble, decode
 from committerd.lance.format.support import require_supported
 from committerd.lance.transactions.build import build
 from committerd.lance.transactions.transaction import footprint_of_theirs
-from committerd.lance.versions.draft import Given
-from committerd.lance.versions.features import require_no_new_features
+from committerd.lance.versions.draft import BuildInput
 from committerd.lance.versions.invariants import require_sound
 from committerd.lance.versions.metadata import require_little_metadata
 from committerd.lance.versions.next_version import NextVersion
+from committerd.lance.versions.requested_features import require_no_new_features
 from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Transaction
 
 _UUID = "00000000-0000-4000-8000-000000000000"
 
 
 def require_next(
-    latest: ManifestFile | None, made: ManifestFile, built: NextVersion, given: Given, *, reuse: Content | None
+    latest: ManifestFile | None, made: ManifestFile, built: NextVersion, given: BuildInput, *, reuse: Content | None
 ) -> None:
     """Return if versions can be built on `made`, which follows `latest` and was assembled from `built`.
 
@@ -58,7 +58,7 @@ def require_next(
         ) from error
 
 
-def _can_follow(latest: ManifestFile, given: Given) -> bool:
+def _can_follow(latest: ManifestFile, given: BuildInput) -> bool:
     try:
         _try_out(latest, given)
     except CommitterError:
@@ -66,7 +66,7 @@ def _can_follow(latest: ManifestFile, given: Given) -> bool:
     return True
 
 
-def _try_out(file: ManifestFile, given: Given) -> None:
+def _try_out(file: ManifestFile, given: BuildInput) -> None:
     """Build some versions on this one. Raises whatever error that raises."""
     bare = replace(given, restored=None, source=None, table_metadata={})
     for trial in _trials(file.outline):

@@ -10,7 +10,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.writers import own_lance_major
-from committerd.lance.operations.operation import NO_FILES, Need, Operation, StagedFiles, StagedIndexFile
+from committerd.lance.operations.operation import NO_FILES, Input, Operation, StagedFiles, StagedIndexFile
 from committerd.lance.operations.table import operation
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from committerd_common.unknown_fields import unknown_fields
@@ -151,7 +151,7 @@ def footprint_of_theirs(
 def needs_version_below(transaction: Transaction) -> bool:
     """Whether the footprint of a committed transaction depends on the version below its own."""
     known = known_operation(transaction)
-    return known is not None and Need.VERSION_BELOW in known.needs
+    return known is not None and Input.VERSION_BELOW in known.inputs
 
 
 def reserved_range(latest: Manifest | None, transaction: Transaction) -> tuple[int, int]:

@@ -17,9 +17,9 @@ from committerd.lance.checks.texts import require_entries, require_name, require
 from committerd.lance.checks.uuids import is_canonical
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.allowed import Allowed
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
+from committerd.lance.operations.permissions import Permissions
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Transaction
@@ -32,12 +32,17 @@ _LISTED_MAX = 10
 
 
 def require_valid(
-    transaction: Transaction, files: StagedFiles, *, latest_version: int, allowed: Allowed, room: int = KEY_BYTES_MAX
+    transaction: Transaction,
+    files: StagedFiles,
+    *,
+    latest_version: int,
+    allowed: Permissions,
+    key_bytes_max: int = KEY_BYTES_MAX,
 ) -> Kind:
     """Check a normalised transaction, and return its operation.
 
-    `files` are its `staged_files`. `latest_version` 0 = there is no table. `room` is the maximum bytes of a key below
-    the table's folder. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
+    `files` are its `staged_files`. `latest_version` 0 = there is no table. `key_bytes_max`: the most bytes of a key
+    below the table's folder. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
     `operation_not_allowed`, `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in
     the `validate` of the operations).
     """
@@ -63,8 +68,8 @@ def require_valid(
     require_in_bounds("the transaction", transaction)
     _require_texts(transaction, operation)
     _require_distinct_fragments(operation.named_fragments(transaction))
-    _require_files(files, room)
-    operation.validate(transaction, allowed, room)
+    _require_files(files, key_bytes_max)
+    operation.validate(transaction, allowed, key_bytes_max)
     return operation.kind
 
 
@@ -110,11 +115,11 @@ def _require_texts(transaction: Transaction, operation: Operation) -> None:
             require_unreserved(where, (key for key, _ in items))
 
 
-def _require_files(files: StagedFiles, room: int) -> None:
+def _require_files(files: StagedFiles, key_bytes_max: int) -> None:
     seen: set[tuple[str, int | None]] = set()
     for file in files.data_files:
         path = file.path
-        require_data_path(path, room)
+        require_data_path(path, key_bytes_max)
         where = path, file.base_id if file.HasField("base_id") else None
         if where in seen:
             raise InvalidRequest(

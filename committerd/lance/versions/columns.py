@@ -104,7 +104,7 @@ class _Columns:
         return f"it names columns {twice} for more than one field each" if twice else ""
 
 
-class Described(NamedTuple):
+class DescribedFile(NamedTuple):
     """A data file that a transaction adds, what the transaction says of it, and what the file itself says."""
 
     file: DataFile
@@ -113,7 +113,7 @@ class Described(NamedTuple):
     facts: FileFacts
 
 
-def require_as_described(described: Iterable[Described], schema: Sequence[Field]) -> None:
+def require_as_described(described: Iterable[DescribedFile], schema: Sequence[Field]) -> None:
     """Check that data files have the rows, columns and types that the transaction says; `schema` is the table's.
 
     pylance believes what the transaction says, and then readers fail, or leave rows out.

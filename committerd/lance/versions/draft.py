@@ -57,7 +57,7 @@ class CreateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class BuildInput:
     """The input of a build, apart from the current version and the transaction."""
 
     now: datetime
@@ -95,7 +95,7 @@ class Draft:
     indices: list[IndexMetadata]
     """The messages are shared with the current version: operations replace them with copies, and never change them."""
     current: ManifestFile | None
-    given: Given
+    given: BuildInput
     kept: FragmentList = NO_FRAGMENTS
     """Fragments of the current version that were not opened, in ascending order of their ids."""
     touched: set[int] | None = field(default_factory=set)
@@ -231,7 +231,7 @@ class Draft:
             self.manifest.schema_metadata[key] = value
 
 
-def next_draft(current: ManifestFile, given: Given) -> Draft:
+def next_draft(current: ManifestFile, given: BuildInput) -> Draft:
     """The draft from which an operation on the current version starts. Lance: Manifest::new_from_previous.
 
     It has known fields only. An unknown field may hold flags or positions that are wrong for the next version, and
@@ -252,7 +252,7 @@ def next_draft(current: ManifestFile, given: Given) -> Draft:
     return draft
 
 
-def first_draft(given: Given, version: int = 1) -> Draft:
+def first_draft(given: BuildInput, version: int = 1) -> Draft:
     """The draft of a table's first version."""
     manifest = Manifest(version=version)
     manifest.data_format.file_format = FILE_FORMAT
@@ -306,7 +306,7 @@ def unbuildable(message: str, code: str) -> InvalidRequest:
     return InvalidRequest(message, code=code)
 
 
-def _set_writer(manifest: Manifest, given: Given, before: Manifest | None) -> None:
+def _set_writer(manifest: Manifest, given: BuildInput, before: Manifest | None) -> None:
     name_writer(manifest, __version__, before)
     manifest.transaction_file = given.transaction_file
     now = Timestamp()

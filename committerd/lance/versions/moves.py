@@ -39,7 +39,7 @@ _FRAGMENT_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class MovedRows:
     """Where some rows of old fragments went."""
 
     places: Mapping[int, BitMap] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class MovedGroup:
             return self.fault
         return "its writer does not say that rows keep their order (property committerd.rows)"
 
-    def moved(self, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> Moved:
+    def moved(self, rows: Mapping[int, BitMap], dropped: Mapping[int, BitMap]) -> MovedRows:
         """Where these rows of old fragments are, by fragment. `dropped`: by fragment, the rows that were deleted when
         the Rewrite read them.
 
@@ -98,7 +98,7 @@ class MovedGroup:
         gone = {id: some & dropped.get(id, nothing) for id, some in rows.items()}
         places, strange = self._found({id: some - gone[id] for id, some in rows.items()}, dropped)
         lost = {id: some | strange.get(id, nothing) for id, some in gone.items()}
-        return Moved(places=places, lost={id: some for id, some in lost.items() if some})
+        return MovedRows(places=places, lost={id: some for id, some in lost.items() if some})
 
     def _found(self, rows: _Rows, dropped: Mapping[int, BitMap]) -> tuple[_Rows, _Rows]:
         """(the places of these rows, by new fragment; those without a place or with several, by old fragment)"""

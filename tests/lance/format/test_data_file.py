@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
+from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     DESCRIPTOR_BYTES_MAX,
     FIELDS_MAX,
-    Extent,
     buffer_table,
     decode_descriptor,
     facts,
@@ -23,8 +23,8 @@ def footer(table: int, *, buffers: int = 1, version: tuple[int, int] = (2, 1), m
 
 
 def test_the_table_of_buffers_is_found_by_the_footer() -> None:
-    assert buffer_table(b"x" * 60 + footer(20), 100) == Extent(20, 36)
-    assert buffer_table(footer(44, version=(0, 3)), 100) == Extent(44, 60)
+    assert buffer_table(b"x" * 60 + footer(20), 100) == ByteRange(20, 36)
+    assert buffer_table(footer(44, version=(0, 3)), 100) == ByteRange(44, 60)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_another_file_has_no_table(tail: bytes) -> None:
 
 
 def test_the_first_entry_says_where_the_descriptor_lies() -> None:
-    assert first_buffer(struct.pack("<QQ", 10, 30), 100) == Extent(10, 40)
+    assert first_buffer(struct.pack("<QQ", 10, 30), 100) == ByteRange(10, 40)
 
 
 @pytest.mark.parametrize(

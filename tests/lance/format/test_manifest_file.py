@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable
-from committerd.lance.format.manifest_file import ManifestFile, Missing, decode, encode, missing, section_length
+from committerd.lance.format.byte_range import ByteRange
+from committerd.lance.format.manifest_file import ManifestFile, decode, encode, missing, section_length
 from committerd_common.messages import (
     UUID,
     DataFragment,
@@ -169,9 +170,9 @@ def test_a_tail_that_holds_the_manifest_asks_for_the_sections_before_it() -> Non
     manifest.transaction_section = start + 4 + section.ByteSize()
     body = packed(section, transaction, manifest=manifest, before=values)
     size = len(body)
-    assert missing(body[-20:], size) == Missing(0, size - 20)
+    assert missing(body[-20:], size) == ByteRange(0, size - 20)
     tail = body[-(manifest.ByteSize() + 4 + 16) :]
-    assert missing(tail, size) == Missing(start, size - len(tail))
+    assert missing(tail, size) == ByteRange(start, size - len(tail))
     file = decode(body[start:], size)
     assert list(file.indices) == [index]
     assert file.transaction == transaction
@@ -297,7 +298,7 @@ def test_a_manifest_above_64_kib_is_read_in_two_parts() -> None:
     assert len(body) > 2 * 65536
     tail = body[-65536:]
     needed = missing(tail, len(body))
-    assert needed == Missing(0, len(body) - 65536)
+    assert needed == ByteRange(0, len(body) - 65536)
     assert decode(body[: needed.end] + tail) == decode(body)
 
 

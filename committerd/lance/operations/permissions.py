@@ -13,7 +13,7 @@ DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class Permissions:
     """The operations and bases that the operator permits."""
 
     operations: frozenset[Kind] = DEFAULT_OPERATIONS
@@ -21,5 +21,5 @@ class Allowed:
     """URIs below which base paths and clone sources may lie; None = anywhere."""
 
 
-ANYTHING = Allowed(operations=ALL_OPERATIONS, bases=None)
+ANYTHING = Permissions(operations=ALL_OPERATIONS, bases=None)
 """For a caller that commits with its own credentials."""

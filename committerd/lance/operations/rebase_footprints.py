@@ -18,15 +18,15 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.versions.fragments import FileIdentity
 from committerd.lance.versions.moves import MovedGroup
 
-KEPT_BYTES_MAX = 64 * 1024 * 1024
+REBASE_BYTES_MAX = 64 * 1024 * 1024
 """The most memory that is kept for one transaction, in bytes: about 500,000 moved fragments without row ids."""
 
 
 @dataclass(slots=True)
-class Kept:
+class RebaseFootprints:
     """The parts of footprints that were kept, in ascending order of versions."""
 
-    bytes_max: int = KEPT_BYTES_MAX
+    bytes_max: int = REBASE_BYTES_MAX
     parts: list[tuple[int, Footprint]] = field(default_factory=list)
     """By version: the part of its footprint."""
     bytes: int = 0
@@ -61,12 +61,12 @@ class Kept:
         return None
 
 
-class KeptRows(Kept):
+class RowFootprints(RebaseFootprints):
     """For a Delete or Update: the Rewrites that moved its rows, and changes of columns where these rows are now."""
 
     __slots__ = ("_files", "_here", "_ours")
 
-    def __init__(self, ours: Footprint, bytes_max: int = KEPT_BYTES_MAX) -> None:
+    def __init__(self, ours: Footprint, bytes_max: int = REBASE_BYTES_MAX) -> None:
         super().__init__(bytes_max)
         self._ours = ours.fragments
         self._here = set[int]()
@@ -97,12 +97,12 @@ class KeptRows(Kept):
         return Footprint(kind=theirs.kind, fragments=frozenset(changed)) if changed else None
 
 
-class KeptCoverage(Kept):
+class CoverageFootprints(RebaseFootprints):
     """For a CreateIndex: what happened to the fragments that its indices cover, and to the MemWAL."""
 
     __slots__ = ("_covered", "_pruned")
 
-    def __init__(self, ours: Footprint, bytes_max: int = KEPT_BYTES_MAX) -> None:
+    def __init__(self, ours: Footprint, bytes_max: int = REBASE_BYTES_MAX) -> None:
         super().__init__(bytes_max)
         self._covered = BitMap().union(*(index.fragments or FrozenBitMap() for index in ours.new_indices))
         """What the indices cover, and new fragments of Rewrites that may take its place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committerd.errors import UnsupportedRequest
-from committerd.lance.versions.features import MANAGED_BLOBS, SPILLS_ROW_LINEAGE, require_no_new_features
+from committerd.lance.versions.requested_features import MANAGED_BLOBS, SPILLS_ROW_LINEAGE, require_no_new_features
 from committerd_common.messages import Manifest
 
 MANAGED = Manifest(schema_metadata={MANAGED_BLOBS: b"true"})

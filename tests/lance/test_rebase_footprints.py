@@ -10,8 +10,13 @@ import pytest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.key_filter import KEYS_MAX, KeyFilter
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.kept import KEPT_BYTES_MAX, Kept, KeptCoverage, KeptRows
 from committerd.lance.operations.rebase import RebaseFacts
+from committerd.lance.operations.rebase_footprints import (
+    REBASE_BYTES_MAX,
+    CoverageFootprints,
+    RebaseFootprints,
+    RowFootprints,
+)
 from committerd.lance.transactions.transaction import footprint, footprint_of_ours, operation_of
 from tests.lance.operations import create_index, delete, merged, replacement, rewrite, update
 from tests.lance.samples import fragment, index, manifest, mem_wal_index
@@ -19,8 +24,8 @@ from tests.lance.samples import fragment, index, manifest, mem_wal_index
 OURS = (delete(fragment(0, deleted=1)), update(fragment(0, deleted=1)), create_index(index(1, fragments=[0])))
 
 
-def kept_by(ours: object) -> Kept:
-    return operation_of(ours).keeps(footprint_of_ours(ours, manifest(fragment(0))))  # type: ignore[arg-type]
+def kept_by(ours: object) -> RebaseFootprints:
+    return operation_of(ours).rebase_footprints(footprint_of_ours(ours, manifest(fragment(0))))  # type: ignore[arg-type]
 
 
 def upsert(keys: KeyFilter, version: int) -> Footprint:
@@ -55,9 +60,9 @@ def moved(old: int, new: int) -> Footprint:
     return footprint(made, staged=False)
 
 
-@pytest.mark.parametrize("make", [KeptRows, KeptCoverage])
-def test_more_than_the_bound_is_not_kept(make: type[KeptRows | KeptCoverage]) -> None:
-    ours = footprint_of_ours(OURS[2] if make is KeptCoverage else OURS[0], manifest(fragment(0)))
+@pytest.mark.parametrize("make", [RowFootprints, CoverageFootprints])
+def test_more_than_the_bound_is_not_kept(make: type[RowFootprints | CoverageFootprints]) -> None:
+    ours = footprint_of_ours(OURS[2] if make is CoverageFootprints else OURS[0], manifest(fragment(0)))
     kept = make(ours, 100_000)
     for version in range(100_000):
         kept.add(version, moved(version, version + 1))
@@ -66,7 +71,7 @@ def test_more_than_the_bound_is_not_kept(make: type[KeptRows | KeptCoverage]) ->
             break
     kept.add(version + 1, moved(version + 1, version + 2))
     assert (kept.is_too_much, kept.parts) == (True, [])
-    assert make(ours).bytes_max == KEPT_BYTES_MAX
+    assert make(ours).bytes_max == REBASE_BYTES_MAX
 
 
 def test_the_first_change_of_columns_where_rows_went_is_kept() -> None:
@@ -136,7 +141,7 @@ def test_random_histories_rebase_an_index_as_all_that_happened_does() -> None:
                 touched = footprint(changed, staged=False)
             theirs.append(touched)
         operation = operation_of(staged)
-        kept = operation.keeps(footprint_of_ours(staged, None))
+        kept = operation.rebase_footprints(footprint_of_ours(staged, None))
         for version, one in enumerate(theirs):
             kept.add(version, one)
         assert operation.rebase is not None
