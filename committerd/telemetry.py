@@ -95,7 +95,7 @@ class Description:
     meaning: str
 
 
-class _Family(Generic[_M]):
+class _LabelledMetric(Generic[_M]):
     """A metric with labels, each with a closed set of values."""
 
     def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
@@ -121,14 +121,14 @@ class _Family(Generic[_M]):
         return child
 
 
-class Count(_Family[Counter]):
+class LabelledCounter(_LabelledMetric[Counter]):
     """A counter."""
 
     def add(self, amount: float = 1, /, **labels: str) -> None:
         self._child(labels).inc(amount)
 
 
-class Level(_Family[Gauge]):
+class LabelledGauge(_LabelledMetric[Gauge]):
     """A gauge."""
 
     def set(self, value: float, /, **labels: str) -> None:
@@ -139,7 +139,7 @@ class Level(_Family[Gauge]):
         self._child(labels).set_function(value)
 
 
-class Spread(_Family[Histogram]):
+class LabelledHistogram(_LabelledMetric[Histogram]):
     """A histogram."""
 
     def observe(self, value: float, /, **labels: str) -> None:
@@ -162,18 +162,20 @@ class _Catalogue:
         self._registry = registry
         self.descriptions: list[Description] = []
 
-    def count(self, name: str, meaning: str, **labels: Sequence[str]) -> Count:
+    def counter(self, name: str, meaning: str, **labels: Sequence[str]) -> LabelledCounter:
         self._describe(name, "counter", meaning, labels)
-        return Count(Counter(name, meaning, labels, registry=self._registry), labels)
+        return LabelledCounter(Counter(name, meaning, labels, registry=self._registry), labels)
 
-    def level(self, name: str, meaning: str, **labels: Sequence[str]) -> Level:
+    def gauge(self, name: str, meaning: str, **labels: Sequence[str]) -> LabelledGauge:
         self._describe(name, "gauge", meaning, labels)
-        return Level(Gauge(name, meaning, labels, registry=self._registry), labels)
+        return LabelledGauge(Gauge(name, meaning, labels, registry=self._registry), labels)
 
-    def spread(self, name: str, meaning: str, buckets: Iterable[float] = SECONDS, **labels: Sequence[str]) -> Spread:
+    def histogram(
+        self, name: str, meaning: str, buckets: Iterable[float] = SECONDS, **labels: Sequence[str]
+    ) -> LabelledHistogram:
         self._describe(name, "histogram", meaning, labels)
         metric = Histogram(name, meaning, labels, registry=self._registry, buckets=tuple(map(float, buckets)))
-        return Spread(metric, labels)
+        return LabelledHistogram(metric, labels)
 
     def _describe(self, name: str, kind: str, meaning: str, labels: Mapping[str, Sequence[str]]) -> None:
         last = name.removesuffix("_total").rsplit("_", 1)[-1]
@@ -186,80 +188,80 @@ class MaintenanceTelemetry:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         metrics = _Catalogue(registry)
-        self.rewritten_bytes = metrics.count(
+        self.rewritten_bytes = metrics.counter(
             "committerd_maintenance_rewritten_bytes_total",
             "Bytes of data files that tasks have read (`before`) and written (`after`).",
             files=MAINTENANCE_FILES,
         )
-        self.rewritten_fragments = metrics.count(
+        self.rewritten_fragments = metrics.counter(
             "committerd_maintenance_rewritten_fragments_total",
             "Fragments that were replaced (`before`) and those that replaced them (`after`).",
             files=MAINTENANCE_FILES,
         )
-        self.removed_files = metrics.count(
+        self.removed_files = metrics.counter(
             "committerd_maintenance_removed_files_total",
             "Files that were deleted, by reason: the `manifest` of a version, files that only such a `version` named, "
             "files `unnamed` by any version or waiting record, and `temporary` ones.",
             why=MAINTENANCE_REASONS,
         )
-        self.removed_bytes = metrics.count(
+        self.removed_bytes = metrics.counter(
             "committerd_maintenance_removed_bytes_total", "Bytes of the files that were deleted."
         )
-        self.seconds = metrics.spread(
+        self.seconds = metrics.histogram(
             "committerd_maintenance_step_seconds",
             "Time of one step: rewriting the fragments of one commit, optimizing indices, one cleanup.",
             MAINTENANCE_SECONDS,
             step=MAINTENANCE_STEPS,
         )
-        self.committer_seconds = metrics.count(
+        self.committer_seconds = metrics.counter(
             "committerd_maintenance_committer_seconds_total",
             "Time that the committer has spent on the commits of maintenance (maintain.committer_share).",
         )
-        self.failures = metrics.count(
+        self.failures = metrics.counter(
             "committerd_maintenance_failures_total", "Steps that failed; they are tried again.", step=MAINTENANCE_STEPS
         )
-        self.succeeded = metrics.level(
+        self.succeeded = metrics.gauge(
             "committerd_maintenance_succeeded_timestamp_seconds",
             "When a step last succeeded, whether or not there was something to do (Unix time).",
             step=MAINTENANCE_STEPS,
         )
-        self.fragments = metrics.level("committerd_maintenance_fragments", "Fragments of the table.")
-        self.small_fragments = metrics.level(
+        self.fragments = metrics.gauge("committerd_maintenance_fragments", "Fragments of the table.")
+        self.small_fragments = metrics.gauge(
             "committerd_maintenance_small_fragments",
             "Fragments that are small (maintain.rows_per_fragment, maintain.bytes_per_fragment).",
         )
-        self.fragments_wanted = metrics.level(
+        self.fragments_wanted = metrics.gauge(
             "committerd_maintenance_fragments_wanted",
             "Small fragments that the table may have (maintain.fragments_max).",
         )
-        self.unindexed_rows = metrics.level(
+        self.unindexed_rows = metrics.gauge(
             "committerd_maintenance_unindexed_rows",
             "Rows that an index does not cover: those of the index that lacks most.",
         )
-        self.waiting_tasks = metrics.level(
+        self.waiting_tasks = metrics.gauge(
             "committerd_maintenance_waiting_tasks", "Tasks that could be done now, beyond those of the next commit."
         )
-        self.versions = metrics.level(
+        self.versions = metrics.gauge(
             "committerd_maintenance_versions", "Versions of the table after the last cleanup."
         )
-        self.stored = metrics.level(
+        self.stored = metrics.gauge(
             "committerd_maintenance_stored_bytes", "Size of all files of the table after the last cleanup."
         )
-        self.unneeded = metrics.level(
+        self.unneeded = metrics.gauge(
             "committerd_maintenance_unneeded_bytes",
             "Size of the files that no version and no waiting record names, after the last cleanup.",
         )
-        self.passed_over = metrics.level(
+        self.passed_over = metrics.gauge(
             "committerd_maintenance_passed_over_objects",
             "Objects that the last cleanup could not read or delete, and left alone; its log names them.",
         )
-        self.left_alone = metrics.level(
+        self.left_alone = metrics.gauge(
             "committerd_maintenance_left_alone",
             "Fragments and indices that pylance can't rewrite, and that are left alone until they are tried again; the "
             "log and `committerd status` name them.",
             what=MAINTENANCE_LEFT_ALONE,
         )
-        self.oldest_read_version = metrics.level(
+        self.oldest_read_version = metrics.gauge(
             "committerd_maintenance_oldest_read_version",
             "Lowest read version of the records that were waiting at the last cleanup. Cleanup keeps that version and "
             "all later ones. The latest version if no record waited.",
@@ -283,39 +285,39 @@ class Telemetry:
         ProcessCollector(registry=registry)
 
     def _outcomes(self, metrics: _Catalogue) -> None:
-        self.transactions = metrics.count(
+        self.transactions = metrics.counter(
             "committerd_transactions_total",
             "Staged records that have an outcome, by operation of the transaction and status of the outcome.",
             operation=OPERATIONS,
             outcome=OUTCOMES,
         )
-        self.duplicates = metrics.count(
+        self.duplicates = metrics.counter(
             "committerd_duplicates_total",
             "Records that got DUPLICATE, by what the committer recognised.",
             reason=DUPLICATE_REASONS,
         )
-        self.dead_letters = metrics.count(
+        self.dead_letters = metrics.counter(
             "committerd_dead_letters_total",
             "Records written to the dead letter topic, by reason.",
             reason=DEAD_LETTER_REASONS,
         )
-        self.internal_errors = metrics.count(
+        self.internal_errors = metrics.counter(
             "committerd_internal_errors_total",
             "Records that were refused because committerd itself failed on them, by stage of the work.",
             stage=INTERNAL_STAGES,
         )
-        self.republished_outcomes = metrics.count(
+        self.republished_outcomes = metrics.counter(
             "committerd_republished_answers_total",
             "Outcomes published again from the table, after a start or a takeover.",
         )
-        self.submit_to_outcome = metrics.spread(
+        self.submit_to_outcome = metrics.histogram(
             "committerd_submit_to_outcome_seconds",
             "From the record's timestamp in Kafka until its outcome was published, by status.",
             outcome=OUTCOMES,
         )
 
     def _commits(self, metrics: _Catalogue) -> None:
-        self.conflicts = metrics.count(
+        self.conflicts = metrics.counter(
             "committerd_conflicts_total",
             "Verdicts other than compatible, by the operation being committed (`ours`) and the one that was committed "
             "since its read version (`theirs`).",
@@ -323,112 +325,112 @@ class Telemetry:
             theirs=OPERATIONS,
             verdict=VERDICTS,
         )
-        self.rebases = metrics.count(
+        self.rebases = metrics.counter(
             "committerd_rebases_total",
             "Transactions changed so that they apply on top of what was committed since their read version.",
             operation=OPERATIONS,
         )
-        self.followed_rows = metrics.count(
+        self.followed_rows = metrics.counter(
             "committerd_followed_rows_total",
             "Rows that were followed to where a Rewrite moved them, so that a Delete or an Update passed the Rewrite, "
             "or the Rewrite passed it.",
             operation=OPERATIONS,
         )
-        self.commit_attempts = metrics.count(
+        self.commit_attempts = metrics.counter(
             "committerd_commit_attempts_total", "Puts of a manifest, first tries and retries."
         )
-        self.commit_retries = metrics.count(
+        self.commit_retries = metrics.counter(
             "committerd_commit_retries_total",
             "Commits tried again, by reason: a foreign writer or another committer took the "
             "version, the reply to the put was lost, or the store or Kafka was unavailable.",
             reason=RETRY_REASONS,
         )
-        self.commit_duration = metrics.spread(
+        self.commit_duration = metrics.histogram(
             "committerd_commit_duration_seconds",
             "Time of one commit, by stage; versions that are put in one go share one `put`.",
             stage=STAGES,
         )
-        self.commit_transactions = metrics.spread(
+        self.commit_transactions = metrics.histogram(
             "committerd_commit_transactions",
             "Transactions in one committed version.",
             buckets=TRANSACTIONS,
         )
-        self.unknown_outcomes = metrics.count(
+        self.unknown_outcomes = metrics.counter(
             "committerd_unknown_outcomes_total", "Puts of a manifest whose reply was lost."
         )
-        self.unknown_outcomes_settled = metrics.count(
+        self.unknown_outcomes_settled = metrics.counter(
             "committerd_unknown_outcomes_settled_total",
             "Puts with a lost reply whose result is known by now: a later try created the version; the version that "
             "was there was ours, another committer's or foreign; or the committer read table and queue anew.",
             result=SETTLEMENTS,
         )
-        self.foreign_commits = metrics.count(
+        self.foreign_commits = metrics.counter(
             "committerd_foreign_commits_total",
             "Versions that writers other than committerd made.",
         )
-        self.refusal_only_versions = metrics.count(
+        self.refusal_only_versions = metrics.counter(
             "committerd_refusal_only_versions_total",
             "Versions that contain no transaction, only the position after refused records.",
         )
 
     def _queue(self, metrics: _Catalogue) -> None:
-        self.queue_wait = metrics.spread(
+        self.queue_wait = metrics.histogram(
             "committerd_queue_wait_seconds",
             "From the record's timestamp in Kafka until it was first judged.",
         )
-        self.queue_depth_records = metrics.level(
+        self.queue_depth_records = metrics.gauge(
             "committerd_queue_depth_records", "Records fetched and not yet settled."
         )
-        self.queue_depth_bytes = metrics.level(
+        self.queue_depth_bytes = metrics.gauge(
             "committerd_queue_depth_bytes", "Memory of the values, keys and headers of these records."
         )
-        self.queue_lag_records = metrics.level(
+        self.queue_lag_records = metrics.gauge(
             "committerd_queue_lag_records",
             "Offsets from the position to the end of the topic; 0 while another member holds the partition.",
         )
-        self.oldest_pending_age = metrics.level(
+        self.oldest_pending_age = metrics.gauge(
             "committerd_oldest_pending_age_seconds",
             "Age of the oldest record without an outcome; 0 when there is none.",
         )
-        self.unread_age = metrics.level(
+        self.unread_age = metrics.gauge(
             "committerd_unread_age_seconds",
             "Age of the oldest record that is not acknowledged; 0 when there is none. The member that holds the "
             "partition looks it up every 30 s, even while it waits or refuses to run.",
         )
-        self.staged_retention = metrics.level(
+        self.staged_retention = metrics.gauge(
             "committerd_staged_retention_seconds",
             "How long the staged topic keeps a record; +Inf if it keeps them for ever, or while that is unknown.",
         )
-        self.held_back_records = metrics.level(
+        self.held_back_records = metrics.gauge(
             "committerd_held_back_records",
             "Records that can't be read because they follow the start of an open Kafka transaction. "
             "The member that holds the partition looks this up every 10 s.",
         )
-        self.held_back_seconds = metrics.level(
+        self.held_back_seconds = metrics.gauge(
             "committerd_held_back_seconds", "Age of the first record that is held back; 0 when there is none."
         )
-        self.topic_problems = metrics.level(
+        self.topic_problems = metrics.gauge(
             "committerd_topic_problems",
             "Wrong settings of the three topics; the log names them. The committer checks them every "
             "kafka.topics_recheck_seconds.",
         )
-        self.kafka_connected = metrics.level(
+        self.kafka_connected = metrics.gauge(
             "committerd_kafka_connected",
             "1 while the broker that leads the staged topic responds to this member, 0 when it has not done so for "
             "20 s.",
         )
-        self.queue_retries = metrics.count(
+        self.queue_retries = metrics.counter(
             "committerd_queue_retries_total",
             "Calls to Kafka that failed and were tried again.",
             call=QUEUE_CALLS,
         )
-        self.holds = metrics.count(
+        self.holds = metrics.counter(
             "committerd_holds_total",
             "Holds, in which commits waited for re-executions: these arrived, or the time was up.",
             ended=HOLD_ENDINGS,
         )
-        self.hold_seconds = metrics.count("committerd_hold_seconds_total", "Time that commits spent in holds.")
-        self.precedences = metrics.count(
+        self.hold_seconds = metrics.counter("committerd_hold_seconds_total", "Time that commits spent in holds.")
+        self.precedences = metrics.counter(
             "committerd_precedences_total",
             "Times that a refused transaction had precedence, by how it ended: its re-execution was committed or "
             "refused, or did not arrive in time.",
@@ -436,91 +438,91 @@ class Telemetry:
         )
 
     def _state(self, metrics: _Catalogue) -> None:
-        self.certificate_expiry = metrics.level(
+        self.certificate_expiry = metrics.gauge(
             "committerd_certificate_expiry_timestamp_seconds",
             "Unix time at which a certificate ends that the settings name: of Kafka's authorities, of the client that "
             "logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
             certificate=CERTIFICATES,
         )
-        self.credentials_expiry = metrics.level(
+        self.credentials_expiry = metrics.gauge(
             "committerd_credentials_expiry_timestamp_seconds",
             "Unix time at which the temporary credentials for S3 or DynamoDB end that the AWS chain has fetched; it "
             "renews them 10 to 15 minutes before. 0 = they are not temporary.",
             service=STORE_SERVICES,
         )
-        self.memory_limit = metrics.level(
+        self.memory_limit = metrics.gauge(
             "committerd_memory_limit_bytes", "Memory that the container may take; 0 = no limit, or not known."
         )
-        self.active = metrics.level("committerd_active", "1 while this member commits, 0 while it stands by.")
-        self.waiting_for_table = metrics.level(
+        self.active = metrics.gauge("committerd_active", "1 while this member commits, 0 while it stands by.")
+        self.waiting_for_table = metrics.gauge(
             "committerd_waiting_for_table", "1 while records wait because there is no table yet."
         )
-        self.refused_to_run = metrics.level(
+        self.refused_to_run = metrics.gauge(
             "committerd_refused_to_run",
             "1 while table and topic contradict each other and an operator is needed, by cause.",
             cause=CAUSES,
         )
-        self.last_commit_timestamp = metrics.level(
+        self.last_commit_timestamp = metrics.gauge(
             "committerd_last_commit_timestamp_seconds",
             "Unix time of the last version that this member committed.",
         )
-        self.app_marks = metrics.level(
+        self.app_marks = metrics.gauge(
             "committerd_app_marks", "Applications whose last unit of work the latest version records."
         )
-        self.app_marks_used_ratio = metrics.level(
+        self.app_marks_used_ratio = metrics.gauge(
             "committerd_app_marks_used_ratio",
             "Share of the room for application marks (commit.app_marks_max) that is taken. At 1, records of new "
             "applications are refused (`app_marks_full`).",
         )
-        self.app_marks_dropped = metrics.count(
+        self.app_marks_dropped = metrics.counter(
             "committerd_app_marks_dropped_total",
             "Application marks dropped because they were `unused` for 30 days.",
             cause=(UNUSED,),
         )
-        self.table_version = metrics.level("committerd_table_version", "Latest version known.")
-        self.table_fragments = metrics.level("committerd_table_fragments", "Fragments in that version.")
-        self.manifest_bytes = metrics.level("committerd_manifest_bytes", "Size of the manifest of that version.")
-        self.ledger_bytes = metrics.level(
+        self.table_version = metrics.gauge("committerd_table_version", "Latest version known.")
+        self.table_fragments = metrics.gauge("committerd_table_fragments", "Fragments in that version.")
+        self.manifest_bytes = metrics.gauge("committerd_manifest_bytes", "Size of the manifest of that version.")
+        self.ledger_bytes = metrics.gauge(
             "committerd_ledger_bytes", "Memory of the uuids of the readable history; memory.ledger_bytes is the bound."
         )
-        self.ledger_floor_version = metrics.level(
+        self.ledger_floor_version = metrics.gauge(
             "committerd_ledger_floor_version",
             "The ledger has dropped the uuids of this version and all below it for lack of memory; 0 = it has dropped "
             "none.",
         )
-        self.unread_versions = metrics.level(
+        self.unread_versions = metrics.gauge(
             "committerd_unread_versions",
             "Older versions that the committer still has to read after its start. A record waits until those above its "
             "read version are read; one with read version 0 waits for all.",
         )
-        self.footprint_bytes = metrics.level(
+        self.footprint_bytes = metrics.gauge(
             "committerd_footprint_bytes",
             "Memory of the footprints of committed versions; memory.footprint_bytes is the bound. The committer reads "
             "a dropped footprint again when it needs it.",
         )
-        self.deletion_vector_bytes = metrics.level(
+        self.deletion_vector_bytes = metrics.gauge(
             "committerd_deletion_vector_bytes",
             "Memory of the kept content of deletion files; memory.deletion_vector_bytes is the bound.",
         )
-        self.deletion_vector_lookups = metrics.count(
+        self.deletion_vector_lookups = metrics.counter(
             "committerd_deletion_vector_lookups_total",
             "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if it came from "
             "the store.",
             found=DELETION_VECTOR_FINDINGS,
         )
-        self.cache_bytes = metrics.level(
+        self.cache_bytes = metrics.gauge(
             "committerd_cache_bytes",
             "Memory of what is kept of the table besides, within fixed bounds: `manifests` (64 MiB, and the newest "
             "one), `outcomes` of versions (8 MiB), content of fragment `reuse` indices (32 MiB).",
             cache=CACHES,
         )
-        self.ledger_lookups = metrics.count(
+        self.ledger_lookups = metrics.counter(
             "committerd_ledger_lookups_total",
             "Uuids that the ledger had to look up, by result: `committed` or `refused` before, `new`, or `unknown` "
             "because the version was dropped or can't be read.",
             found=LEDGER_FINDINGS,
         )
-        self.build_info = metrics.level(
+        self.build_info = metrics.gauge(
             "committerd_build_info",
             "Always 1; the labels say which committerd and Python this is.",
             version=(__version__,),
@@ -528,20 +530,20 @@ class Telemetry:
         )
 
     def _store(self, metrics: _Catalogue) -> None:
-        self.store_requests = metrics.count(
+        self.store_requests = metrics.counter(
             "committerd_store_requests_total",
             "Requests to the object store, by operation and status. `absent` and `exists` are not failures; `unknown` "
             "is a write whose reply was lost.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
-        self.store_request_duration = metrics.spread(
+        self.store_request_duration = metrics.histogram(
             "committerd_store_request_duration_seconds",
             "Time of one request to the object store, with its retries.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
-        self.store_failed_requests = metrics.count(
+        self.store_failed_requests = metrics.counter(
             "committerd_store_failed_requests_total",
             "HTTP requests to S3 or DynamoDB that failed, including those that were then repeated: `throttled` is 429 "
             "or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a "
@@ -549,19 +551,19 @@ class Telemetry:
             service=STORE_SERVICES,
             fault=STORE_FAULTS,
         )
-        self.manifest_store_requests = metrics.count(
+        self.manifest_store_requests = metrics.counter(
             "committerd_manifest_store_requests_total",
             "Requests to the external manifest store, by operation and status as for the object store.",
             operation=MANIFEST_STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
-        self.manifest_store_request_duration = metrics.spread(
+        self.manifest_store_request_duration = metrics.histogram(
             "committerd_manifest_store_request_duration_seconds",
             "Time of one request to the external manifest store, with its retries.",
             operation=MANIFEST_STORE_OPERATIONS,
             status=STORE_STATUSES,
         )
-        self.external_manifests = metrics.count(
+        self.external_manifests = metrics.counter(
             "committerd_external_manifests_total",
             "Unusual events of manifests: `deferred`, our commit is done but its manifest could not be put into "
             "place; `repaired`, we put a manifest into place that its writer had left behind; `registered`, a manifest "

@@ -13,7 +13,7 @@ from committerd.errors import CorruptTable
 from committerd.lance.format.fragment_list import cut
 from committerd_common.messages import DataFile, DecodeError, Manifest, Transaction
 
-Place = tuple[int, str]
+FileKey = tuple[int, str]
 
 
 class HeldFiles:
@@ -22,8 +22,8 @@ class HeldFiles:
     def __init__(self) -> None:
         self.fragments = b""
         """The fragments of that version, as protobuf encodes them."""
-        self._places: set[int] | None = set()
-        """The hashes of the places of that version's files; None = not known."""
+        self._file_hashes: set[int] | None = set()
+        """The hashes of the keys of that version's files; None = not known."""
 
     def misplaced(self, transaction: Transaction | None, fragments: bytes) -> tuple[str, ...]:
         """The paths of the data files that the next version's Append adds but the version does not hold exactly once.
@@ -35,36 +35,36 @@ class HeldFiles:
         follows = fragments.startswith(before)
         brought = _brought(transaction)
         if not brought:
-            added = _places(fragments[len(before) :] if follows else fragments)
-            if follows and self._places is not None:
-                self._places.update(map(hash, added))
+            added = _file_keys(fragments[len(before) :] if follows else fragments)
+            if follows and self._file_hashes is not None:
+                self._file_hashes.update(map(hash, added))
             else:
-                self._places = None
+                self._file_hashes = None
                 deque(added, maxlen=0)
             return ()
         held = self._held(before if follows else b"", fragments, brought)
         return tuple(sorted(path for base, path in brought if held[base, path] != 1))
 
-    def _held(self, before: bytes, fragments: bytes, brought: set[Place]) -> Counter[Place]:
+    def _held(self, before: bytes, fragments: bytes, brought: set[FileKey]) -> Counter[FileKey]:
         """The number of times that each file of `brought` is in `fragments`, which begin with `before`."""
-        if not before or self._places is None:
-            self._places = {hash(place) for place in _places(before)}
-        once_before = not self._places.isdisjoint(map(hash, brought))
-        held = Counter[Place]()
-        for place in _places(fragments[len(before) :]):
-            if place in brought:
-                held[place] += 1
-            self._places.add(hash(place))
-        return Counter(place for place in _places(fragments) if place in brought) if once_before else held
+        if not before or self._file_hashes is None:
+            self._file_hashes = {hash(key) for key in _file_keys(before)}
+        once_before = not self._file_hashes.isdisjoint(map(hash, brought))
+        held = Counter[FileKey]()
+        for key in _file_keys(fragments[len(before) :]):
+            if key in brought:
+                held[key] += 1
+            self._file_hashes.add(hash(key))
+        return Counter(key for key in _file_keys(fragments) if key in brought) if once_before else held
 
 
-def _brought(transaction: Transaction | None) -> set[Place]:
+def _brought(transaction: Transaction | None) -> set[FileKey]:
     if transaction is None or transaction.WhichOneof("operation") != "append":
         return set()
-    return {_place(file) for fragment in transaction.append.fragments for file in fragment.files}
+    return {_file_key(file) for fragment in transaction.append.fragments for file in fragment.files}
 
 
-def _places(fragments: bytes) -> Iterator[Place]:
+def _file_keys(fragments: bytes) -> Iterator[FileKey]:
     for part in cut(fragments):
         try:
             decoded = Manifest.FromString(part)
@@ -72,9 +72,9 @@ def _places(fragments: bytes) -> Iterator[Place]:
             raise CorruptTable(f"its fragments can't be decoded: {error}", code="manifest_bytes") from error
         for fragment in decoded.fragments:
             for file in fragment.files:
-                yield _place(file)
+                yield _file_key(file)
 
 
-def _place(file: DataFile) -> Place:
+def _file_key(file: DataFile) -> FileKey:
     """The id of the file's base (-1 = the table itself), and its path below that base."""
     return file.base_id if file.HasField("base_id") else -1, file.path

@@ -23,7 +23,7 @@ from committerd.stores.port import (
 
 if TYPE_CHECKING:
     # Commands without metrics do without prometheus_client, which takes 4 MiB.
-    from committerd.telemetry import Count, Spread, Telemetry
+    from committerd.telemetry import LabelledCounter, LabelledHistogram, Telemetry
 
 
 class MeasuredStore:
@@ -215,7 +215,7 @@ def _status(result: PutResult) -> str:
 
 
 @contextmanager
-def _measured(requests: Count, durations: Spread, operation: str) -> Iterator[_Note]:
+def _measured(requests: LabelledCounter, durations: LabelledHistogram, operation: str) -> Iterator[_Note]:
     """Measure the requests of a block. Yields a function that takes the status of each request.
 
     An exception that leaves the block adds one more status: `unavailable`, `unknown`, `cancelled` or `failed`.

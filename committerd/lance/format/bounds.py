@@ -198,8 +198,8 @@ def _check(message: Any, plan: _Plan, path: tuple[Any, ...], found: list[OutOfBo
         if chosen in plans:
             _check(getattr(message, chosen), plans[chosen], (*path, chosen), found)
     for name, below in inners:
-        for place, value in enumerate(getattr(message, name)):
-            _check(value, below, (*path, name, place), found)
+        for position, value in enumerate(getattr(message, name)):
+            _check(value, below, (*path, name, position), found)
     for name, below in maps:
         for key, value in getattr(message, name).items():
             _check(value, below, (*path, name, key), found)

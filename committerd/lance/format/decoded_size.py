@@ -55,8 +55,9 @@ def require_few_messages(body: bytes) -> None:
 def _short_messages_max(body: bytes) -> int:
     """An upper bound of the number of short messages in the body, at any depth. Takes 4 ms for 1 MB.
 
-    Each begins with its field's tag and its length, so each has a place of its own where the last byte of such a tag is
-    followed by a small byte. A tag or length of more bytes than it needs ends with a zero after a byte above 127.
+    Each short message begins with its field's tag and its length. So each has a position of its own at which the last
+    byte of such a tag is followed by a small byte. A tag or length of more bytes than it needs ends with a zero after a
+    byte above 127.
     """
     import numpy as np  # loaded when it is needed: it takes a tenth of a second and 10 MiB
 
@@ -76,42 +77,42 @@ def _has_more_messages(body: bytes, allowed: int) -> bool:
     """
     count, parts = 0, [(0, len(body), Transaction.DESCRIPTOR)]
     while parts:
-        place, end, kind = parts.pop()
-        while place < end:
-            tag, place = _varint(body, place, end)
+        position, end, kind = parts.pop()
+        while position < end:
+            tag, position = _varint(body, position, end)
             match tag & 7:
-                case _ if place > end:
+                case _ if position > end:
                     break
                 case wire if wire == _VARINT:
-                    _, place = _varint(body, place, end)
+                    _, position = _varint(body, position, end)
                 case wire if wire == _EIGHT_BYTES:
-                    place += 8
+                    position += 8
                 case wire if wire == _FOUR_BYTES:
-                    place += 4
+                    position += 4
                 case wire if wire == _COUNTED:
-                    length, place = _varint(body, place, end)
+                    length, position = _varint(body, position, end)
                     field = kind.fields_by_number.get(tag >> 3)
                     if field is not None and field.message_type is not None:
                         count += 1
                         if count > allowed:
                             return True
-                        parts.append((place, min(place + length, end), field.message_type))
-                    place += length
+                        parts.append((position, min(position + length, end), field.message_type))
+                    position += length
                 case _:
                     break
     return False
 
 
-def _varint(body: bytes, place: int, end: int) -> tuple[int, int]:
-    """The number at this place, and the place after it; beyond `end` if it has none."""
+def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
+    """The number at this position, and the position behind it; a position beyond `end` if there is no number."""
     number = shift = 0
-    while place < end:
-        byte = body[place]
+    while position < end:
+        byte = body[position]
         number |= (byte & 127) << shift
         shift += 7
-        place += 1
+        position += 1
         if byte < 128:
-            return number, place
+            return number, position
     return 0, end + 1
 
 

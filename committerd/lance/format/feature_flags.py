@@ -62,4 +62,4 @@ SUPPORTED = RECOMPUTED | CARRIED
 
 def bits(word: int) -> list[int]:
     """The values of the bits that are set, ascending."""
-    return [1 << place for place in range(word.bit_length()) if word >> place & 1]
+    return [1 << bit for bit in range(word.bit_length()) if word >> bit & 1]

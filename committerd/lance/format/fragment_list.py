@@ -98,9 +98,11 @@ class Chunk:
         shaped = ShapedManifest.FromString(self.body)
         shaped.DiscardUnknownFields()
         shapes = PackedManifest.FromString(shaped.SerializeToString()).fragments
-        places = {_kind(shape): place for shape, place in dict(zip(shapes, range(self.count), strict=True)).items()}
+        positions = {
+            _kind(shape): position for shape, position in dict(zip(shapes, range(self.count), strict=True)).items()
+        }
         fragments = self.decoded().fragments
-        samples = [fragments[place] for place in places.values()]
+        samples = [fragments[position] for position in positions.values()]
         if len(samples) > _SAMPLES_KEPT_MAX:
             return samples
         # Copies, because a part of a decoded message keeps the whole message in memory.
@@ -201,14 +203,14 @@ class FragmentList:
         lasts = [int(chunk.facts.ids.max()) for chunk in self.chunks]
         hit = set()
         for one in ids:
-            place = bisect_left(lasts, one)
-            if place < len(lasts) and self.chunks[place].facts.ids.min() <= one:
-                hit.add(place)
+            position = bisect_left(lasts, one)
+            if position < len(lasts) and self.chunks[position].facts.ids.min() <= one:
+                hit.add(position)
         if not hit:
             return SplitList(self, ())
         return SplitList(
-            FragmentList(chunk for place, chunk in enumerate(self.chunks) if place not in hit),
-            [self.chunks[place] for place in sorted(hit)],
+            FragmentList(chunk for position, chunk in enumerate(self.chunks) if position not in hit),
+            [self.chunks[position] for position in sorted(hit)],
         )
 
     def with_added(self, other: FragmentList) -> FragmentList:
@@ -385,8 +387,8 @@ def _picked(chunk: Chunk, ids: BitMap64) -> list[DataFragment]:
     fragments = _decoded(chunk).fragments
     if not chunk.facts.ascending:
         return [fragment for fragment in fragments if fragment.id in ids]
-    places = (bisect_left(fragments, one, key=lambda fragment: fragment.id) for one in ids)
-    return [fragments[place] for place in places]
+    positions = (bisect_left(fragments, one, key=lambda fragment: fragment.id) for one in ids)
+    return [fragments[position] for position in positions]
 
 
 def _together(first: FragmentFacts, second: FragmentFacts) -> FragmentFacts:

@@ -63,7 +63,7 @@ def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool)
     """
     kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
     if not kept:
-        return [with_id(fragment, first + place) for place, fragment in enumerate(fragments)]
+        return [with_id(fragment, first + offset) for offset, fragment in enumerate(fragments)]
     others = (one for one in count(first) if one not in kept)
     left = set(kept)
     made = []
@@ -166,11 +166,11 @@ def fields_in_other_files(before: DataFragment, after: DataFragment) -> frozense
     """The fields whose data readers find in another file or column after a change than before it, or that get data."""
     if list(before.files) == list(after.files):
         return frozenset()
-    places = dict(_places(before))
-    return frozenset(field for field, place in _places(after) if places.get(field) != place)
+    locations = dict(_locations(before))
+    return frozenset(field for field, location in _locations(after) if locations.get(field) != location)
 
 
-def _places(fragment: DataFragment) -> Iterator[tuple[int, tuple[str, int | None, int | None]]]:
+def _locations(fragment: DataFragment) -> Iterator[tuple[int, tuple[str, int | None, int | None]]]:
     """Each field that the fragment has data of, with the path, base and column of the data."""
     for file in fragment.files:
         base_id = file.base_id if file.HasField("base_id") else None

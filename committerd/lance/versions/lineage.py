@@ -292,10 +292,10 @@ def stamp_rows_by_address(moved: Iterable[DataFragment], existing: Iterable[Data
                 runs = decode_versions(body, fragment=number, staged=False)
             known[number] = list(accumulate(run.rows for run in runs)), [run.version for run in runs]
         ends, versions = known[number]
-        place = bisect_right(ends, offset)
-        if place == len(ends):
+        run = bisect_right(ends, offset)
+        if run == len(ends):
             return _FIRST_VERSION, (number + 1) * _ADDRESSES
-        return versions[place], number * _ADDRESSES + ends[place]
+        return versions[run], number * _ADDRESSES + ends[run]
 
     def runs_of(row_ids: RowIds) -> Iterator[VersionRun]:
         for segment in row_ids.segments:

@@ -137,8 +137,8 @@ class MovedGroup:
         first, last = np.searchsorted(ends, (ranks[0], ranks[-1]), "right").tolist()
         each = np.split(ranks, np.searchsorted(ranks, ends[first:last]))
         return {
-            self.new[place]: _bitmap(some - (ends[place] - self.rows[place]))
-            for place, some in enumerate(each, start=first)
+            self.new[position]: _bitmap(some - (ends[position] - self.rows[position]))
+            for position, some in enumerate(each, start=first)
             if len(some)
         }
 

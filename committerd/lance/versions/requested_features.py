@@ -6,9 +6,6 @@ its next compaction, sets a feature flag that stays, and then no committer can r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from committerd.errors import UnsupportedRequest
 from committerd_common.messages import Manifest
 
@@ -22,41 +19,30 @@ SPILLS_ROW_LINEAGE = "lance.row_lineage.spill"
 _VALUE_CHARS_MAX = 100
 
 
-class _Request(NamedTuple):
-    where: str
-    key: str
-    of: Callable[[Manifest], str | None]
-    """The value of the entry; None if there is none, or if its value asks for nothing."""
-    effect: str
-
-
-def _managed(manifest: Manifest) -> str | None:
-    value = manifest.schema_metadata.get(MANAGED_BLOBS, b"false").decode("utf-8", "replace")
-    return None if value == "false" else value
-
-
-def _spills(manifest: Manifest) -> str | None:
-    value = manifest.config.get(SPILLS_ROW_LINEAGE, "")
-    return value if value.lower() == "true" else None
-
-
-_REQUESTS = (
-    _Request("the metadata of the schema", MANAGED_BLOBS, _managed, "pylance's next commit sets feature flag 16384"),
-    _Request("the configuration", SPILLS_ROW_LINEAGE, _spills, "pylance's next compaction sets feature flag 2048"),
-)
-
-
 def require_no_new_features(before: Manifest | None, after: Manifest) -> None:
     """Check that the version `after` asks for no feature that the version `before` (None = no table) did not ask for.
 
     Raises `UnsupportedRequest` (`table_feature`).
     """
-    for request in _REQUESTS:
-        value = request.of(after)
-        if value is None or (before is not None and request.of(before) == value):
-            continue
-        raise UnsupportedRequest(
-            f"it sets {request.key} = {value[:_VALUE_CHARS_MAX]!r} in {request.where}. With that, {request.effect}, "
-            "which committerd does not know: it could never commit to the table again. Leave the entry out",
-            code="table_feature",
-        )
+    known = set() if before is None else set(_requests(before))
+    for request, effect in _requests(after).items():
+        if request not in known:
+            raise UnsupportedRequest(
+                f"it sets {request}. With that, {effect}, which committerd does not know: it could never commit to the "
+                "table again. Leave the entry out",
+                code="table_feature",
+            )
+
+
+def _requests(manifest: Manifest) -> dict[str, str]:
+    """The entries that ask for a feature: key, value and where it stands; each with what pylance then does."""
+    requests = {}
+    blobs = manifest.schema_metadata.get(MANAGED_BLOBS, b"false").decode("utf-8", "replace")
+    if blobs != "false":
+        entry = f"{MANAGED_BLOBS} = {blobs[:_VALUE_CHARS_MAX]!r} in the metadata of the schema"
+        requests[entry] = "pylance's next commit sets feature flag 16384"
+    spills = manifest.config.get(SPILLS_ROW_LINEAGE, "")
+    if spills.lower() == "true":
+        entry = f"{SPILLS_ROW_LINEAGE} = {spills!r} in the configuration"
+        requests[entry] = "pylance's next compaction sets feature flag 2048"
+    return requests
