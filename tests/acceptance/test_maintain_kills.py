@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
-from tests.acceptance.maintenance_soak.soak import soak
+from tests.acceptance.maintenance_soak.soak import Plan, Soak
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
@@ -16,7 +14,20 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 def test_whatever_is_killed_nothing_is_lost_and_nothing_is_left(
     scene: Scene, kafka: KafkaBroker | RunningKafka
 ) -> None:
-    found = soak(scene, kafka.bootstrap_servers, seconds=20, rng=random.Random(7), hour_seconds=5)
-    assert found.problems == []
-    assert found.kills.keys() == {"maintenance", "committer", "client"}
-    assert found.queries >= 3
+    plan = Plan(
+        seconds=20,
+        appends=100,
+        upserts=5,
+        deletes=5,
+        seed=7,
+        hour_seconds=5,
+        fragments=300,
+        unindexed_rows=500,
+        version_seconds=0,
+        kills=True,
+    )
+    soak = Soak(scene, kafka.bootstrap_servers, plan, print)
+    assert soak.run() == []
+    assert soak.kills.keys() == {"maintenance", "committer", "client"}
+    assert soak.read.queries >= 3
+    assert soak.read.old >= 1

@@ -8,15 +8,15 @@ import pytest
 
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
-from tests.acceptance.maintenance_soak.steady import Wish, steady
+from tests.acceptance.maintenance_soak.soak import Plan, Soak
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 
 def test_rows_indices_and_old_versions_are_as_they_must_be(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
     said: list[str] = []
-    wish = Wish(seconds=20, appends=20, upserts=4, deletes=4, seed=3, hour_seconds=10)
-    assert steady(scene, kafka.bootstrap_servers, wish, tell=said.append) == []
+    plan = Plan(seconds=20, appends=20, upserts=4, deletes=4, seed=3, hour_seconds=10)
+    assert Soak(scene, kafka.bootstrap_servers, plan, said.append).run() == []
     text = "\n".join(said)
     done = re.search(r"(\d+) appends, (\d+) upserts, (\d+) deletes", text)
     assert done is not None

@@ -31,12 +31,6 @@ def listed() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def alert(name: str) -> Alert:
-    """One of them."""
-    (found,) = [one for one in alerts() if one["alert"] == name]
-    return found
-
-
 def pages() -> dict[str, str]:
     """The runbook pages by the name of their alert."""
     return {page.stem: page.read_text(encoding="utf-8") for page in RUNBOOKS.glob("Committerd*.md")}

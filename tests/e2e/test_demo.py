@@ -291,7 +291,7 @@ def test_it_fails_when_the_committer_ends_too_early(demo: Demo) -> None:
 def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
     demo.start(*LONG)
     demo.read_until(COMMITTING)
-    producer = next(p for p in demo.processes() if p.cmdline()[1:3] == ["-m", "scripts.demo.producer"])
+    producer = next(p for p in demo.processes() if p.cmdline()[1:3] == ["-m", "scripts.demo.writers"])
     producer.kill()
     assert demo.end() == 1, demo.output
     assert "Failed: producer-" in demo.output

@@ -12,7 +12,6 @@ from pyroaring import BitMap, BitMap64
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX, pack_details
 from committerd_common.messages import Any as AnyMessage
 from committerd_common.messages import (
-    DecodeError,
     Field,
     FragmentReuseIndexDetails,
     IndexMetadata,
@@ -354,11 +353,3 @@ def parts(message: Message) -> Iterator[Message]:
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else [value]:
                 yield from parts(inner)
-
-
-def redecoded(message: Message) -> Message | None:
-    """The message as it arrives; None if it can't be decoded."""
-    try:
-        return type(message).FromString(message.SerializeToString())
-    except DecodeError:
-        return None

@@ -146,9 +146,6 @@ class _Membership:
     def end_offset(self) -> int | None:
         return None
 
-    def lag(self) -> int | None:
-        return None
-
     def unread_since_ms(self) -> int | None:
         return None
 

@@ -419,8 +419,3 @@ class FakeQueue:
 
     def _owns(self, generation: int) -> bool:
         return self._owned and generation == self._generation
-
-
-def staged_bytes(records: Sequence[Record]) -> int:
-    """The argument of `done` for this many records."""
-    return sum(map(record_size, records))

@@ -1,19 +1,19 @@
 """Writers, clients and readers beside `committerd maintain`, all of which are killed at random moments; then a check.
 
-    python -m tests.acceptance.maintenance_soak --seconds 300
-    python -m tests.acceptance.maintenance_soak --steady --seconds 3600
+    make maintain-soak ARGS="--seconds 300"
+    make maintain-soak ARGS="--steady --seconds 3600"
 
-An hour of the maintenance settings lasts a few seconds, so that versions and files get old enough to be deleted.
-`hours` is the process with such hours, `table` the table with what it must contain, `load` the writer and the reader,
-`client` a writer in a process of its own, `figures` what is counted, `checks` what must hold at the end, and `soak` all
-of it.
+An hour of the maintenance settings lasts some seconds, so that versions and files get old enough to be deleted. Writers
+at steady rates, maintenance and a reader work beside each other, each as a process. Each minute tells what was done,
+how the table is beside its targets, and how much processor time each process took. At the end each row must be as
+serial execution makes it, and no file may be left that nothing needs.
 
-With --steady nothing is killed: writers at steady rates, maintenance and a reader work beside each other, and each
-minute tells what was done, how the table is beside its targets, and how much processor time each process took. An hour
-of the settings lasts a minute. `steady` is that run, `writers` and `reader` are its processes, `cheap` is how the
-writers stage, `expected` what must be in the table, and `spent` who took the time. The reader does the same work in
-each minute, however large the table is: each second it reads 1,024 rows at random places and counts all rows; every 4 s
-it asks the indices for such rows, and every 2 s it reads some rows of an older version again; each minute it reads all
-rows, of the latest version and of an older one, and compares each index with scans of the whole table. At the end each
-row must be as serial execution makes it. Temporary files in memory (TMPDIR) save a third of the processor time.
+The first part, half of the time, writes as fast as it can, with maintenance and without, and compares the two. In the
+second part committer, maintenance and a client are killed now and then. With --steady there is one part, in which
+nothing is killed, and an hour of the settings lasts a minute. Temporary files in memory (TMPDIR) save a third of the
+processor time.
+
+`soak` is one run, `writers`, `reader` and `client` are its processes, `kills` is what is killed, `cheap` how the
+writers stage, `table` the table with what each row must contain, `expected` what must be in it, `figures` the table
+beside its targets, `spent` who took the time, and `checks` what must hold at the end.
 """

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import random
+import dataclasses
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import tests.acceptance.maintenance_soak as package
 from harness.kafka import kafka_broker
 from harness.scene import Scene
-from tests.acceptance.maintenance_soak.figures import table_of
-from tests.acceptance.maintenance_soak.soak import beside_and_without, soak, targets_of
-from tests.acceptance.maintenance_soak.steady import Wish, steady
-
-_HOUR_SECONDS = 15.0
-"""An hour of maintain.keep_hours in the part that compares."""
-_SETTLED_SHARE = 1 / 6
-"""From this share of a run on the figures are compared with their targets: ten minutes of an hour."""
+from tests.acceptance.maintenance_soak.soak import Plan, Soak
 
 
 def main() -> int:
@@ -32,48 +26,52 @@ def main() -> int:
     parser.add_argument("--upserts", type=float, default=20.0, help="a second, with --steady; default %(default)s")
     parser.add_argument("--deletes", type=float, default=20.0, help="a second, with --steady; default %(default)s")
     given = parser.parse_args()
-    rng = random.Random(given.seed)
-    problems: list[str] = []
-    kill_seconds = given.seconds if given.kills_only else given.seconds / 2
-    with tempfile.TemporaryDirectory(prefix="committerd-soak-") as folder, kafka_broker() as kafka:
-        servers = kafka.bootstrap_servers
-        if given.steady:
-            return _steady(Path(folder), servers, given)
-        if not given.kills_only:
-            problems += _compare(Path(folder), servers, given.seconds / 2, rng)
-        (Path(folder) / "killed").mkdir()
-        with Scene(kafka=servers, name="killed", folder=Path(folder) / "killed") as scene:
-            found = soak(scene, servers, seconds=kill_seconds, rng=rng)
-            print("\n".join(["", "Everything is killed:", *found.lines()]))
-            problems += found.problems
-    return 1 if problems else 0
-
-
-def _steady(folder: Path, servers: str, given: argparse.Namespace) -> int:
-    wish = Wish(
-        seconds=given.seconds, appends=given.appends, upserts=given.upserts, deletes=given.deletes, seed=given.seed
+    rates = {"appends": given.appends, "upserts": given.upserts, "deletes": given.deletes}
+    steady = Plan(seconds=given.seconds, seed=given.seed, **rates)
+    short = dataclasses.replace(
+        steady, appends=100.0, upserts=10.0, deletes=10.0, fragments=300, unindexed_rows=500, version_seconds=0.0
     )
-    (folder / "steady").mkdir()
-    with Scene(kafka=servers, name="steady", folder=folder / "steady") as scene:
-        problems = steady(scene, servers, wish, tell=lambda line: print(line, flush=True))
+    with ExitStack() as cleanup:
+        kafka = cleanup.enter_context(kafka_broker()).bootstrap_servers
+        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="committerd-soak-")))
+
+        def soak(name: str, plan: Plan) -> Soak:
+            (folder / name).mkdir()
+            scene = cleanup.enter_context(Scene(kafka=kafka, name=name, folder=folder / name))
+            return Soak(scene, kafka, plan, lambda line: print(line, flush=True))
+
+        if given.steady:
+            problems = soak("steady", steady).run()
+        else:
+            problems = []
+            if not given.kills_only:
+                # More changes a second than writers can make.
+                fast = dataclasses.replace(short, appends=10_000.0, upserts=100.0, deletes=100.0)
+                compared = dataclasses.replace(fast, seconds=given.seconds / 4, hour_seconds=15.0)
+                beside = soak("with", compared)
+                problems += _compare(beside, soak("without", dataclasses.replace(compared, maintained=False)), compared)
+            seconds = given.seconds if given.kills_only else given.seconds / 2
+            print("\nEverything is killed:")
+            problems += soak("killed", dataclasses.replace(short, seconds=seconds, hour_seconds=8.0, kills=True)).run()
     print("\n".join(problems or ["no problem"]))
     return 1 if problems else 0
 
 
-def _compare(folder: Path, servers: str, seconds: float, rng: random.Random) -> list[str]:
-    names = ("with", "without")
-    for name in names:
-        (folder / name).mkdir()
-    first, second = (Scene(kafka=servers, name=name, folder=folder / name) for name in names)
-    with first, second:
-        targets = targets_of(_HOUR_SECONDS)
-        beside, without = beside_and_without((first, second), servers, seconds=seconds, rng=rng, targets=targets)
-    worst = targets.worst(beside.samples, after=beside.seconds * _SETTLED_SHARE)
-    said = ", ".join(f"{what} {times:.2f}" for what, (times, _) in worst.items())
-    print("\n".join(["With maintenance beside it:", *beside.lines(), *table_of(beside.samples, targets)]))
-    print(f"at most, in times of its target, after a sixth of the time: {said}")
-    print("\n".join(["", "Without, before it and after it:", *without.lines(), *table_of(without.samples, targets)]))
-    print(f"\nthroughput with maintenance: {beside.rate / without.rate:.2f} of that without")
+def _compare(beside: Soak, without: Soak, plan: Plan) -> list[str]:
+    """Write with maintenance and without; returns the problems.
+
+    The table without gets the first half of its time before the other one and the second half after it, so that both
+    meet the same machine.
+    """
+    done = {beside: 0.0, without: 0.0}
+    for soak in (beside, without):
+        soak.start()
+    for soak, seconds in ((without, plan.seconds / 2), (beside, plan.seconds), (without, plan.seconds / 2)):
+        soak.write(seconds)
+        done[soak] += soak.written.appends + soak.written.upserts + soak.written.deletes
+    for name, soak in (("With maintenance beside it", beside), ("Without, after it", without)):
+        print("\n".join(["", f"{name}, {done[soak] / plan.seconds:.1f} commits a second:", *soak.summary()]))
+    print(f"\nthroughput with maintenance: {done[beside] / done[without]:.2f} of that without")
     return beside.problems + without.problems
 
 

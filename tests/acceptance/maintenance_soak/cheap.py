@@ -24,7 +24,8 @@ from committerd_client.staging.keys import key_columns, name_keys
 from committerd_client.staging.transactions import new_transaction, read_table
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.own_properties import BLAKE2B_8, BY_KEY, KEY_HASH, MERGE
-from tests.acceptance.maintenance_soak.table import STORAGE, Numbers, columns_of, keys_named, rows
+from tests.acceptance.maintenance_soak.expected import Numbers
+from tests.acceptance.maintenance_soak.table import STORAGE, columns_of, keys_named, rows
 
 _ODD_ID, _ODD_VALUE = 0x1122334455667788, 0x0102030405060708
 """An id and a value whose bytes are nowhere else in a file."""

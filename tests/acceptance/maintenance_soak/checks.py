@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import lance
@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from harness.lance_table import run_in_4
 from harness.scene import Scene
-from tests.acceptance.maintenance_soak.table import values_of, wrong_rows
+from tests.acceptance.maintenance_soak.expected import Expected
+from tests.acceptance.maintenance_soak.kills import Clients, Names
+from tests.acceptance.maintenance_soak.table import columns_of, wrong_rows
 
 _READ_IN_4 = """
 import json, sys, lance, pyarrow.compute as pc
@@ -28,31 +30,30 @@ Place = tuple[str | None, int | str | None]
 """A branch or None, and a version, a tag, or None for the latest one."""
 
 
-def check_contents(scene: Scene, values: Mapping[int, int], maybe: Collection[int]) -> list[str]:
-    """The latest version must have these values; rows with the ids in `maybe` may be there, with the value 0."""
+def check_rows(scene: Scene, written: Expected, clients: Clients) -> list[str]:
+    """All rows must be those that were written, and some of them found through the index."""
     table = scene.table.open()
-    found = values_of(table)
-    known = {id_: value for id_, value in found.items() if id_ not in maybe}
-    problems = []
-    if known != values:
-        lost, more = values.keys() - known.keys(), known.keys() - values.keys()
-        problems.append(f"{len(lost)} rows are lost, {len(more)} are too many, or values are old: {lost} {more}")
-    if wrong := wrong_rows(table.to_table()):
+    found = table.to_table()
+    ids, values, _ = columns_of(found)
+    known, unknown = clients.ids()
+    expected = written.copy()
+    for id_ in known | (unknown & set(ids.tolist())):
+        expected.put(id_, 0)
+    problems = expected.differences(ids, values)
+    if wrong := wrong_rows(found):
         problems.append(f"the vectors of {len(wrong)} rows are not those of their values: {wrong[:10]}")
-    some = sorted(values)[:: max(len(values) // 20, 1)]
+    wanted, _ = expected.rows()
+    some = wanted[:: max(len(wanted) // 100, 1)].tolist()
     missed = [one for one in some if table.count_rows(f"id = {one}") != 1]
     return problems + [f"a query through the index does not find row {one}" for one in missed]
 
 
-def check_places(scene: Scene, tagged: Mapping[str, int], branches: Mapping[str, int]) -> list[str]:
-    """Every version, tag and branch must be readable as a whole, by both pylances and with the same rows.
-
-    `tagged`, `branches`: the number of rows that each had when it was made.
-    """
+def check_places(scene: Scene, names: Names) -> list[str]:
+    """Every version, tag and branch must be readable as a whole, by both pylances and with the same rows."""
     table = scene.table.open()
     places: list[Place] = [(None, one["version"]) for one in table.versions()]
-    places += [(None, tag) for tag in tagged]
-    places += [(branch, None) for branch in branches]
+    places += [(None, tag) for tag in names.tags]
+    places += [(branch, None) for branch in names.branches]
     here, problems = [], []
     for branch, version in places:
         try:
@@ -65,7 +66,7 @@ def check_places(scene: Scene, tagged: Mapping[str, int], branches: Mapping[str,
         here.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
         if wrong := wrong_rows(rows):
             problems.append(f"{branch or ''} {version or ''} has wrong vectors: {wrong[:10]}")
-        expected = branches.get(branch) if branch else tagged.get(str(version))
+        expected = names.branches.get(branch) if branch else names.tags.get(str(version))
         if expected is not None and expected != rows.num_rows:
             problems.append(f"{branch or version} had {expected} rows, and has {rows.num_rows}")
     there = run_in_4(_READ_IN_4, scene.table.uri, json.dumps(places))

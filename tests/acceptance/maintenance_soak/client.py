@@ -1,8 +1,8 @@
 """A writer in a process of its own, to be killed.
 
-    python -m tests.acceptance.maintenance_soak.client KAFKA DATASET URI FIRST NOTES
+    python -m tests.acceptance.maintenance_soak.client KAFKA DATASET URI FIRST END NOTES
 
-It appends rows with ids from FIRST on, one batch after the other, and notes each batch in the file NOTES, before it
+It appends rows with ids from FIRST to END, one batch after the other, and notes each batch in the file NOTES, before it
 writes the data file (`begins ID`) and after its outcome (`committed ID`).
 """
 
@@ -21,20 +21,18 @@ BATCH = 5
 
 
 def main() -> None:
-    """Append until it is killed."""
-    kafka, dataset, uri, first, notes = sys.argv[1:]
-    number = int(first)
+    """Append until it is killed, or has no ids left."""
+    kafka, dataset, uri, first, end, notes = sys.argv[1:]
     with (
         Path(notes).open("a", encoding="utf-8", buffering=1) as noted,
         SyncCommitClient(kafka, dataset=dataset, dataset_uri=uri, timeout=120) as client,
     ):
-        while True:
+        for number in range(int(first), int(end) - BATCH, BATCH):
             noted.write(f"begins {number}\n")
             given = rows(dict.fromkeys(range(number, number + BATCH), 0))
             fragments = write_fragments(given, uri, mode="append", data_storage_version=STORAGE)
             client.commit(staging.append(fragments))
             noted.write(f"committed {number}\n")
-            number += BATCH
 
 
 def batches(notes: Path) -> tuple[set[int], set[int]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
-from tests.acceptance.maintenance_soak.table import Numbers
-
+EXPECTED = "expected.npy"
+"""The file in the folder of a run with what its writers have written."""
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _NONE: Final = -1
 _ROOM: Final = 1 << 16
 
@@ -56,6 +57,10 @@ class Expected:
         if len(old):
             problems.append(f"{len(old)} rows have another value, {old[:10].tolist()} among them")
         return problems
+
+    def copy(self) -> Expected:
+        """Return another one with the same rows."""
+        return Expected(self._values.copy())
 
     def save(self, path: Path) -> None:
         """Write it to a file."""

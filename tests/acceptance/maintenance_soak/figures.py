@@ -1,4 +1,4 @@
-"""What a run counts, and how the table developed beside its targets."""
+"""How the table develops beside the targets of maintenance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -24,45 +24,6 @@ class Sample:
     """Of the data files and indices that the latest version names."""
     new_bytes: int
     """Of the files that were written since versions began that must stay."""
-
-
-@dataclass(slots=True)
-class Figures:
-    """What a run has done, and what it found."""
-
-    appends: int = 0
-    upserts: int = 0
-    deletes: int = 0
-    refused: int = 0
-    """Upserts and deletes that have to be executed again."""
-    too_late: int = 0
-    """Upserts and deletes whose execution took longer than versions are kept, and that began again."""
-    reads: int = 0
-    queries: int = 0
-    """Pairs of a query through an index and a scan."""
-    client_commits: int = 0
-    kills: dict[str, int] = field(default_factory=dict)
-    """By what was killed."""
-    seconds: float = 0.0
-    """Time in which writers wrote."""
-    samples: list[Sample] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        """Commits of the writer per second."""
-        return (self.appends + self.upserts + self.deletes) / max(self.seconds, 1e-9)
-
-    def lines(self) -> list[str]:
-        """The figures, for people."""
-        kills = ", ".join(f"{count} of {what}" for what, count in sorted(self.kills.items())) or "none"
-        return [
-            f"{self.appends} appends, {self.upserts} upserts, {self.deletes} deletes in {self.seconds:.0f} s "
-            f"({self.rate:.1f}/s), {self.refused} refused, {self.too_late} too late; {self.client_commits} commits of "
-            f"clients; kills: {kills}",
-            f"{self.reads} reads, {self.queries} queries through each index and as scans",
-            *self.problems,
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +69,16 @@ class Targets:
 
 def table_of(samples: Sequence[Sample], targets: Targets, *, rows: int = 12) -> list[str]:
     """Fragments, versions and bytes over time, beside their targets."""
-    step = max(len(samples) // rows, 1)
-    return [
-        "second  fragments (target)  versions (target)  MiB of files (target)",
-        *(
-            f"{one.second:6.0f}  {one.fragments:9} {f'({targets.fragments})':>8}  {one.versions:8} "
-            f"{f'({targets.versions(samples, one)})':>8}  {one.bytes / 2**20:12.1f} "
-            f"{f'({targets.bytes(samples, one) / 2**20:.1f})':>8}"
-            for one in samples[::step]
-        ),
-    ]
+    return [beside_targets(samples, one, targets) for one in samples[:: max(len(samples) // rows, 1)]]
+
+
+def beside_targets(samples: Sequence[Sample], one: Sample, targets: Targets) -> str:
+    """One of these samples, for people."""
+    return (
+        f"{one.second:6.0f} s: {one.fragments:5} fragments ({targets.fragments}), {one.versions:5} versions "
+        f"({targets.versions(samples, one)}), {one.bytes / 2**20:8.1f} MiB "
+        f"({targets.bytes(samples, one) / 2**20:.1f})"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

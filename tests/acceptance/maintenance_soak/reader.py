@@ -2,8 +2,9 @@
 
     python -m tests.acceptance.maintenance_soak.reader URI KEEP_SECONDS SEED
 
-Until SIGTERM it does this, with pylance alone, and prints a line of JSON every few seconds. Each of these takes at most
-a twentieth of a core; if it needs more, as on a table with thousands of fragments, it is done less often.
+Until SIGTERM it does this, with pylance alone, and prints a line of JSON every few seconds. The times are for
+KEEP_SECONDS 60, and shorter if that is. Each of these takes at most a twentieth of a core; if it needs more, as on a
+table with thousands of fragments, it is done less often.
 
 * every second: opens the latest version, counts its rows, and reads up to 256 rows at a random place of each of four
   random fragments. The vector of each row must be that of its id and value.
@@ -33,10 +34,8 @@ import pyarrow.compute as pc
 
 from tests.acceptance.maintenance_soak.table import DIMENSIONS, columns_of, disagreements, wrong_rows
 
-_READ_SECONDS = 1.0
-_QUERY_SECONDS = 4.0
-_OLD_SECONDS = 2.0
-_WHOLE_SECONDS = 60.0
+_READ, _OLD, _QUERY, _WHOLE = 1 / 60, 1 / 30, 1 / 15, 1.0
+"""How often each kind of work is due, in times of KEEP_SECONDS."""
 _REPORT_SECONDS = 5.0
 _SHARE = 0.05
 """Each kind of work takes at most this share of a core; if it needs more, it is done less often."""
@@ -45,7 +44,7 @@ _ROWS = 256
 """Read at one place of a fragment."""
 _NEAREST, _AMONG, _ASKED = 5, 100, 10
 _SPARE_SECONDS = 5.0
-"""A version is not read again when it gets as old as KEEP_SECONDS within this many seconds."""
+"""A version is not read again when it gets as old as KEEP_SECONDS within this many seconds; half of these at most."""
 
 
 @dataclass(slots=True)
@@ -97,20 +96,21 @@ class Reader:
         self._rng = np.random.default_rng(seed)
         self._before: list[_Before] = []
         self._whole: tuple[int, float, list[int]] | None = None
-        self._due = {self._look: 0.0, self._look_back: _OLD_SECONDS, self._read_whole: 0.0}
+        self._spare = min(_SPARE_SECONDS, keep_seconds / 2)
+        self._every = {self._look: _READ, self._look_back: _OLD, self._read_whole: _WHOLE}
+        self._due = dict.fromkeys(self._every, 0.0)
         self._query_at = 0.0
         self.read = Read()
 
     def round(self) -> None:
         """Do what is due; what it meets is a problem."""
         now = time.monotonic()
-        every = {self._look: _READ_SECONDS, self._look_back: _OLD_SECONDS, self._read_whole: _WHOLE_SECONDS}
-        for work, seconds in every.items():
+        for work, share in self._every.items():
             if now >= self._due[work]:
                 before = time.process_time()
                 self._try(work)
                 spent = time.process_time() - before
-                self._due[work] = max(now + seconds, time.monotonic() + spent / _SHARE)
+                self._due[work] = max(now + share * self._keep, time.monotonic() + spent / _SHARE)
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
@@ -134,7 +134,7 @@ class Reader:
         while self._before[0].opened < opened - self._keep:
             del self._before[0]
         if opened >= self._query_at and found.num_rows:
-            self._query_at = opened + _QUERY_SECONDS
+            self._query_at = opened + _QUERY * self._keep
             self._query(table, found)
 
     def _places(self, table: lance.LanceDataset) -> tuple[_Place, ...]:
@@ -166,7 +166,7 @@ class Reader:
         self.read.queries += 2
 
     def _look_back(self) -> None:
-        limit = time.monotonic() - self._keep + _SPARE_SECONDS
+        limit = time.monotonic() - self._keep + self._spare
         young = [one for one in self._before if one.opened > limit]
         if not young:
             return
@@ -196,7 +196,7 @@ class Reader:
     def _read_whole(self) -> None:
         if self._whole is not None:
             version, opened, sums = self._whole
-            if time.monotonic() < opened + self._keep - _SPARE_SECONDS:
+            if time.monotonic() < opened + self._keep - self._spare:
                 self._again(version, opened, lambda table: "" if _sums(table) == sums else "has other rows than before")
         started = time.monotonic()
         table = lance.dataset(self._uri)

@@ -1,271 +1,371 @@
-"""A run: everything is killed at random moments while everybody works, and then all is checked."""
+"""One run on one table: writers at steady rates, maintenance and a reader beside each other, each as a process.
+
+Shows over an hour whether fragments, versions and bytes stay where they should be, and whether anything takes more time
+the longer it goes on; or, with `Plan.kills`, whether anything is lost or left however often processes are killed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from harness.child import ChildProcess
 from harness.daemon import Daemon
 from harness.scene import Scene, until
-from tests.acceptance.maintenance_soak import checks
-from tests.acceptance.maintenance_soak.client import BATCH, batches
-from tests.acceptance.maintenance_soak.figures import Figures, Targets
-from tests.acceptance.maintenance_soak.load import Reader, Writer, beside, sampler
+from tests.acceptance.maintenance_soak import checks, table
+from tests.acceptance.maintenance_soak.expected import EXPECTED, Expected
+from tests.acceptance.maintenance_soak.figures import Sample, Targets, beside_targets, files_of, table_of
+from tests.acceptance.maintenance_soak.kills import Clients, Killer, Names
+from tests.acceptance.maintenance_soak.reader import Read
+from tests.acceptance.maintenance_soak.spent import Spent
+from tests.acceptance.maintenance_soak.writers import Load, Written
 
+_MINUTE = 60.0
+_SETTLED_SECONDS = 600.0
+"""From then on fragments, versions and bytes are held against their targets, or from a sixth of a shorter run on."""
+_TIMES_MAX = 2.0
+"""The highest ratio of each to its target that is allowed."""
+_RATE_MIN = 0.8
+"""What writers must get of the rates that they ask for."""
+_END_SECONDS = 300.0
+_COMMAND_SECONDS = 1800.0
+"""What one command may take at the end, when the table is large."""
 _RECLAIM_HOURS = 2.0
-_COMMAND_SECONDS = 180.0
-"""What one command may take at the end."""
-_KILL_SECONDS = (0.5, 3.0)
-"""Shortest and longest time between two kills."""
-_CLIENT_IDS = 1_000_000
-"""The clients' first ids; each process of a client has as many for itself."""
+_RATES = ("appends", "upserts", "deletes")
 
 
-def targets_of(hour_seconds: float) -> Targets:
-    """The targets. `hour_seconds`: how long an hour of maintain.keep_hours and maintain.reclaim_hours lasts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run does."""
 
-    Writers fill this target of fragments in about 3 s. At 340 commits a second they fill the default, 1,000, as fast.
-    """
-    return Targets(fragments=300, hour_seconds=hour_seconds, keep_versions=20, cleanup_seconds=5.0)
+    seconds: float
+    appends: float
+    """A second; so are the next two."""
+    upserts: float
+    deletes: float
+    seed: int
+    hour_seconds: float = 60.0
+    """How long an hour of maintain.keep_hours and maintain.reclaim_hours lasts."""
+    fragments: int = 1_000
+    """maintain.fragments_max"""
+    unindexed_rows: int = 20_000
+    """maintain.unindexed_rows_max"""
+    version_seconds: float = 0.1
+    """commit.interval_seconds_min"""
+    maintained: bool = True
+    kills: bool = False
+    """Whether committer, maintenance and a client are killed now and then, and versions get tags and branches."""
+
+    @property
+    def settled(self) -> float:
+        """The second from which the table is held against its targets."""
+        return min(_SETTLED_SECONDS, self.seconds / 6)
+
+    def targets(self) -> Targets:
+        """What maintenance aims for."""
+        return Targets(
+            fragments=self.fragments,
+            hour_seconds=self.hour_seconds,
+            keep_versions=20,
+            cleanup_seconds=self.hour_seconds / 4,
+        )
 
 
-@dataclass(slots=True)
-class Clients:
-    """A client in a process of its own, which is killed and started again with other ids."""
+class Soak:
+    """A run: `start`, then `write` once or several times, then `end`; or `run` for all of it."""
 
-    scene: Scene
-    kafka: str
-    started: int = 0
-    running: ChildProcess | None = None
+    def __init__(self, scene: Scene, kafka: str, plan: Plan, tell: Callable[[str], None]) -> None:
+        """`tell` gets lines for people."""
+        self._scene, self._kafka, self._plan, self._tell = scene, kafka, plan, tell
+        self._targets = plan.targets()
+        self._committer = scene.daemon(COMMIT__INTERVAL_SECONDS_MIN=str(plan.version_seconds))
+        self._maintainer = self._make_maintainer()
+        self._clients = Clients(scene, kafka)
+        self._names = Names(scene)
+        self._killer = Killer(
+            random.Random(plan.seed),
+            {
+                "maintenance": (self._maintainer.kill, self._maintainer.start),
+                "committer": (self._committer.kill, self._committer.start),
+                "client": (self._clients.kill, self._clients.start),
+            },
+        )
+        self._started = 0.0
+        self._spent = Spent()
+        self._before: Mapping[str, float] = {}
+        """Processor time when writing began."""
+        self._minute: tuple[Written, Read, Mapping[str, float]] = (Written(), Read(), self._before)
+        """As of the last minute told; processor time is the third."""
+        self.written, self.read = Written(), Read()
+        """Of the last call of `write`."""
+        self.samples: list[Sample] = []
+        self.problems: list[str] = []
+
+    @property
+    def kills(self) -> Mapping[str, int]:
+        """The number of kills, by what was killed."""
+        return self._killer.kills
+
+    def run(self) -> list[str]:
+        """Write, read and maintain for the whole time, then check; returns the problems."""
+        self.start()
+        self.write(self._plan.seconds)
+        for line in self.summary():
+            self._tell(line)
+        return self.end()
 
     def start(self) -> None:
-        """Start one."""
-        words = [self.kafka, self.scene.name, self.scene.table.uri, str(self._first(self.started))]
-        command = [
-            sys.executable,
-            "-m",
-            "tests.acceptance.maintenance_soak.client",
-            *words,
-            str(self._notes(self.started)),
+        """Create the table and its indices."""
+        table.create(self._scene.table.uri).save(self._scene.folder / EXPECTED)
+        self._committer.wait_ready(text="active")
+        table.index(self._scene)
+
+    def write(self, seconds: float) -> None:
+        """Write and read for this time, with maintenance and kills beside it if they are planned."""
+        plan, folder = self._plan, self._scene.folder
+        rates = {name: getattr(plan, name) for name in _RATES}
+        load = Load(
+            kafka=self._kafka,
+            dataset=self._scene.name,
+            uri=self._scene.table.uri,
+            folder=str(folder),
+            seconds=seconds,
+            keep_seconds=plan.hour_seconds,
+            seed=plan.seed,
+            **rates,
+        )
+        self._started = self._started or time.monotonic()
+        if plan.maintained:
+            self._maintainer.start()
+        if plan.kills:
+            self._clients.start()
+        writing = _child(folder, "writers", json.dumps(asdict(load)))
+        reading = _child(folder, "reader", load.uri, str(plan.hour_seconds), str(plan.seed))
+        self._before = self._spent.look()
+        self._minute = (Written(), Read(), self._before)
+        try:
+            with self._sampled():
+                self._watch(writing, reading, time.monotonic() + seconds)
+            reading.stop(grace_seconds=60)
+        finally:
+            writing.kill()
+            reading.kill()
+            if plan.kills:
+                self._clients.kill()
+                self._maintainer.kill()
+            else:
+                self._maintainer.stop(grace_seconds=_END_SECONDS)
+        self._look(writing, reading)
+
+    def _watch(self, writing: ChildProcess, reading: ChildProcess, end: float) -> None:
+        """Kill, name versions, and tell of each minute until the writers end."""
+        minutes, tell_at = 0, time.monotonic() + _MINUTE
+        while writing.running():
+            now = time.monotonic()
+            if now > end + _END_SECONDS:
+                self.problems.append("the writers do not end")
+                return
+            if self._plan.kills and now < end:
+                self._killer.turn()
+                self._names.turn(self._plan.seconds / 4)
+            if now >= tell_at:
+                tell_at, minutes = tell_at + _MINUTE, minutes + 1
+                self._look(writing, reading)
+                for line in self._of_minute(minutes):
+                    self._tell(line)
+            time.sleep(0.1)
+        if writing.code:
+            self.problems.append(f"the writers ended with code {writing.code}:\n{writing.log_tail()}")
+
+    def _look(self, writing: ChildProcess, reading: ChildProcess) -> None:
+        self.written, self.read = self._last(writing.log, Written), self._last(reading.log, Read)
+
+    def _last(self, log: Path, kind: type[_Said]) -> _Said:
+        """The last line of a process; the problems of all its lines are noted, each once."""
+        found = kind()
+        for line in log.read_text(encoding="utf-8").splitlines():
+            if line[:1] == "{":
+                found = kind(**json.loads(line))
+                self.problems += [one for one in found.problems if one not in self.problems]
+        return found
+
+    def _of_minute(self, number: int) -> list[str]:
+        """What happened since the last minute, for people."""
+        written, read, seconds = self.written, self.read, self._spent.look()
+        written_before, read_before, seconds_before = self._minute
+        passed = max(written.seconds - written_before.seconds, 1e-9)
+        rates = {name: (getattr(written, name) - getattr(written_before, name)) / passed for name in _RATES}
+        changes = written.upserts + written.deletes - written_before.upserts - written_before.deletes
+        attempts = (written.attempts - written_before.attempts) / max(changes, 1)
+        took = {name: one - seconds_before.get(name, 0.0) for name, one in seconds.items()}
+        memory = sorted(self._spent.memory.items(), key=lambda one: -one[1])
+        self._minute = written, read, seconds
+        return [
+            f"minute {number}: {', '.join(f'{rate:.1f} {name}/s' for name, rate in rates.items())}; "
+            f"{attempts:.2f} attempts; seconds to the outcome: half {written.waited_p50:.2f}, 99 % "
+            f"{written.waited_p99:.2f}, most {written.waited_max:.2f}",
+            f"    {read.reads - read_before.reads} reads, {read.old - read_before.old} of older versions, "
+            f"{read.queries - read_before.queries} queries, {read.whole - read_before.whole} of all rows "
+            f"({read.whole_seconds_max:.1f} s at most); {len(self.problems)} problems",
+            f"    processor time: {_listed(took)}; memory: "
+            + ", ".join(f"{name} {size >> 20} MiB" for name, size in memory),
+            *(f"    {beside_targets(self.samples, one, self._targets)}" for one in self.samples[-1:]),
         ]
-        self.running = ChildProcess(command, log=self.scene.folder / "clients.log")
-        self.started += 1
 
-    def kill(self) -> None:
-        """Kill it."""
-        if self.running is not None:
-            self.running.kill()
+    def summary(self) -> list[str]:
+        """What was done in the last call of `write`, for people."""
+        written, read = self.written, self.read
+        worst = self._targets.worst(self.samples, after=self._plan.settled)
+        said = ", ".join(f"{what} {times:.2f} (in second {second:.0f})" for what, (times, second) in worst.items())
+        rates = ", ".join(f"{getattr(written, name) / max(written.seconds, 1e-9):.1f} {name}/s" for name in _RATES)
+        took = {name: one - self._before.get(name, 0.0) for name, one in self._spent.look().items()}
+        return [
+            f"\n{written.appends} appends, {written.upserts} upserts, {written.deletes} deletes in "
+            f"{written.seconds:.0f} s ({rates}); upserts and deletes took {written.attempts} executions, one at most "
+            f"{written.attempts_max}; {written.refused} were refused for good, {written.too_late} took longer than "
+            "versions are kept",
+            f"{read.reads} reads of {read.rows} rows, {read.old} of older versions (the oldest was "
+            f"{read.old_seconds_max:.1f} s old, an hour has {self._plan.hour_seconds:.0f} s; {read.late} more ended "
+            f"too late), {read.queries} queries through an index and as a scan, {read.whole} reads of all rows "
+            f"({read.whole_seconds_max:.1f} s at most)",
+            f"kills: {', '.join(f'{count} of {what}' for what, count in sorted(self.kills.items())) or 'none'}",
+            f"processor time: {_listed(took)}",
+            *table_of(self.samples, self._targets),
+            f"at most, in times of its target, after {self._plan.settled:.0f} s: {said}",
+        ]
 
-    def values(self) -> tuple[dict[int, int], set[int]]:
-        """The rows that were committed, and the ids of those of which it is not known."""
-        values: dict[int, int] = {}
-        unknown: set[int] = set()
-        for number in range(self.started):
-            committed, maybe = batches(self._notes(number))
-            values |= {first + row: 0 for first in committed for row in range(BATCH)}
-            unknown |= {first + row for first in maybe for row in range(BATCH)}
-        return values, unknown
+    def end(self) -> list[str]:
+        """Check everything, before and after two runs of maintenance when all is old enough; the problems."""
+        scene, hour = self._scene, self._plan.hour_seconds
+        self._committer.wait_ready(text="active")
+        until(lambda: self._committer.metric("committerd_queue_lag_records") == 0, seconds=60)
+        self._tell("the rows are checked, and again with every version and both pylances after two runs of maintenance")
+        expected = Expected.load(scene.folder / EXPECTED)
+        problems = [*self.problems, *([] if self._plan.kills else self._missed())]
+        problems += checks.check_rows(scene, expected, self._clients)
+        time.sleep(hour * _RECLAIM_HOURS)
+        self._command("maintain", "--once")
+        time.sleep(hour)
+        self._command("maintain", "--once")
+        self._command("audit")
+        problems += checks.check_rows(scene, expected, self._clients)
+        problems += checks.check_places(scene, self._names)
+        left = checks.needless(scene)
+        problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
+        problems += [f"the report {one} is not finished" for one in checks.unfinished_reports(scene)]
+        return problems + checks.dry_run(self._command)
 
-    def _first(self, number: int) -> int:
-        return _CLIENT_IDS * (number + 1)
+    def _missed(self) -> list[str]:
+        """The requirements of steady rates that are not met."""
+        written, read, plan = self.written, self.read, self._plan
+        problems = [
+            f"writers made {done / max(written.seconds, 1e-9):.1f} {name} a second of {wanted:g}"
+            for name in _RATES
+            if (done := getattr(written, name)) < _RATE_MIN * (wanted := getattr(plan, name)) * plan.seconds
+        ]
+        problems += [
+            f"there were {times:.2f} times as many {what} as the target says, in second {second:.0f}"
+            for what, (times, second) in self._targets.worst(self.samples, after=plan.settled).items()
+            if times > _TIMES_MAX or not second
+        ]
+        if not (read.reads and read.old and read.whole and read.queries):
+            problems.append(f"the reader has not read: {read}")
+        return problems
 
-    def _notes(self, number: int) -> Path:
-        return self.scene.folder / f"client-{number}.txt"
+    def _make_maintainer(self) -> Daemon:
+        return Daemon(
+            name=self._scene.name,
+            uri=self._scene.table.uri,
+            kafka=self._kafka,
+            settings={
+                "MAINTAIN__INTERVAL_SECONDS": "0.3",
+                "MAINTAIN__CLEANUP_SECONDS": str(self._targets.cleanup_seconds),
+                "MAINTAIN__FRAGMENTS_MAX": str(self._targets.fragments),
+                "MAINTAIN__UNINDEXED_ROWS_MAX": str(self._plan.unindexed_rows),
+                "MAINTAIN__KEEP_HOURS": "1",
+                "MAINTAIN__KEEP_VERSIONS": str(self._targets.keep_versions),
+                "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
+                # The log has a line for each file that is deleted: gigabytes in an hour.
+                "LOG__LEVEL": "info" if self._plan.kills else "warning",
+            },
+            log=self._scene.folder / "maintain.log",
+            command=self._short_hours(),
+        )
 
+    def _short_hours(self) -> tuple[str, ...]:
+        return sys.executable, "-m", "harness.short_hours", str(self._plan.hour_seconds)
 
-@dataclass(slots=True)
-class Killer:
-    """Kills one of the processes now and then, and starts it again."""
-
-    rng: random.Random
-    found: Figures
-    victims: Mapping[str, tuple[Callable[[], object], Callable[[], object]]]
-    """By name: how to kill it, and how to start it."""
-    next_at: float = field(default=0.0)
-
-    def turn(self) -> None:
-        """Kill one of them if it is time."""
-        if time.monotonic() < self.next_at:
-            return
-        if self.next_at:
-            least = min(self.found.kills.get(name, 0) for name in self.victims)
-            name = self.rng.choice(sorted(name for name in self.victims if self.found.kills.get(name, 0) == least))
-            kill, start = self.victims[name]
-            kill()
-            start()
-            self.found.kills[name] = self.found.kills.get(name, 0) + 1
-        self.next_at = time.monotonic() + self.rng.uniform(*_KILL_SECONDS)
-
-
-def maintainer_of(scene: Scene, kafka: str, targets: Targets, **others: str) -> Daemon:
-    """`committerd maintain` with short hours for this dataset; not started. `others`: settings as in `Scene.daemon`."""
-    settings = {
-        "MAINTAIN__INTERVAL_SECONDS": "0.2",
-        "MAINTAIN__CLEANUP_SECONDS": str(targets.cleanup_seconds),
-        "MAINTAIN__FRAGMENTS_MAX": str(targets.fragments),
-        "MAINTAIN__UNINDEXED_ROWS_MAX": "500",
-        "MAINTAIN__KEEP_HOURS": "1",
-        "MAINTAIN__KEEP_VERSIONS": str(targets.keep_versions),
-        "MAINTAIN__RECLAIM_HOURS": str(_RECLAIM_HOURS),
-        **others,
-    }
-    return Daemon(
-        name=scene.name,
-        uri=scene.table.uri,
-        kafka=kafka,
-        settings=settings,
-        log=scene.folder / "maintain.log",
-        command=short_hours(targets),
-    )
-
-
-def short_hours(targets: Targets) -> tuple[str, ...]:
-    """The start of a command line: `committerd maintain` with hours of this length."""
-    return sys.executable, "-m", "harness.short_hours", str(targets.hour_seconds)
-
-
-def soak(scene: Scene, kafka: str, *, seconds: float, rng: random.Random, hour_seconds: float = 8.0) -> Figures:
-    """Write, read and kill for this time, then check."""
-    found, targets = Figures(), targets_of(hour_seconds)
-    committer = scene.daemon()
-    writer = Writer(scene, rng, found, targets.hour_seconds)
-    writer.create()
-    committer.wait_ready(text="active")
-    writer.index()
-    maintainer, clients = maintainer_of(scene, kafka, targets), Clients(scene, kafka)
-    tagged: dict[str, int] = {}
-    branches: dict[str, int] = {}
-    start = time.monotonic()
-    victims = {
-        "maintenance": (maintainer.kill, maintainer.start),
-        "committer": (committer.kill, committer.start),
-        "client": (clients.kill, clients.start),
-    }
-    killer = Killer(rng, found, victims)
-    maintainer.start()
-    clients.start()
-    name_at = start + seconds / 8
-    reader = Reader(scene, found, targets, rng.randrange(1 << 30))
-    try:
-        with (
-            beside(reader.read, found, every=0.05, what="a reader"),
-            beside(sampler(scene, found, targets, start), found, every=1.0, what="the sampler"),
-        ):
-            while time.monotonic() < start + seconds:
-                writer.write()
-                killer.turn()
-                if time.monotonic() > name_at:
-                    _name_a_version(scene, tagged, branches)
-                    name_at += seconds / 4
-            found.seconds = time.monotonic() - start
-    finally:
-        clients.kill()
-        maintainer.kill()
-    values, unknown = clients.values()
-    found.client_commits = len(values) // BATCH
-    committer.wait_ready(text="active")
-    until(lambda: committer.metric("committerd_queue_lag_records") == 0, seconds=60)
-    checked = partial(checks.check_contents, scene, writer.values | values, unknown)
-    found.problems += end(
-        scene, maintainer, targets, checked, tagged=tagged, branches=branches, timeout=_COMMAND_SECONDS
-    )
-    return found
-
-
-def beside_and_without(
-    scenes: tuple[Scene, Scene], kafka: str, *, seconds: float, rng: random.Random, targets: Targets
-) -> list[Figures]:
-    """Write to two tables, one with maintenance beside it and one without; the figures of both.
-
-    The table without gets the first quarter of the time and the last one, so that both meet the same machine.
-    """
-    figures, writers = [Figures(), Figures()], []
-    for scene, found in zip(scenes, figures, strict=True):
-        committer = scene.daemon()
-        writer = Writer(scene, rng, found, targets.hour_seconds)
-        writer.create()
-        committer.wait_ready(text="active")
-        writer.index()
-        writers.append(writer)
-    with_it, without = range(2)
-    maintainer = maintainer_of(scenes[with_it], kafka, targets)
-    start = time.monotonic()
-    try:
-        for number, share in ((without, 0.25), (with_it, 0.5), (without, 0.25)):
-            scene, found, writer = scenes[number], figures[number], writers[number]
-            if number == with_it:
-                maintainer.start()
-                start = time.monotonic()
-            reader = Reader(scene, found, targets, rng.randrange(1 << 30))
-            began = time.monotonic()
-            with (
-                beside(reader.read, found, every=0.05, what="a reader"),
-                beside(sampler(scene, found, targets, start), found, every=1.0, what="the sampler"),
-            ):
-                while time.monotonic() < began + share * seconds:
-                    writer.write()
-                found.seconds += time.monotonic() - began
-            maintainer.stop()
-    finally:
-        maintainer.kill()
-    return figures
-
-
-def _name_a_version(scene: Scene, tagged: dict[str, int], branches: dict[str, int]) -> None:
-    """A tag and a branch of the latest version, which must be readable at the end."""
-    table = scene.table.open()
-    tag, branch = f"tag-{len(tagged)}", f"branch-{len(branches)}"
-    rows = table.count_rows()
-    table.tags.create(tag, table.version)
-    tagged[tag] = rows
-    table.create_branch(branch, table.version)
-    branches[branch] = rows
-
-
-def end(
-    scene: Scene,
-    maintainer: Daemon,
-    targets: Targets,
-    checked: Callable[[], list[str]],
-    *,
-    tagged: dict[str, int],
-    branches: dict[str, int],
-    timeout: float,
-) -> list[str]:
-    """Check everything, before and after two runs of maintenance when all is old enough; the problems.
-
-    `checked` checks the rows. `timeout`: seconds for one command.
-    """
-
-    def command(word: str, *options: str) -> str:
-        program = short_hours(targets) if word == "maintain" else (sys.executable, "-m", "committerd", word)
+    def _command(self, word: str, *options: str) -> str:
+        """Run `committerd` with maintenance's settings; returns its output."""
+        program = self._short_hours() if word == "maintain" else (sys.executable, "-m", "committerd", word)
         done = subprocess.run(
             [*program, *options],
-            env=maintainer.environment,
+            env=self._maintainer.environment,
             capture_output=True,
             text=True,
             check=False,
-            timeout=timeout,
+            timeout=_COMMAND_SECONDS,
         )
         assert done.returncode == 0, f"{word} {options}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    problems = checked()
-    time.sleep(targets.hour_seconds * _RECLAIM_HOURS)
-    command("maintain", "--once")
-    time.sleep(targets.hour_seconds)
-    command("maintain", "--once")
-    command("audit")
-    problems += checked()
-    problems += checks.check_places(scene, tagged, branches)
-    left = checks.needless(scene)
-    problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
-    problems += [f"the report {one} is not finished" for one in checks.unfinished_reports(scene)]
-    return problems + checks.dry_run(command)
+    @contextlib.contextmanager
+    def _sampled(self) -> Iterator[None]:
+        """Take a sample of the table now and then, in a thread."""
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(min(5.0, self._plan.hour_seconds / 12)):
+                try:
+                    self.samples.append(self._sample())
+                except Exception as error:  # noqa: BLE001  # whatever a reader meets is what is looked for
+                    self.problems.append(f"the sampler failed: {error}")
+
+        thread = threading.Thread(target=run, name="the sampler")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _sample(self) -> Sample:
+        folder = Path(self._scene.table.uri)
+        files = files_of(folder, new_seconds=self._targets.window_seconds)
+        opened = self._scene.table.open()
+        fragments = opened.get_fragments()
+        live = sum(file.file_size_bytes or 0 for one in fragments for file in one.data_files())
+        for index in opened.describe_indices():
+            for segment in index.segments:
+                live += files_of(folder / "_indices" / str(segment.uuid), new_seconds=0).bytes
+        return Sample(
+            second=time.monotonic() - self._started,
+            version=opened.version,
+            fragments=len(fragments),
+            versions=files.manifests,
+            bytes=files.bytes,
+            live_bytes=live,
+            new_bytes=files.new_bytes,
+        )
+
+
+_Said = TypeVar("_Said", Written, Read)
+
+
+def _child(folder: Path, name: str, *words: str) -> ChildProcess:
+    log = folder / f"{name}.log"
+    log.unlink(missing_ok=True)
+    return ChildProcess([sys.executable, "-m", f"tests.acceptance.maintenance_soak.{name}", *words], log=log)
+
+
+def _listed(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {one:.1f} s" for name, one in sorted(seconds.items(), key=lambda one: -one[1]))

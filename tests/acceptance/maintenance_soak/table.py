@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.fragment import write_fragments
 
 from committerd_client import staging
 from committerd_client.staging.keys import KeyHashes
-from committerd_common.messages import Transaction
+from committerd_common.messages import Status, Transaction
+from harness.scene import Scene
+from tests.acceptance.maintenance_soak.expected import Expected, Numbers
 
-Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 DIMENSIONS = 8
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64()), ("vector", pa.list_(pa.float32(), DIMENSIONS))])
 STORAGE: Final = "2.0"
@@ -24,6 +24,26 @@ INDICES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "vector": ("IVF_FLAT", {"num_partitions": 4}),
 }
 """By column: the kind of its index, and its options."""
+
+
+_BEGUN = 300
+"""Rows that a table begins with: the ids from 0 on, with the value 0."""
+
+
+def create(uri: str) -> Expected:
+    """Create the table with pylance; returns what is in it."""
+    expected = Expected()
+    for id_ in range(_BEGUN):
+        expected.put(id_, 0)
+    lance.write_dataset(rows(dict.fromkeys(range(_BEGUN), 0)), uri, data_storage_version=STORAGE)
+    return expected
+
+
+def index(scene: Scene) -> None:
+    """Create the indices through the queue; needs an active committer."""
+    for column, (kind, options) in INDICES.items():
+        (outcome,) = scene.ask(staging.create_index(scene.table.open(), column, kind, **options))
+        assert outcome.status == Status.COMMITTED, outcome
 
 
 def rows(values: Mapping[int, int]) -> pa.Table:
@@ -58,24 +78,6 @@ def columns_of(found: pa.Table) -> tuple[Numbers, Numbers, np.ndarray[Any, np.dt
 
 Keyed = Sequence[tuple[int, pa.Field]]
 """The key column, as `key_columns` returns it."""
-
-
-def appends(uri: str, groups: Sequence[Mapping[int, int]], keyed: Keyed) -> list[Transaction]:
-    """One Append of one fragment for each group of rows; all files are written at once. They name their keys."""
-    size = len(groups[0])
-    together = rows({id_: value for group in groups for id_, value in group.items()})
-    fragments = write_fragments(together, uri, mode="append", max_rows_per_file=size, data_storage_version=STORAGE)
-    made = zip(fragments, groups, strict=True)
-    return [staging.append([one], keys=keys_named(rows(group), keyed)) for one, group in made]
-
-
-def values_of(table: lance.LanceDataset) -> dict[int, int]:
-    """The values of all rows by id. Raises `ValueError` if an id is there twice."""
-    found = table.to_table(columns=["id", "value"])
-    values: dict[int, int] = dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
-    if len(values) != found.num_rows:
-        raise ValueError(f"version {table.version} has {found.num_rows - len(values)} rows twice")
-    return values
 
 
 def disagreements(table: lance.LanceDataset, ids: Iterable[int], point: np.ndarray[Any, Any]) -> list[str]:

@@ -4,8 +4,8 @@
 
 LOAD is a `Load` in JSON. An append brings one row in a file of its own and names its key; an upsert changes one row and
 inserts another one; a delete deletes one row. Which rows are changed is random, among all that are there and that no
-other change is at. The process prints a line of JSON now and then, and writes what the table must contain to
-`expected.npy` when it ends.
+other change is at. The process prints a line of JSON now and then. It reads what the table contains from `expected.npy`
+in its folder when it begins, and writes it there when it ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from committerd_client.options import CommitOptions
 from committerd_client.reexecution import ATTEMPTS_MAX
 from committerd_common.messages import Transaction
 from tests.acceptance.maintenance_soak.cheap import Cheaply, Delete, Upsert
-from tests.acceptance.maintenance_soak.expected import Expected
+from tests.acceptance.maintenance_soak.expected import EXPECTED, Expected
 
-EXPECTED = "expected.npy"
 _TICK_SECONDS = 0.1
 _REPORT_SECONDS = 5.0
 _CHANGE_SECONDS = 1.0
@@ -52,8 +51,8 @@ class Load:
     """A second; so are the next two."""
     upserts: float
     deletes: float
-    rows: int
-    """Rows that the table begins with: the ids from 0 on, with the value 0."""
+    keep_seconds: float
+    """How long versions are kept."""
     seed: int
 
 
@@ -70,6 +69,8 @@ class Written:
     attempts_max: int = 0
     refused: int = 0
     """Upserts and deletes that were refused as often as the client tries."""
+    too_late: int = 0
+    """Executions that took longer than versions are kept, and began again."""
     waited_p50: float = 0.0
     """Seconds to the outcome, since the last line: from staging; for upserts and deletes from the start of each
     execution.
@@ -96,10 +97,9 @@ class Writers:
         self._client, self._load = client, load
         self._rng = random.Random(load.seed)
         self._cheaply = Cheaply(load.uri)
-        self._next_id = 0
-        self.expected = Expected()
-        for id_ in self._new_ids(load.rows):
-            self.expected.put(id_, 0)
+        self.expected = Expected.load(Path(load.folder, EXPECTED))
+        ids, _ = self.expected.rows()
+        self._next_id = int(ids[-1]) + 1
         self._busy: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waited: list[float] = []
@@ -163,7 +163,15 @@ class Writers:
     async def _stage(self, new: list[_Change]) -> None:
         """Stage these changes, and once more those that were refused."""
         changes, self._again = [*self._again, *new], []
-        made = await asyncio.to_thread(self._cheaply.changes, [one.what for one in changes])
+        opened = time.monotonic()
+        try:
+            made = await asyncio.to_thread(self._cheaply.changes, [one.what for one in changes])
+        except OSError:
+            if time.monotonic() < opened + self._load.keep_seconds:
+                raise
+            self._again = changes
+            self.written.too_late += 1
+            return
         for change, transaction in zip(changes, made, strict=True):
             self._begin(self._commit_change(change, transaction))
 
