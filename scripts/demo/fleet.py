@@ -8,13 +8,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.child import ChildProcess
-from scripts.demo.member import STORAGE_OPTIONS, Job
+from scripts.demo.writers import STORAGE_OPTIONS, Job
 
 _POLL_SECONDS = 0.05
 _READY_SECONDS_MAX = 180.0
@@ -26,38 +26,36 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The outcome of one submission, as its writer reported it."""
+class Outcome:
+    """What became of one submission, as its writer reported it."""
 
     kind: str
     """create, append, again (a committed append that is sent once more), upsert, delete, micro-batch or compaction."""
     status: str
-    uuid: str
-    version: int
+    """COMMITTED, DUPLICATE, or the name of the client's error."""
+    code: str = ""
+    message: str = ""
+    """Of an error."""
+    uuid: str = ""
+    version: int = 0
     """The table version that holds the transaction."""
-    at: float
+    at: float = 0.0
     """When the outcome arrived, in seconds of the monotonic clock, which all processes of a machine share."""
-    seconds: float
+    seconds: float = 0.0
     """Seconds since it was submitted."""
     attempts: int = 1
     """The number of executions."""
     remark: str = ""
 
     @property
+    def refused(self) -> bool:
+        """Whether it is an error."""
+        return self.status not in ("COMMITTED", "DUPLICATE")
+
+    @property
     def is_append(self) -> bool:
         """Whether this is an outcome of an Append; a micro-batch is one too."""
-        return self.kind in ("append", "again", "micro-batch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A submission that ended in an error."""
-
-    kind: str
-    name: str
-    """The name of the client's error."""
-    code: str
-    message: str
+        return self.kind in ("append", "again", "micro-batch") and not self.refused
 
 
 class _Writer:
@@ -68,10 +66,9 @@ class _Writer:
         self.ready = False
         self.children: list[int] = []
         """Child processes of the writer, which end with it."""
-        self.answers: list[Answer] = []
-        self.refusals: list[Refusal] = []
+        self.outcomes: list[Outcome] = []
         log = folder / f"{self.name}.log"
-        command = [sys.executable, "-m", f"scripts.demo.{job.work}", json.dumps(dataclasses.asdict(job))]
+        command = [sys.executable, "-m", "scripts.demo.writers", json.dumps(dataclasses.asdict(job))]
         self.child = ChildProcess(command, log=log, environment=environment)
         self._log = log.open("rb")
 
@@ -94,10 +91,8 @@ class _Writer:
                 self.ready = True
             case "child":
                 self.children.append(told["pid"])
-            case "answered":
-                self.answers.append(Answer(**told))
-            case "refused":
-                self.refusals.append(Refusal(**told))
+            case "outcome":
+                self.outcomes.append(Outcome(**told))
             case unknown:
                 raise AssertionError(f"{self.name} told of {unknown!r}")
 
@@ -124,7 +119,9 @@ class Fleet:
             for writer in self._writers:
                 if not writer.listen() and not writer.ready:
                     raise DemoFailed(f"{writer.name} has ended too early:\n{writer.child.log_tail()}")
-            self.raise_refusals()
+            for one in self.outcomes():
+                if one.refused:
+                    raise DemoFailed(f"{one.kind} was refused ({one.status}, {one.code}): {one.message}")
             ready = sum(writer.ready for writer in self._writers)
             look(ready)
             if ready == len(self._writers):
@@ -142,25 +139,14 @@ class Fleet:
         """Wait until all writers have ended. `look` is called with the number of outcomes, and may raise."""
         while True:
             running = [writer.listen() for writer in self._writers]
-            look(len(list(self.answers())) + len(list(self.refusals())))
+            look(len(self.outcomes()))
             if not any(running):
                 return
             time.sleep(_POLL_SECONDS)
 
-    def answers(self) -> Iterator[Answer]:
+    def outcomes(self) -> list[Outcome]:
         """All outcomes so far."""
-        for writer in self._writers:
-            yield from writer.answers
-
-    def refusals(self) -> Iterator[Refusal]:
-        """All refusals so far."""
-        for writer in self._writers:
-            yield from writer.refusals
-
-    def raise_refusals(self) -> None:
-        """Raise `DemoFailed` if there is a refusal."""
-        for refusal in self.refusals():
-            raise DemoFailed(f"{refusal.kind} was refused ({refusal.name}, {refusal.code}): {refusal.message}")
+        return [outcome for writer in self._writers for outcome in writer.outcomes]
 
     def kill(self) -> None:
         """Kill all writers that still run."""

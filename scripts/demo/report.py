@@ -5,72 +5,54 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from scripts.demo.fleet import Answer, Refusal
+from scripts.demo.fleet import Outcome
 
 CONFLICTS = ("RetryableConflict", "IncompatibleConflict")
+BESIDE = {
+    "upsert": "upserts",
+    "delete": "deletes",
+    "micro-batch": "micro-batches of Spark",
+    "compaction": "compaction",
+}
+"""What is done beside the Appends: kind of outcome, and what it is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A metric, or those of its series that have these labels."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def __str__(self) -> str:
-        labels = ",".join(f'{name}="{value}"' for name, value in self.labels.items())
-        return f"{self.name}{{{labels}}}" if labels else self.name
-
-
-APPENDS_ANSWERED = tuple(
-    Metric(name="committerd_transactions_total", labels={"operation": "append", "outcome": outcome})
-    for outcome in ("committed", "duplicate")
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Expected:
     """The numbers of expected outcomes."""
 
     appends: int
     again: int
     """Committed Appends that are sent once more."""
-    changes: int
-    """Upserts; there are as many deletes."""
-    micro_batches: int
-    compactions: int
+    beside: Mapping[str, int]
+    """By kind of `BESIDE`; kinds that are left out have 0."""
 
     @property
-    def answers(self) -> int:
+    def outcomes(self) -> int:
         """The outcomes of all writers, except that of the create."""
-        return self.appends + self.again + 2 * self.changes + self.micro_batches + self.compactions
+        return self.appends + self.again + sum(self.beside.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """All measurements."""
 
-    answers: Sequence[Answer]
-    refusals: Sequence[Refusal]
+    outcomes: Sequence[Outcome]
     seconds: float
     """Seconds from the first data file to the outcome of the last Append."""
     versions: int
     """Versions of the table, as pylance sees it."""
-    metrics: Mapping[Metric, float]
-    wanted: Wanted
+    appends_counted: float
+    """The outcomes of Appends that the daemon has counted."""
+    expected: Expected
     rows_wrong: Mapping[str, int]
     """The number of wrong rows by kind of error; empty if each row is there exactly once."""
 
-    def of(self, kind: str, status: str) -> list[Answer]:
+    def of(self, kind: str, status: str) -> list[Outcome]:
         """The outcomes with this status of submissions of this kind."""
-        return [answer for answer in self.answers if (answer.kind, answer.status) == (kind, status)]
-
-    @property
-    def committed(self) -> list[Answer]:
-        """Committed transactions of every kind."""
-        return [answer for answer in self.answers if answer.status == "COMMITTED"]
+        return [one for one in self.outcomes if (one.kind, one.status) == (kind, status)]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -80,103 +62,73 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def summary(measured: Measured) -> list[tuple[str, str, str]]:
     """Yield (name, value, remark) for each line of the table."""
-    submitted: list[Answer | Refusal] = [*measured.answers, *measured.refusals]
-    kinds = Counter(one.kind for one in submitted)
+    outcomes = measured.outcomes
+    kinds, statuses = Counter(one.kind for one in outcomes), Counter(one.status for one in outcomes)
+    beside = ", ".join(f"{kinds[kind]} {name}" for kind, name in BESIDE.items() if kinds[kind])
+    repeated = [one for one in outcomes if one.attempts > 1]
+    refused, conflicts = sum(one.refused for one in outcomes), sum(statuses[name] for name in CONFLICTS)
+    sizes = Counter(one.version for one in outcomes if one.status == "COMMITTED").values()
     sent = f"{kinds['create']} create, {kinds['append']:,} appends, {kinds['again']:,} of them once more"
-    beside = ", ".join(
-        f"{kinds[kind]} {name}"
-        for kind, name in (
-            ("upsert", "upserts"),
-            ("delete", "deletes"),
-            ("micro-batch", "micro-batches of Spark"),
-            ("compaction", "compaction"),
-        )
-        if kinds[kind]
-    )
-    repeated = [answer for answer in measured.answers if answer.attempts > 1]
-    duplicates = [answer for answer in measured.answers if answer.status == "DUPLICATE"]
-    conflicts = sum(refusal.name in CONFLICTS for refusal in measured.refusals)
-    sizes = list(Counter(answer.version for answer in measured.committed).values())
+    again = f"{len(repeated)} changes were executed again, {max((one.attempts for one in repeated), default=0)} times"
     lines = [
         ("staged", f"{kinds.total():,}", f"transactions: {sent}"),
-        ("committed", f"{len(measured.committed):,}", ""),
-        ("duplicates", f"{len(duplicates):,}", "recognised; they added nothing"),
+        *([("", "", beside)] if beside else []),
+        ("committed", f"{statuses['COMMITTED']:,}", ""),
+        ("duplicates", f"{statuses['DUPLICATE']:,}", "recognised; they added nothing"),
         (
             "conflicts",
-            f"{conflicts + sum(answer.attempts - 1 for answer in repeated):,}",
-            f"{len(repeated)} changes were executed again, {max(answer.attempts for answer in repeated)} times at most"
-            if repeated
-            else "",
+            f"{conflicts + sum(one.attempts - 1 for one in repeated):,}",
+            f"{again} at most" if repeated else "",
         ),
-        ("other refusals", f"{len(measured.refusals) - conflicts:,}", ""),
+        ("other refusals", f"{refused - conflicts:,}", ""),
         (
             "versions",
             f"{measured.versions:,}",
             f"of the table; {len(sizes):,} hold what was answered, the others a position or reserved fragment ids",
         ),
+        *(("compaction", "1", one.remark) for one in measured.of("compaction", "COMMITTED")),
     ]
-    if beside:
-        lines.insert(1, ("", "", beside))
-    lines += [("compaction", "1", answer.remark) for answer in measured.of("compaction", "COMMITTED")]
-    seconds = [answer.seconds for answer in measured.of("append", "COMMITTED")]
+    seconds = [one.seconds for one in measured.of("append", "COMMITTED")]
     if not seconds:
         return lines
-    rate = len(seconds) / measured.seconds
+    rate, half, most = len(seconds) / measured.seconds, percentile(seconds, 50), percentile(seconds, 99)
+    each = statuses["COMMITTED"] / len(sizes)
     return [
         *lines,
-        (
-            "per version",
-            f"{len(measured.committed) / len(sizes):,.1f}",
-            f"transactions on average, {max(sizes):,} at most",
-        ),
+        ("per version", f"{each:,.1f}", f"transactions on average, {max(sizes):,} at most"),
         (
             "throughput",
             f"{rate:,.0f}",
             f"appends/s for {measured.seconds:.1f} s, in which their data files were written too",
         ),
-        (
-            "latency p50",
-            f"{percentile(seconds, 50) * 1000:,.1f}",
-            "ms from submitting an append until its outcome was there",
-        ),
-        ("latency p99", f"{percentile(seconds, 99) * 1000:,.1f}", "ms"),
+        ("latency p50", f"{half * 1000:,.1f}", "ms from submitting an append until its outcome was there"),
+        ("latency p99", f"{most * 1000:,.1f}", "ms"),
     ]
 
 
 def checks(measured: Measured) -> list[tuple[str, bool]]:
     """Yield each check, and whether it passed."""
     appends, again = measured.of("append", "COMMITTED"), measured.of("again", "DUPLICATE")
-    versions = {answer.uuid: answer.version for answer in appends}
-    same = all(versions.get(answer.uuid) == answer.version for answer in again)
+    versions = {one.uuid: one.version for one in appends}
+    same = all(versions.get(one.uuid) == one.version for one in again)
     wrong = ", ".join(f"{count:,} {what}" for what, count in measured.rows_wrong.items())
-    wanted = measured.wanted
-    beside = [
-        ("upsert", wanted.changes, "upserts"),
-        ("delete", wanted.changes, "deletes"),
-        ("micro-batch", wanted.micro_batches, "micro-batches of Spark"),
-        ("compaction", wanted.compactions, "compaction"),
-    ]
+    expected = measured.expected
+    done = {kind: len(measured.of(kind, "COMMITTED")) for kind in BESIDE}
+    # One daemon made all outcomes, so its counters must equal what the writers got.
+    counted = measured.appends_counted == sum(one.is_append for one in measured.outcomes)
     return [
         (
-            f"COMMITTED: {len(appends):,} of {wanted.appends:,} appends",
-            len(appends) == len(versions) == wanted.appends,
+            f"COMMITTED: {len(appends):,} of {expected.appends:,} appends",
+            len(appends) == len(versions) == expected.appends,
         ),
         (
-            f"DUPLICATE, and of the same version: {len(again):,} of {wanted.again:,} sent once more",
-            same and len(again) == wanted.again,
+            f"DUPLICATE, and of the same version: {len(again):,} of {expected.again:,} sent once more",
+            same and len(again) == expected.again,
         ),
         *(
-            (f"COMMITTED: {done} of {count} {name}", done == count)
-            for kind, count, name in beside
-            if count
-            for done in (len(measured.of(kind, "COMMITTED")),)
+            (f"COMMITTED: {done[kind]} of {count} {BESIDE[kind]}", done[kind] == count)
+            for kind, count in expected.beside.items()
         ),
         (f"Every row is in the table exactly once{f', but: {wrong}' if wrong else ''}", not wrong),
-        ("Writers and /metrics tell the same of appends", _metrics_agree(measured)),
+        ("Writers and /metrics tell the same of appends", counted),
     ]
-
-
-def _metrics_agree(measured: Measured) -> bool:
-    """Whether the metrics agree with the writers: one daemon made all outcomes, so its counters must equal theirs."""
-    counted = sum(measured.metrics[metric] for metric in APPENDS_ANSWERED)
-    return counted == sum(answer.is_append for answer in measured.answers)

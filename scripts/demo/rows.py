@@ -13,7 +13,8 @@ SCHEMA = pa.schema(
         pa.field("value", pa.int64(), nullable=False),
     ]
 )
-
+SPARK_SCHEMA = "producer int, sequence long, value long"
+"""The same for Spark."""
 KEYS = ["producer", "sequence"]
 UPSERTED = 20
 """Rows in each upsert; half of them were in the previous one."""

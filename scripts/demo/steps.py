@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import logging
 import os
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,11 @@ from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, kafka_broker
 from harness.places import StorePlace
 from scripts.demo.fleet import DemoFailed, Fleet
-from scripts.demo.member import Job
-from scripts.demo.report import APPENDS_ANSWERED, Measured, Metric, Wanted, checks, summary
+from scripts.demo.report import BESIDE, Expected, Measured, checks, summary
 from scripts.demo.rows import all_rows, changed_rows, differences
 from scripts.demo.screen import Screen
 from scripts.demo.store import start_store
+from scripts.demo.writers import Job
 
 AGAIN_EVERY = 20
 """Of this many Appends of a producer, one is sent once more."""
@@ -44,15 +43,14 @@ FRAGMENTS_MIN = 10
 """The least number of fragments that are compacted."""
 
 METRICS = (
-    *APPENDS_ANSWERED,
-    Metric(name="committerd_republished_answers_total"),
-    Metric(name="committerd_conflicts_total"),
-    Metric(name="committerd_commit_attempts_total"),
-    Metric(name="committerd_refusal_only_versions_total"),
-    Metric(name="committerd_holds_total"),
-    Metric(name="committerd_table_version"),
+    "committerd_republished_answers_total",
+    "committerd_conflicts_total",
+    "committerd_commit_attempts_total",
+    "committerd_refusal_only_versions_total",
+    "committerd_holds_total",
+    "committerd_table_version",
 )
-"""The metrics that are shown."""
+"""The metrics that are shown, with the count of outcomes of Appends."""
 _METRICS_SECONDS_MAX = 5.0
 _GRACE_SECONDS = 3.0
 _KAFKA_MS_MAX = 5_000
@@ -102,59 +100,58 @@ class Demo:
     """One run. `cleanup` ends everything that it starts, in the opposite order."""
 
     def __init__(self, chosen: argparse.Namespace, *, screen: Screen, folder: Path, cleanup: ExitStack) -> None:
-        self._rows_each: int = chosen.rows
-        self._keep: bool = chosen.keep
-        self._screen = screen
-        self._folder = folder
-        self._cleanup = cleanup
+        self._chosen, self._screen, self._folder, self._cleanup = chosen, screen, folder, cleanup
         # A fresh name, so that demos that share a Kafka don't meet.
         self._name = f"demo-{secrets.token_hex(4)}"
-        self._store: str = chosen.store
         self._place = StorePlace(str(folder / "demo.lance"))
         each, more = divmod(chosen.appends, chosen.producers)
-        self._appends = [each + (number < more) for number in range(chosen.producers)]
-        again = sum(len(range(0, appends, AGAIN_EVERY)) for appends in self._appends)
-        beside = not chosen.appends_only
-        self._wanted = Wanted(
+        appends = [each + (number < more) for number in range(chosen.producers)]
+        beside = {} if chosen.appends_only else self._find_work()
+        self._work = [*(("producer", count) for count in appends), *beside.items()]
+        """Kind and number of units of each writer; its number is its place, from 1."""
+        outcomes = {
+            "upsert": beside.get("changes", 0),
+            "delete": beside.get("changes", 0),
+            "micro-batch": beside.get("spark", 0),
+            "compaction": int("compaction" in beside),
+        }
+        self._expected = Expected(
             appends=chosen.appends,
-            again=again,
-            changes=CHANGES if beside else 0,
-            micro_batches=MICRO_BATCHES if beside else 0,
-            # Fewer Appends may leave too few fragments.
-            compactions=1 if beside and chosen.appends >= 2 * FRAGMENTS_MIN else 0,
+            again=sum(len(range(0, count, AGAIN_EVERY)) for count in appends),
+            beside={kind: count for kind, count in outcomes.items() if count},
         )
 
-    def run(self) -> None:
-        """Run all steps. Raises `DemoFailed` if something is wrong."""
-        if self._wanted.micro_batches:
-            self._find_spark()
-        bootstrap_servers = self._start_kafka()
-        if self._store != "local":
-            self._place = start_store(self._store, self._screen, self._cleanup)
-        daemon = self._start_daemon(bootstrap_servers)
-        fleet = self._start_producers(bootstrap_servers, daemon)
-        seconds = self._commit(fleet, daemon)
-        url, metrics = self._scrape(fleet, daemon)
-        self._stop(daemon)
-        versions, wrong = self._read_table()
-        measured = Measured(
-            answers=list(fleet.answers()),
-            refusals=list(fleet.refusals()),
-            seconds=seconds,
-            versions=versions,
-            metrics=metrics,
-            wanted=self._wanted,
-            rows_wrong=wrong,
-        )
-        self._report(measured, url)
-
-    def _find_spark(self) -> None:
-        """Leave out Spark's stream where there is no Java that runs Spark."""
+    def _find_work(self) -> dict[str, int]:
+        """What is done beside the Appends: no Spark stream where there is no Java that runs Spark."""
+        work = {"changes": CHANGES, "spark": MICRO_BATCHES}
         try:
             jdk("Spark", install=INSTALL_JDK)
         except PartMissingError as error:
-            self._wanted = dataclasses.replace(self._wanted, micro_batches=0)
+            del work["spark"]
             self._screen.line(f"Without Spark's stream: {error}")
+        # Fewer Appends may leave too few fragments.
+        return work | ({"compaction": FRAGMENTS_MIN} if self._chosen.appends >= 2 * FRAGMENTS_MIN else {})
+
+    def run(self) -> None:
+        """Run all steps. Raises `DemoFailed` if something is wrong."""
+        bootstrap_servers = self._start_kafka()
+        if self._chosen.store != "local":
+            self._place = start_store(self._chosen.store, self._screen, self._cleanup)
+        daemon = self._start_daemon(bootstrap_servers)
+        fleet = self._start_writers(bootstrap_servers, daemon)
+        seconds = self._commit(fleet, daemon)
+        counted, metrics = self._read_metrics(fleet, daemon)
+        self._stop(daemon)
+        versions, wrong = self._read_table()
+        measured = Measured(
+            outcomes=fleet.outcomes(),
+            seconds=seconds,
+            versions=versions,
+            appends_counted=counted,
+            expected=self._expected,
+            rows_wrong=wrong,
+        )
+        self._report(measured, metrics)
 
     def _start_kafka(self) -> str:
         given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
@@ -206,12 +203,11 @@ class Demo:
         self._screen.done(f"/readyz: {reason}")
         return daemon
 
-    def _start_producers(self, bootstrap_servers: str, daemon: Daemon) -> Fleet:
-        count = len(self._work())
-        spark = ", and Spark" if self._wanted.micro_batches else ""
+    def _start_writers(self, bootstrap_servers: str, daemon: Daemon) -> Fleet:
+        spark = ", and Spark" if ("spark", MICRO_BATCHES) in self._work else ""
         self._screen.step(
-            f"Starting {len(self._appends)} producers, a process each{spark}; the first creates the table through the "
-            "queue"
+            f"Starting {self._chosen.producers} producers, a process each{spark}; the first creates the table through "
+            "the queue"
         )
         jobs = [
             Job(
@@ -221,11 +217,11 @@ class Demo:
                 uri=self._place.uri,
                 number=number,
                 count=units,
-                rows=self._rows_each,
+                rows=self._chosen.rows,
                 folder=str(self._folder / f"{work}-{number}"),
                 again_every=AGAIN_EVERY,
             )
-            for number, (work, units) in enumerate(self._work(), start=1)
+            for number, (work, units) in enumerate(self._work, start=1)
         ]
         fleet = Fleet(jobs, self._folder, self._place.storage_options)
         self._cleanup.callback(fleet.kill)
@@ -233,35 +229,23 @@ class Demo:
 
         def look(ready: int) -> None:
             self._must_run(daemon)
-            self._screen.progress(f"{ready} of {count} are ready")
+            self._screen.progress(f"{ready} of {len(jobs)} are ready")
 
         fleet.wait_ready(look)
-        (created,) = fleet.answers()
+        (created,) = fleet.outcomes()
         self._screen.done(f"all are ready, and the table is there: create {created.status}, version {created.version}")
         return fleet
 
-    def _work(self) -> list[tuple[str, int]]:
-        """Program and number of units of each writer; the writer's number is its index."""
-        wanted = self._wanted
-        beside = {"changes": wanted.changes, "spark": wanted.micro_batches}
-        if wanted.compactions:
-            beside["compaction"] = FRAGMENTS_MIN
-        return [("producer", appends) for appends in self._appends] + [one for one in beside.items() if one[1]]
-
     def _commit(self, fleet: Fleet, daemon: Daemon) -> float:
         """Return the seconds from the first data file to the outcome of the last Append."""
-        wanted = self._wanted
-        total = wanted.answers
+        expected = self._expected
         self._screen.step(
-            f"{len(self._appends)} producers write {wanted.appends:,} x {self._rows_each:,} rows, stage the "
-            f"appends and wait for their outcomes; {wanted.again:,} are staged once more"
+            f"{self._chosen.producers} producers write {expected.appends:,} x {self._chosen.rows:,} rows, stage the "
+            f"appends and wait for their outcomes; {expected.again:,} are staged once more"
         )
-        if wanted.changes:
-            self._screen.line(
-                f"    beside them {wanted.changes} upserts and {wanted.changes} deletes"
-                f"{f', a Spark stream of {wanted.micro_batches} micro-batches' if wanted.micro_batches else ''}"
-                f"{', and a compaction' if wanted.compactions else ''}"
-            )
+        if expected.beside:
+            beside = ", ".join(f"{count} {BESIDE[kind]}" for kind, count in expected.beside.items())
+            self._screen.line(f"    beside them {beside}")
         began = time.monotonic()
         fleet.go()
 
@@ -269,26 +253,40 @@ class Demo:
             self._must_run(daemon)
             answered -= 1  # the create
             rate = answered / (time.monotonic() - began)
-            self._screen.progress(f"{answered:,} of {total:,} answered, {rate:,.0f}/s")
+            self._screen.progress(f"{answered:,} of {expected.outcomes:,} answered, {rate:,.0f}/s")
 
         fleet.wait_done(look)
-        self._screen.done(f"{len(list(fleet.answers())) - 1:,} of {total:,} answered")
-        return max((answer.at for answer in fleet.answers() if answer.kind == "append"), default=began) - began
+        self._screen.done(f"{len(fleet.outcomes()) - 1:,} of {expected.outcomes:,} answered")
+        ends = [one.at for one in fleet.outcomes() if one.kind == "append" and not one.refused]
+        return max(ends, default=began) - began
 
-    def _scrape(self, fleet: Fleet, daemon: Daemon) -> tuple[str, dict[Metric, float]]:
-        """Return address and values of the metrics; an outcome may be published a moment before it is counted."""
+    def _read_metrics(self, fleet: Fleet, daemon: Daemon) -> tuple[float, list[str]]:
+        """Return the outcomes of Appends that were counted, and lines with all metrics to show.
+
+        An outcome may be published a moment before it is counted.
+        """
         url = f"{daemon.url()}/metrics"
         self._screen.step(f"Reading {url}")
         deadline = time.monotonic() + _METRICS_SECONDS_MAX
-        told = sum(answer.is_append for answer in fleet.answers())
+        told = sum(one.is_append for one in fleet.outcomes())
         while True:
-            values = {metric: daemon.metric(metric.name, **metric.labels) for metric in METRICS}
-            counted = sum(values[metric] for metric in APPENDS_ANSWERED)
+            counts = {
+                outcome: daemon.metric("committerd_transactions_total", operation="append", outcome=outcome)
+                for outcome in ("committed", "duplicate")
+            }
+            counted = sum(counts.values())
             if counted >= told or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         self._screen.done(f"{counted:,.0f} answers to appends counted")
-        return url, values
+        return counted, [
+            f"Metrics were at {url}, among them:",
+            *(
+                f'  committerd_transactions_total{{operation="append",outcome="{outcome}"}} {count:g}'
+                for outcome, count in counts.items()
+            ),
+            *(f"  {name} {daemon.metric(name):g}" for name in METRICS),
+        ]
 
     def _stop(self, daemon: Daemon) -> None:
         self._screen.step("Stopping committerd with SIGTERM")
@@ -302,38 +300,37 @@ class Demo:
         self._screen.step(f"Reading the table with pylance {lance.__version__}")
         table = lance.dataset(self._place.uri, storage_options=dict(self._place.storage_options))
         found = table.to_table()
-        wrong = differences(found, self._expected())
+        wrong = differences(found, self._expected_rows())
         self._screen.done(
             f"{found.num_rows:,} rows in {len(table.get_fragments()):,} fragments at version {table.version}"
         )
         return table.version, wrong
 
-    def _expected(self) -> pa.Table:
+    def _expected_rows(self) -> pa.Table:
         """All rows that the table must have in the end."""
-        work = dict(enumerate(self._work(), start=1))
+        work = dict(enumerate(self._work, start=1))
         appended = {number: units for number, (name, units) in work.items() if name in ("producer", "spark")}
         changed = [changed_rows(number, units) for number, (name, units) in work.items() if name == "changes"]
-        return pa.concat_tables([all_rows(appended, self._rows_each), *changed])
+        return pa.concat_tables([all_rows(appended, self._chosen.rows), *changed])
 
-    def _report(self, measured: Measured, url: str) -> None:
+    def _report(self, measured: Measured, metrics: Sequence[str]) -> None:
         """Print everything. Raises `DemoFailed` if a check fails."""
         screen = self._screen
         screen.line()
         screen.table(summary(measured))
         screen.line()
-        screen.line(f"  Metrics were at {url}, among them:")
-        for metric, value in measured.metrics.items():
-            screen.line(f"    {metric} {value:g}")
+        for line in metrics:
+            screen.line(f"  {line}")
         screen.line()
-        removed = " (removed at the end; --keep keeps it)" if self._store == "local" else " (removed at the end)"
-        kept = self._keep and self._store == "local"
+        removed = " (removed at the end; --keep keeps it)" if self._chosen.store == "local" else " (removed at the end)"
+        kept = self._chosen.keep and self._chosen.store == "local"
         screen.line(f"  The table: {self._place.uri}{'' if kept else removed}")
         screen.line()
         results = checks(measured)
         for text, good in results:
             screen.line(f"  {'ok    ' if good else 'FAILED'} {text}")
-        for refusal in measured.refusals[:3]:
-            screen.line(f"         {refusal.kind}: {refusal.name} ({refusal.code}): {refusal.message}")
+        for one in [one for one in measured.outcomes if one.refused][:3]:
+            screen.line(f"         {one.kind}: {one.status} ({one.code}): {one.message}")
         failed = [text for text, good in results if not good]
         if failed:
             raise DemoFailed(f"{len(failed)} of {len(results)} checks failed: {'; '.join(failed)}")
