@@ -79,11 +79,7 @@ bench: setup ## Benchmarks side by side with pylance, an hour; `make bench ARGS=
 
 check: lint ## Lint, and whether generated files are those of their sources
 	.venv/bin/python -m scripts.generate.protos --check
-	.venv/bin/python -m scripts.generate.metrics_table --check
-	.venv/bin/python -m scripts.generate.helm_schema --check
-	.venv/bin/python -m scripts.generate.helm_readme --check
-	.venv/bin/python -m scripts.generate.dashboard --check
-	.venv/bin/python -m scripts.generate.wire_vectors --check
+	.venv/bin/python -m scripts.generate --check
 	.venv/bin/python -m scripts.generate.lock_image --check
 
 lint: basics ## Format, ruff, mypy and the layers
@@ -100,11 +96,7 @@ protos: basics ## Generate producers/committerd_common/*_pb2.py from protos/
 	.venv/bin/python -m scripts.generate.protos
 
 docs: basics ## Generate docs/metrics.md, docs/wire-vectors.json, the chart's schema and README, and the dashboard from the code
-	.venv/bin/python -m scripts.generate.metrics_table
-	.venv/bin/python -m scripts.generate.helm_schema
-	.venv/bin/python -m scripts.generate.helm_readme
-	.venv/bin/python -m scripts.generate.dashboard
-	.venv/bin/python -m scripts.generate.wire_vectors
+	.venv/bin/python -m scripts.generate
 
 lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
 	.venv/bin/python -m scripts.generate.lock_image

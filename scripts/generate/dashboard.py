@@ -1,4 +1,4 @@
-"""Write Grafana's dashboard from `dashboard_panels` into the chart's folder; `--check` only compares.
+"""Grafana's dashboard, from `dashboard_panels`.
 
 Helm reads only files below the chart's folder, so dashboard and alerts lie there. Compose mounts the same files.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from typing import TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
@@ -16,18 +15,17 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
 from scripts.generate.dashboard_panels import ROWS, Panel, Query
-from scripts.generate.generated import ROOT, check_wanted, keep
 
-DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
+FILE, SOURCE = "helm/committerd/files/dashboard.json", "scripts/generate/dashboard_panels.py"
 
-SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_DATA_SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
 _LINES_WIDTH, _LINES_HEIGHT = 8, 8
 
 _PanelT = TypeVar("_PanelT", stat.Panel, timeseries.Panel)
 
 
-def document() -> str:
+def text() -> str:
     """Return the dashboard as JSON; the same panels give the same text."""
     made = (
         dashboard.Dashboard("committerd")
@@ -45,7 +43,7 @@ def document() -> str:
         .annotation(
             dashboard.AnnotationQuery()
             .name("Alerts")
-            .datasource(SOURCE)
+            .datasource(_DATA_SOURCE)
             .enable(True)
             .icon_color("red")
             .expr('ALERTS{alertname=~"Committerd.+",alertstate="firing",dataset=~"$dataset"}')
@@ -64,7 +62,7 @@ def _chosen(name: str, query: str) -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable(name)
         .label(name.capitalize())
-        .datasource(SOURCE)
+        .datasource(_DATA_SOURCE)
         .query(query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
@@ -93,7 +91,7 @@ def _stat(panel: Panel, number: int) -> stat.Panel:
         stat.Panel()
         .id(number)
         .title(panel.title)
-        .datasource(SOURCE)
+        .datasource(_DATA_SOURCE)
         .unit(panel.unit)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .graph_mode(kinds.BigValueGraphMode.AREA)
@@ -109,7 +107,7 @@ def _lines(panel: Panel, number: int) -> timeseries.Panel:
         timeseries.Panel()
         .id(number)
         .title(panel.title)
-        .datasource(SOURCE)
+        .datasource(_DATA_SOURCE)
         .unit(panel.unit)
         .min(0)
         .line_width(1)
@@ -137,11 +135,3 @@ def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
     if panel.red_from is not None:
         steps.append(models.Threshold(value=panel.red_from, color="red"))
     return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
-
-
-def main() -> int:
-    return keep(DASHBOARD, document(), check=check_wanted(__doc__), source="scripts/generate/dashboard_panels.py says")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

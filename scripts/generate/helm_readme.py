@@ -1,4 +1,4 @@
-"""Write the tables of `helm/committerd/README.md`; `--check` only compares.
+"""The tables of `helm/committerd/README.md`.
 
 Tables stand between the markers `<!-- NAME -->` and `<!-- end of NAME -->`: `values` (from the comments in
 values.yaml), `dataset` and `settings` (from values.schema.json, which comes from committerd's settings). The text
@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scripts.generate.generated import check_wanted, keep
+from scripts.generate import ROOT
 
-CHART = Path(__file__).resolve().parents[2] / "helm" / "committerd"
-PAGE = CHART / "README.md"
+CHART = ROOT / "helm" / "committerd"
+FILE, SOURCE = "helm/committerd/README.md", "the settings and values.yaml"
 _KEY = re.compile(r"^( *)([A-Za-z_]\w*):(?: |$)")
 
 
@@ -96,8 +94,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def page(before: str) -> str:
+def text() -> str:
     """Return the page with its tables up to date."""
+    page = (CHART / "README.md").read_text(encoding="utf-8")
     definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
     tables = {
         "values": _values_table(),
@@ -106,18 +105,9 @@ def page(before: str) -> str:
     }
     for name, table in tables.items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        head, found, rest = before.partition(start)
+        head, found, rest = page.partition(start)
         _, ended, tail = rest.partition(end)
         if not (found and ended):
-            raise SystemExit(f"{PAGE.name}: the markers {start} and {end} are gone")
-        before = f"{head}{start}\n{table}\n{end}{tail}"
-    return before
-
-
-def main() -> int:
-    check, text = check_wanted(__doc__), page(PAGE.read_text(encoding="utf-8"))
-    return keep(PAGE, text, check=check, source="values.yaml and the settings say")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            raise SystemExit(f"{FILE}: the markers {start} and {end} are gone")
+        page = f"{head}{start}\n{table}\n{end}{tail}"
+    return page

@@ -1,4 +1,4 @@
-"""Write the settings of `committerd.settings.load` into `helm/committerd/values.schema.json`; `--check` only compares.
+"""`helm/committerd/values.schema.json`, with the settings of `committerd.settings.load`.
 
 The other parts of the schema are written by hand. Generated are its `$defs` `settings` (every group and setting),
 `datasetName`, `datasetUri` and `datasetAliases`. Values are those of YAML: lists are lists, and a secret is a reference
@@ -8,13 +8,12 @@ to a Secret.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from committerd.settings.load import Settings
-from scripts.generate.generated import ROOT, check_wanted, keep
+from scripts.generate import ROOT
 
-SCHEMA = ROOT / "helm" / "committerd" / "values.schema.json"
+FILE, SOURCE = "helm/committerd/values.schema.json", "committerd/settings/load.py"
 SECRET = {"$ref": "#/$defs/secretValue"}
 
 
@@ -81,11 +80,8 @@ def _perhaps_from_secret(schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": schema["description"], "anyOf": [limits, SECRET]}
 
 
-def main() -> int:
-    check, schema = check_wanted(__doc__), json.loads(SCHEMA.read_text(encoding="utf-8"))
+def text() -> str:
+    """Return the schema with its generated part up to date."""
+    schema = json.loads((ROOT / FILE).read_text(encoding="utf-8"))
     schema["$defs"].update(generated())
-    return keep(SCHEMA, json.dumps(schema, indent=2) + "\n", check=check, source="committerd/settings/load.py says")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return json.dumps(schema, indent=2) + "\n"

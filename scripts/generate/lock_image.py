@@ -6,6 +6,7 @@ holds what the tests have run. uv resolves for the image's Python, whatever Pyth
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -18,9 +19,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.generate.generated import check_wanted
+from scripts.generate import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "requirements"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 PYTHON = "3.13"
@@ -133,7 +133,9 @@ def lock(name: str, requirements: Sequence[str]) -> None:
 
 
 def main() -> int:
-    check, exact = check_wanted(__doc__), tested()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail when a file differs")
+    check, exact = parser.parse_args().check, tested()
     found: list[str] = []
     for name, requirements in wanted().items():
         if not check:

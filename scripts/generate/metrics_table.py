@@ -1,16 +1,14 @@
-"""Write `docs/metrics.md` from `committerd.telemetry`; `--check` only compares."""
+"""`docs/metrics.md`, from `committerd.telemetry`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
 from committerd.telemetry import OTHER, Description, MaintenanceTelemetry, Telemetry
-from scripts.generate.generated import ROOT, check_wanted, keep
 
-PAGE = ROOT / "docs" / "metrics.md"
+FILE, SOURCE = "docs/metrics.md", "committerd/telemetry.py"
 
 INTRODUCTION = f"""# Metrics
 
@@ -41,14 +39,10 @@ def page(metrics: Sequence[Description]) -> str:
     return INTRODUCTION + "\n" + "\n".join(rows) + "\n"
 
 
-def main() -> int:
+def text() -> str:
+    """Return the page of all metrics."""
     descriptions = (
         *Telemetry(CollectorRegistry()).descriptions,
         *MaintenanceTelemetry(CollectorRegistry()).descriptions,
     )
-    check, text = check_wanted(__doc__), page(descriptions)
-    return keep(PAGE, text, check=check, source="committerd/telemetry.py says")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return page(descriptions)

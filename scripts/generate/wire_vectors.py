@@ -1,4 +1,4 @@
-"""Write docs/wire-vectors.json: staged records and their outcomes, byte for byte, for every operation and status.
+"""docs/wire-vectors.json: staged records and their outcomes, byte for byte, for every operation and status.
 
 A stranger's encoder must make these values and headers, and its decoder must read these outcomes. The records form one
 history: each is staged after the outcome of the one before it. tests/e2e/test_wire_vectors.py stages them for a real
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,11 +30,10 @@ from committerd_common.messages import (
     Status,
     Transaction,
 )
-from scripts.generate.generated import ROOT, check_wanted, keep
 from scripts.generate.key_vectors import ABOUT as KEYS_ABOUT
 from scripts.generate.key_vectors import key_vectors
 
-FILE = ROOT / "docs" / "wire-vectors.json"
+FILE, SOURCE = "docs/wire-vectors.json", "scripts/generate/wire_vectors.py"
 TABLE = "s3://example/lake/events.lance"
 """The table that the records name."""
 PRODUCER = "vectors"
@@ -367,9 +365,8 @@ def _text(message: Transaction | Outcome) -> list[str]:
     return text_format.MessageToString(message).splitlines()
 
 
-def main() -> int:
-    """Write the file, or check it."""
-    check = check_wanted(__doc__)
+def text() -> str:
+    """Return the content of the file."""
     all_of_them = vectors()
     content = {
         "about": ABOUT,
@@ -378,9 +375,4 @@ def main() -> int:
         "records": [shown(one, offset) for offset, one in enumerate(all_of_them)],
         "key_hash": {"about": KEYS_ABOUT, "keys": key_vectors()},
     }
-    text = json.dumps(content, indent=1) + "\n"
-    return keep(FILE, text, check=check, source="scripts/generate/wire_vectors.py writes")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return json.dumps(content, indent=1) + "\n"

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from scripts.generate.dashboard import document
+from scripts.generate import dashboard
 from tests.deploy import alerts
 from tests.deploy.promql import known_metrics, metrics
 
@@ -20,8 +20,8 @@ def parsed(expr: str) -> str:
 
 
 def test_it_is_what_the_panels_say_and_the_same_each_time() -> None:
-    assert document() == document()
-    assert alerts.DASHBOARD.read_text(encoding="utf-8") == document()
+    assert dashboard.text() == dashboard.text()
+    assert alerts.DASHBOARD.read_text(encoding="utf-8") == dashboard.text()
 
 
 def test_it_is_a_dashboard_as_grafana_describes_one() -> None:
