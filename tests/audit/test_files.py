@@ -59,7 +59,7 @@ def test_what_is_gone_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_finds_what_counting_all_files_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_list, "_CUT_AT_ONCE", 3)
+    monkeypatch.setattr(fragment_list, "_DECODED_AT_ONCE", 3)
     rng, held, there = random.Random(seed), HeldFiles(), list[DataFragment]()
     found = 0
     for _ in range(60):

@@ -220,7 +220,7 @@ class TestDelete:
             deleted={1: {2}, 3: {1, 2, 3}},
         )
         assert isinstance(conflict, RowConflict)
-        assert conflict.message == f"both modified rows at addresses [{(1 << 32) + 2}]"
+        assert conflict.message == f"both modified the rows at addresses {(1 << 32) + 2}"
 
     def test_of_no_row_touches_nothing(self) -> None:
         same = fragment(0, deleted=2)
@@ -250,7 +250,7 @@ class TestDelete:
             delete(fragment(0, deleted=2)), in_order(0), latest=(fragment(9, deleted=1),), deleted={2: {1, 5}, 1: {5}}
         )
         assert isinstance(dead, RowConflict)
-        assert dead.message == f"both modified rows at addresses [{(9 << 32) + 5}]"
+        assert dead.message == f"both modified the rows at addresses {(9 << 32) + 5}"
         group = Transaction.Rewrite.RewriteGroup(
             old_fragments=[fragment(0, deleted=1)], new_fragments=[fragment(9, rows=9)]
         )
@@ -262,7 +262,7 @@ class TestDelete:
             deleted={2: {1, 5}, 1: {5}},
         )
         assert isinstance(dropped, RowConflict)
-        assert dropped.message == "both modified rows at addresses [5]"
+        assert dropped.message == "both modified the rows at addresses 5"
 
     def test_stops_where_rows_moved_on_in_an_order_that_is_not_known(self) -> None:
         silent = footprint(rewrite(9), staged=False)
@@ -329,9 +329,9 @@ class TestDelete:
 
     def test_many_versions_are_counted(self) -> None:
         assert str(FollowedRows(rows=1, versions=(5,))) == "1 row was followed to where version 5 moved it"
-        assert str(FollowedRows(rows=3, versions=(5, 7))) == "3 rows were followed through versions 5 and 7"
-        many = FollowedRows(rows=1, versions=tuple(range(1, 8)))
-        assert str(many) == "1 row was followed through versions 1, 2, 3, 4, 5 and 2 more"
+        assert str(FollowedRows(rows=3, versions=(5, 7))) == "3 rows were followed through versions 5, 7"
+        many = FollowedRows(rows=1, versions=tuple(range(1, 13)))
+        assert str(many) == "1 row was followed through versions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, and 2 more"
         assert str(FollowedRows(rows=1)) == "1 row that others deleted meanwhile is deleted in the new fragments, too"
 
 

@@ -109,21 +109,21 @@ class TestDeletions:
     def test_of_the_same_row_conflict(self) -> None:
         conflict = merge(deleting(rows_of(0)), rows_of(), rows_of(0), rows_of(0))
         assert isinstance(conflict, RowConflict)
-        assert conflict.message == "both modified rows at addresses [0]"
+        assert conflict.message == "both modified the rows at addresses 0"
 
     def test_tell_five_addresses(self) -> None:
-        same = BitMap(range(7))
+        same = BitMap(range(12))
         high = [
             (
-                DeletionMerge(read=fragment(1), ours=fragment(1, deleted=7), latest=fragment(1, deleted=7)),
+                DeletionMerge(read=fragment(1), ours=fragment(1, deleted=12), latest=fragment(1, deleted=12)),
                 Deletions(read=BitMap(), ours=same, latest=same),
             )
         ]
-        conflict = merge_deletions(delete(fragment(1, deleted=7)), high)
+        conflict = merge_deletions(delete(fragment(1, deleted=12)), high)
         assert isinstance(conflict, RowConflict)
         first = 1 << 32
-        told = ", ".join(str(first + row) for row in range(5))
-        assert conflict.message == f"both modified rows at addresses [{told}] and 2 more"
+        told = ", ".join(str(first + row) for row in range(10))
+        assert conflict.message == f"both modified the rows at addresses {told}, and 2 more"
 
     def test_that_were_there_when_we_read_are_not_ours(self) -> None:
         rebased = merge(deleting(rows_of(1, 2)), rows_of(1), rows_of(1, 2), rows_of(1, 3))

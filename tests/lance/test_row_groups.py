@@ -238,9 +238,9 @@ class TestDeletedRows:
 
     def test_clash_by_address(self) -> None:
         assert clash({0: BitMap()}) is None
-        assert clash({0: BitMap([3]), 1: BitMap(range(7))}) == RowConflict(
-            message=f"both modified rows at addresses [3, {', '.join(str((1 << 32) + row) for row in range(4))}] and "
-            "3 more"
+        assert clash({0: BitMap([3]), 1: BitMap(range(12))}) == RowConflict(
+            message=f"both modified the rows at addresses 3, {', '.join(str((1 << 32) + row) for row in range(9))}, "
+            "and 3 more"
         )
 
     def test_that_are_all_remove_the_fragment(self) -> None:
@@ -350,7 +350,7 @@ class TestConflict:
         group = group_of(deleting({0: [1], 1: [1]}), deleting({0: [2]}, kind=Kind.UPDATE))
         found = group.conflict(deleting({0: [2, 3], 1: [2]}))
         assert found is not None
-        assert (found.kind, found.message) == (Kind.UPDATE, "both modified rows at addresses [2]")
+        assert (found.kind, found.message) == (Kind.UPDATE, "both modified the rows at addresses 2")
         assert group.conflict(deleting({0: [3], 2: [1]}, removed=[4])) is None
 
 

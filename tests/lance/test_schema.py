@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from committerd.errors import InvalidRequest
-from committerd.lance.versions.schema import FIELDS_MAX, NAME_BYTES_MAX, NESTING_MAX, require_readable, with_relatives
+from committerd.lance.checks.texts import NAME_BYTES_MAX
+from committerd.lance.format.bounds import FIELDS_MAX
+from committerd.lance.versions.schema import NESTING_MAX, require_readable, with_relatives
 from committerd_common.messages import Field
 
 

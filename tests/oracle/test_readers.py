@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from committerd.lance.versions.schema import NAME_BYTES_MAX, NESTING_MAX
+from committerd.lance.checks.texts import NAME_BYTES_MAX
+from committerd.lance.versions.schema import NESTING_MAX
 from committerd.queue.outcomes import Status
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Field

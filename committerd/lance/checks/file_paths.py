@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.uuids import UUID_BYTES
+from committerd.lance.format.wording import quoted
 from committerd_common.paths import DATA, index_prefix, leaves_its_folder, object_name, unstorable
 
 _INDEX_FOLDER_BYTES = len(index_prefix(bytes(UUID_BYTES)))
-_NAME_CHARS_MAX = 200
-"""The length at which a path is cut in an error message."""
 
 
 def require_data_path(path: str, key_bytes_max: int) -> None:
@@ -19,7 +18,7 @@ def require_data_path(path: str, key_bytes_max: int) -> None:
     """
     if leaves_its_folder(path):
         raise InvalidRequest(
-            f"data file {path[:_NAME_CHARS_MAX]!r} must be the name of a file in the table's folder data/: not empty, "
+            f"data file {quoted(path)} must be the name of a file in the table's folder data/: not empty, "
             "and without `/`, `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
@@ -33,7 +32,7 @@ def require_index_path(path: str, key_bytes_max: int) -> None:
     """
     if any(leaves_its_folder(segment) for segment in path.split("/")):
         raise InvalidRequest(
-            f"index file {path[:_NAME_CHARS_MAX]!r} must be a path below the index's folder: not empty, not absolute, "
+            f"index file {quoted(path)} must be a path below the index's folder: not empty, not absolute, "
             "and without `\\`, control characters, `.` or `..`, plain or percent-encoded",
             code="path_outside",
         )
@@ -42,4 +41,4 @@ def require_index_path(path: str, key_bytes_max: int) -> None:
 
 def _require_storable(what: str, path: str, key: str, key_bytes_max: int) -> None:
     if fault := unstorable(key, key_bytes_max):
-        raise InvalidRequest(f"{what} {path[:_NAME_CHARS_MAX]!r} can't be stored: {fault}", code="path_invalid")
+        raise InvalidRequest(f"{what} {quoted(path)} can't be stored: {fault}", code="path_invalid")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.bounds import numbers_out_of_bounds
+from committerd.lance.format.wording import listed
 from committerd_common.messages import Message
-
-_LISTED_MAX = 10
 
 
 def require_in_bounds(where: str, message: Message) -> None:
@@ -17,6 +16,4 @@ def require_in_bounds(where: str, message: Message) -> None:
     wrong = numbers_out_of_bounds(message)
     if not wrong:
         return
-    listed = "; ".join(str(one) for one in wrong[:_LISTED_MAX])
-    more = f"; and {len(wrong) - _LISTED_MAX} more" if len(wrong) > _LISTED_MAX else ""
-    raise InvalidRequest(f"{where} has numbers out of bounds: {listed}{more}", code=wrong[0].code)
+    raise InvalidRequest(f"{where} has numbers out of bounds: {listed(wrong, '; ')}", code=wrong[0].code)

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd.lance.format.wording import quoted
 from committerd_common.messages import Transaction
 
-_NAME_BYTES_MAX = 1024
+NAME_BYTES_MAX = 1024
+"""The largest size of a name: of a field, a key, a tag, an index or a base."""
 _VALUE_BYTES_MAX = 2**20
 """The largest size of an entry's value in config or metadata, which every later version carries."""
 
@@ -38,9 +40,9 @@ def require_entries(where: str, entries: Iterable[tuple[str, str | bytes]]) -> N
 
 def require_name(where: str, name: str) -> None:
     """Check that the table may carry this name. Raises `InvalidRequest` (`text_invalid`)."""
-    if "\0" in name or len(name.encode()) > _NAME_BYTES_MAX:
+    if "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
         raise InvalidRequest(
-            f"{where}: {name[:100]!r} can't be a name: it may have {_NAME_BYTES_MAX} bytes and no zero byte",
+            f"{where}: {quoted(name)} can't be a name: it may have {NAME_BYTES_MAX} bytes and no zero byte",
             code="text_invalid",
         )
 
@@ -64,7 +66,7 @@ def require_property(transaction: Transaction, key: str, allowed: Collection[str
     value = transaction.transaction_properties.get(key)
     if value is not None and value not in allowed:
         raise InvalidRequest(
-            f"transaction_properties sets {key!r} to {value[:100]!r}; set it to {' or '.join(sorted(allowed))}, or "
+            f"transaction_properties sets {key!r} to {quoted(value)}; set it to {' or '.join(sorted(allowed))}, or "
             "leave it out",
             code="reserved_key",
         )

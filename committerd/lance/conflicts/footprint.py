@@ -20,10 +20,10 @@ from committerd.lance.versions.moves import MovedGroup
 # 14.0.2 checks this, 4.0.0 doesn't. Which version began is unknown, so all versions in between count as checking it.
 _LANCE_ASKS_OF_INDICES = 5
 
-_ID_BYTES = 100
+ID_BYTES = 100
 """Memory of a number in a set: the object, and its slot in a hash table that is at most three fifths full."""
 _HASH_BYTES = 8
-_OBJECT_BYTES = 400
+OBJECT_BYTES = 400
 """Memory of a small object and its references."""
 
 _NO_FRAGMENTS = FrozenBitMap()
@@ -154,7 +154,7 @@ def size_of(touched: Footprint) -> int:
     )
     texts = [*touched.config_upserts, *touched.config_deletes, *touched.table_metadata_keys]
     files = sum(
-        _OBJECT_BYTES + len(path) + _ID_BYTES * (len(fields) + len(columns))
+        OBJECT_BYTES + len(path) + ID_BYTES * (len(fields) + len(columns))
         for several in touched.files.values()
         for path, fields, columns, *_ in several
     )
@@ -172,8 +172,8 @@ def size_of(touched: Footprint) -> int:
     moves = sum(group.size for group in touched.moves)
     return (
         moves
-        + ids * _ID_BYTES
-        + objects * _OBJECT_BYTES
+        + ids * ID_BYTES
+        + objects * OBJECT_BYTES
         + files
         + sum(map(len, texts))
         + (len(keys.bloom) + _HASH_BYTES * len(keys.exact or ()) if keys is not None else 0)

@@ -23,6 +23,14 @@ from committerd_common.paths import VERSION_MAX
 
 ROWS_MAX = 2**32 - 1
 """The most rows of a fragment: row offsets have 32 bits."""
+FRAGMENTS_NAMED_MAX = 1_000_000
+"""The most fragments that a transaction may name, or that an index may cover: a bitmap of a few bytes can hold four
+billion.
+"""
+FIELDS_MAX = 2**15
+"""The most fields of a schema, at all levels together. Readers take time that grows with the square of their number:
+with 20,000 fields, pylance 14.0.2 reads a row in 5 s, and 4.0.0 in 33 s.
+"""
 FIELD_ID_MAX = 2**30
 """Half of the highest id that readers support, because a new column gets the next higher id."""
 BASE_ID_MAX = 2**31 - 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.byte_range import ByteRange
 from committerd_common.messages import DecodeError, FileDescriptor
 
@@ -22,8 +23,6 @@ FOOTER_BYTES = _FOOTER.size
 TAIL_BYTES = 64 * 1024
 """Bytes of the file's end to read first: they hold the descriptor of all but very wide files."""
 DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
-FIELDS_MAX = 20_000
-"""The most fields of a file whose types are looked at: a descriptor may name millions."""
 
 
 class FileFacts(NamedTuple):

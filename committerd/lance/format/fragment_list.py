@@ -29,8 +29,9 @@ from committerd_common.messages import (
 )
 
 _SAMPLES_KEPT_MAX = 16
-_SKIMMED_AT_ONCE = 4096
-_CUT_AT_ONCE = 1000
+"""The most samples that a chunk keeps. As a rule its fragments are of few kinds; those of a hostile table differ."""
+_DECODED_AT_ONCE = 1000
+"""The number of fragments that are decoded at once where only facts about them are kept."""
 _SCHEMA_TAG, _FRAGMENT_TAG = 0x0A, 0x12
 """The tags of `Manifest.fields` (1) and `Manifest.fragments` (2), both length-delimited."""
 _MORE = 0x80
@@ -264,15 +265,15 @@ class ManifestSummary(NamedTuple):
 
 
 def skim(body: bytes) -> ManifestSummary:
-    """Count the fragments of a serialized manifest without keeping them; decodes a few thousand at a time.
+    """Count the fragments of a serialized manifest without keeping them; decodes a thousand at a time.
 
     Raises `DecodeError`.
     """
     packed = PackedManifest.FromString(body)
     fragments = packed.fragments
     count, data_bytes = len(fragments), 0
-    for start in range(0, count, _SKIMMED_AT_ONCE):
-        part = PackedManifest(fragments=fragments[start : start + _SKIMMED_AT_ONCE]).SerializeToString()
+    for start in range(0, count, _DECODED_AT_ONCE):
+        part = PackedManifest(fragments=fragments[start : start + _DECODED_AT_ONCE]).SerializeToString()
         sized = SizedManifest.FromString(part)
         data_bytes += sum([file.file_size_bytes for fragment in sized.fragments for file in fragment.files])
     packed.ClearField("fragments")
@@ -298,7 +299,7 @@ def cut(body: bytes) -> Iterator[bytes]:
     """Cut serialized fragments into parts of a thousand fragments."""
     start = 0
     while start < len(body):
-        end = _behind(body, start, _FRAGMENT_TAG, size=len(body), most=_CUT_AT_ONCE)
+        end = _behind(body, start, _FRAGMENT_TAG, size=len(body), most=_DECODED_AT_ONCE)
         yield body[start:end]
         start = end
 

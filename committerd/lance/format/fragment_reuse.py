@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.bounds import SIZE_MAX, numbers_out_of_bounds
+from committerd.lance.format.wording import quoted
 from committerd_common.index_details import unpack_details
 from committerd_common.messages import DecodeError, FragmentReuseIndexDetails, IndexMetadata
 from committerd_common.paths import index_file_key, leaves_its_folder, unstorable
@@ -111,7 +112,7 @@ def _external(index: IndexMetadata, details: FragmentReuseIndexDetails) -> Exter
         )
     if leaves_its_folder(file.path) or unstorable(file.path):
         raise CorruptTable(
-            f"index {index.name} has its content in {file.path[:200]!r}, which is not a file of its folder",
+            f"index {index.name} has its content in {quoted(file.path)}, which is not a file of its folder",
             code="index_details",
         )
     return ExternalContent(index_file_key(index.uuid.uuid, file.path), file.offset, file.offset + file.size)

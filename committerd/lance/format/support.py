@@ -17,14 +17,13 @@ from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.feature_flags import CARRIED, SUPPORTED, FeatureFlag, bits
 from committerd.lance.format.fragment_list import FragmentList
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.wording import listed
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import DataFragment, DeletionFile, IndexSection, Manifest
 from committerd_common.unknown_fields import unknown_fields
 
 DATA_FORMATS = ("2.0", "2.1", "2.2", "2.3")
 
-_LISTED_MAX = 20
-"""The most faults that an error lists; a table with more has the same one many times."""
 _GUARDS = frozenset({"fragment_tree", "max_allocated_field_id", "clustering", "max_clustering_id"})
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
 
@@ -42,8 +41,8 @@ def require_supported(file: ManifestFile) -> None:
     `external_sequences`, `fragment_reuse_version`) or, for content that no writer may produce,
     `CorruptTable` (`feature_flags_unpaired`, `fragment_id_twice`, `fragment_id_too_large`,
     `row_ids_missing`, `row_ids_without_flag`, `index_uuid`). A table that needs an unknown feature is
-    unsupported, never corrupt. The code is that of the first fault; the message lists up to 20. The
-    time is linear in the number of fragments, and short if they are of few kinds.
+    unsupported, never corrupt. The code is that of the first fault; the message lists the first ten.
+    The time is linear in the number of fragments, and short if they are of few kinds.
     """
     outline = file.outline
     where = f"version {outline.version} can't be built upon"
@@ -83,9 +82,7 @@ def has_stable_row_ids(manifest: Manifest) -> bool:
 
 
 def _message(where: str, faults: list[_Fault]) -> str:
-    listed = "; ".join(fault.text for fault in faults[:_LISTED_MAX])
-    more = len(faults) - _LISTED_MAX
-    return f"{where}: {listed}" + (f"; and {more} more" if more > 0 else "")
+    return f"{where}: {listed([fault.text for fault in faults], '; ')}"
 
 
 def _unpaired_flags(manifest: Manifest) -> Iterator[_Fault]:

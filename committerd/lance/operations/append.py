@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
 from committerd.lance.conflicts.key_filter import appended_keys
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.wording import listed, quoted
 from committerd.lance.operations.operation import Operation, ReadVersion, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.draft import Draft, finish
@@ -15,8 +15,6 @@ from committerd.lance.versions.fragments import files_of
 from committerd_common.malformed import MalformedError, blamed
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.own_properties import KEY_HASH, KEYS
-
-_NAMED_MAX = 10
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -55,19 +53,14 @@ def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
     for fragment in transaction.append.fragments:
         has = {number for file in fragment.files for number in file.fields}
         if has.isdisjoint(known):
-            return f"its files have fields {_listed(has)}, of which the table has none"
+            return f"its files have fields {listed(sorted(has))}, of which the table has none"
         # A lower id that the schema lacks is that of a dropped column; readers ignore it.
         if above := {number for number in has if number > highest}:
-            return f"its files have fields {_listed(above)}, which the table does not have"
+            return f"its files have fields {listed(sorted(above))}, which the table does not have"
         if missing := required.keys() - has:
-            names = [required[number] for number in sorted(missing)[:_NAMED_MAX]]
+            names = listed([quoted(required[number]) for number in sorted(missing)])
             return f"its files lack the columns {names}, which the table requires"
     return None
-
-
-def _listed(numbers: Collection[int]) -> str:
-    listed = ", ".join(map(str, sorted(numbers)[:_NAMED_MAX]))
-    return listed if len(numbers) <= _NAMED_MAX else f"{listed} and {len(numbers) - _NAMED_MAX} more"
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:

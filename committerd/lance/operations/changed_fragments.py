@@ -12,7 +12,7 @@ from committerd.lance.rows.deletions import take_deletions
 from committerd.lance.versions.draft import Draft, unbuildable
 from committerd.lance.versions.fragments import FileIdentity, file_identity, remove_fragments, replace_fragments
 from committerd.lance.versions.lineage import require_unchanged_row_ids
-from committerd_common.messages import DataFragment, Manifest
+from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
 
 
 def changed_fragments(kind: Kind, updated: Sequence[DataFragment], removed: Iterable[int]) -> Footprint:
@@ -26,8 +26,10 @@ def changed_fragments(kind: Kind, updated: Sequence[DataFragment], removed: Iter
     )
 
 
-def with_files_read(touched: Footprint, read: Manifest) -> Footprint:
-    """The footprint, with the data files that its fragments had at the read version."""
+def with_files_read(
+    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    """The footprint, with the data files that its fragments had at the read version (`Operation.footprint_of_ours`)."""
     files = {fragment.id: _files(fragment) for fragment in read.fragments if fragment.id in touched.fragments}
     return replace(touched, files_read=files)
 

@@ -12,6 +12,7 @@ from committerd.lance.checks.numbers import require_in_bounds
 from committerd.lance.checks.texts import require_name
 from committerd.lance.checks.uuids import is_uuid
 from committerd.lance.conflicts.footprint import Footprint, IndexFootprint
+from committerd.lance.format.bounds import FRAGMENTS_NAMED_MAX
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -55,9 +56,6 @@ from committerd_common.paths import index_prefix
 REUSE_INLINE_BYTES_MAX = 204_800
 REUSE_FILE = "details.binpb"
 
-_COVERED_MAX = 1_000_000
-"""The most fragments that an index may cover, because a bitmap of a few bytes can hold four billion."""
-
 
 def _index_files(transaction: Transaction) -> list[StagedIndexFile]:
     return [
@@ -96,9 +94,10 @@ def _validate_index(index: IndexMetadata, key_bytes_max: int) -> None:
             f"index {index.name!r} needs a uuid of 16 bytes, has {len(index.uuid.uuid)}", code="index_uuid"
         )
     covered = covered_fragments(index, staged=True)
-    if covered is not None and len(covered) > _COVERED_MAX:
+    if covered is not None and len(covered) > FRAGMENTS_NAMED_MAX:
         raise InvalidRequest(
-            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {_COVERED_MAX} are allowed",
+            f"index {index.name!r} says that it covers {len(covered)} fragments; at most {FRAGMENTS_NAMED_MAX} are "
+            "allowed",
             code="index_bitmap",
         )
     if is_system_index(index) and index.fields:

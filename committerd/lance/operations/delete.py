@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -13,21 +11,12 @@ from committerd.lance.operations.changed_fragments import (
     require_same_rows,
     with_files_read,
 )
-from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
 from committerd.lance.operations.following import follow_deletions
 from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles
-from committerd.lance.operations.rebase import (
-    DeletionMerge,
-    FollowFacts,
-    FollowingRebase,
-    RebasedTransaction,
-    RebaseFacts,
-    RowConflict,
-    copied,
-)
 from committerd.lance.operations.rebase_footprints import RowFootprints
 from committerd.lance.versions.draft import Draft, finish
-from committerd_common.messages import IndexMetadata, Manifest, Transaction
+from committerd_common.messages import Manifest, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -51,28 +40,6 @@ def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
     return changed_fragments(Kind.DELETE, transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids)
 
 
-def _footprint_of_ours(
-    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return with_files_read(touched, read)
-
-
-def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
-    return plan_deletions(transaction.delete.updated_fragments, read, latest)
-
-
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
-    rebased = copied(transaction)
-    delete = rebased.delete
-    return merge_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
-
-
-def _follow(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
-    rebased = copied(transaction)
-    delete = rebased.delete
-    return follow_deletions(rebased, delete.updated_fragments, delete.deleted_fragment_ids, facts)
-
-
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance 14: manifest_build.rs, Delete: only the deletions of the updated fragments count. 4.0.0 takes all."""
     delete = transaction.delete
@@ -90,10 +57,10 @@ DELETE = Operation(
     validate_on=_validate_on,
     excerpt=_excerpt,
     footprint=_footprint,
-    footprint_of_ours=_footprint_of_ours,
-    deletions_to_merge=_deletions_to_merge,
-    rebase=_rebase,
+    footprint_of_ours=with_files_read,
+    deletions_to_merge=deletions_to_merge,
+    rebase=merge_deletions,
     rebase_footprints=RowFootprints,
-    follow=_follow,
+    follow=follow_deletions,
     build=_build,
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Sequence
 
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
-from committerd.lance.operations.rebase import DeletionMerge, RebasedTransaction, RebaseFacts, RowConflict
-from committerd.lance.rows.deletions import clash, rows_deleted, without_rows
+from committerd.lance.operations.rebase import DeletionMerge, RebasedTransaction, RebaseFacts, RowConflict, copied
+from committerd.lance.rows.deletions import changed_lists, clash, rows_deleted, without_rows
 from committerd_common.messages import DataFragment, DeletionFile, Manifest, Transaction
 
 _DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
@@ -28,8 +28,12 @@ def require_known_type(fragment: DataFragment) -> None:
         )
 
 
-def plan_deletions(updated: Iterable[DataFragment], read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
-    """Our updated fragments whose deletion files changed since the read version; `read` None = it can't be read."""
+def deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
+    """The updated fragments of a Delete or an Update whose deletion files changed since the read version.
+
+    `read` None = that version can't be read.
+    """
+    updated, _ = changed_lists(transaction)
     ours = {fragment.id: fragment for fragment in updated}
     if read is None or not ours:
         return ()
@@ -42,15 +46,14 @@ def plan_deletions(updated: Iterable[DataFragment], read: Manifest | None, lates
     ]
 
 
-def merge_deletions(
-    rebased: Transaction, updated: Iterable[DataFragment], removed: MutableSequence[int], facts: RebaseFacts
-) -> RebasedTransaction | RowConflict:
-    """The rebased transaction, with their deletions and ours in every fragment; a conflict if both deleted a row.
+def merge_deletions(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
+    """A Delete or an Update with their deletions and ours in every fragment; a conflict if both deleted a row.
 
-    The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
-    ids. The new deletion files are bitmaps, each named after the latest version and one of `facts.file_ids`. A fragment
+    The new deletion files are bitmaps, each named after the latest version and one of `facts.file_ids`. A fragment
     without a row left is removed, and gets no file. Lance: conflict_resolver.rs, finish_delete_update.
     """
+    rebased = copied(transaction)
+    updated, removed = changed_lists(rebased)
     rebased.read_version = facts.latest_version
     by_id = {fragment.id: fragment for fragment in updated}
     files: dict[str, bytes] = {}

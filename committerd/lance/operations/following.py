@@ -6,13 +6,13 @@ read for the next version. They yield fragments, and are sent the rows that are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from pyroaring import BitMap
 
 from committerd.lance.format.kind import Kind
-from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
 from committerd.lance.operations.rebase import (
     DeletionRead,
     Deletions,
@@ -24,7 +24,7 @@ from committerd.lance.operations.rebase import (
     RowConflict,
     copied,
 )
-from committerd.lance.rows.deletions import clash, deletion_file, rows_deleted, without_rows
+from committerd.lance.rows.deletions import changed_lists, clash, deletion_file, rows_deleted, without_rows
 from committerd.lance.versions.fragments import FileIdentity
 from committerd.lance.versions.moves import moved_groups
 from committerd_common.messages import DataFragment, Manifest, Transaction
@@ -37,15 +37,14 @@ _Rows: TypeAlias = dict[int, BitMap]
 """By fragment: offsets of rows."""
 
 
-def follow_deletions(
-    rebased: Transaction, updated: MutableSequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
-) -> FollowingRebase:
-    """The rebased transaction, which deletes its rows where they are in the latest version.
+def follow_deletions(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
+    """A Delete or an Update that deletes its rows where they are in the latest version.
 
-    The function changes `rebased`; `updated` and `removed` are its lists of updated fragments and of removed fragment
-    ids. A conflict if others deleted one of the rows, changed more than that in a fragment to which they moved, or
+    It is a conflict if others deleted one of the rows, changed columns of a fragment to which the rows had moved, or
     moved them on in an order that is not known.
     """
+    rebased = copied(transaction)
+    updated, removed = changed_lists(rebased)
     moved = _moved_by(facts, {*removed, *(one.id for one in updated)})
     touched = yield from _touched(updated, removed, facts.read, moved)
     if isinstance(touched, RowConflict):
@@ -58,9 +57,11 @@ def follow_deletions(
     del updated[:], removed[:]
     updated.extend(kept[0])
     removed.extend(kept[1])
-    rest = yield from _merged_in_place(rebased, updated, removed, facts)
+    rest = yield from _merged_in_place(rebased, facts)
     if isinstance(rest, RowConflict):
         return rest
+    rebased = rest.transaction
+    updated, removed = changed_lists(rebased)
     latest = {one.id: one for one in facts.latest(now)}
     deleted = yield from _deleted(latest.values())
     files, both = dict(rest.files), _Rows()
@@ -207,11 +208,12 @@ def _followed(
 
 
 def _merged_in_place(
-    rebased: Transaction, updated: Sequence[DataFragment], removed: MutableSequence[int], facts: FollowFacts
+    rebased: Transaction, facts: FollowFacts
 ) -> Generator[Sequence[DeletionRead], Sequence[BitMap], RebasedTransaction | RowConflict]:
     """Merge the deletions of the fragments that did not move."""
+    updated, _ = changed_lists(rebased)
     latest = Manifest(fragments=facts.latest([one.id for one in updated]))
-    merges = plan_deletions(updated, facts.read, latest)
+    merges = deletions_to_merge(rebased, facts.read, latest)
     read = yield from _deleted(one.read for one in merges)
     ours = yield from _deleted((one.ours for one in merges), is_staged=True)
     now = yield from _deleted(one.latest for one in merges)
@@ -225,7 +227,7 @@ def _merged_in_place(
     ]
     deletions = list(zip(merges, found, strict=True))
     in_place = RebaseFacts(latest_version=facts.latest_version, deletions=deletions, file_ids=facts.file_ids)
-    return merge_deletions(rebased, updated, removed, in_place)
+    return merge_deletions(rebased, in_place)
 
 
 def _deleted(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
-from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import NO_FILES, Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
-from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.operations.schema_change import footprint, with_nullability
 from committerd.lance.versions.columns import changed_fields, field_type_changed
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import (
@@ -24,7 +23,7 @@ from committerd.lance.versions.fragments import (
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.lineage import require_unchanged_row_ids, stamp_changed_rows, stamp_new_rows
 from committerd.lance.versions.schema import require_readable, with_relatives
-from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, Transaction
+from committerd_common.messages import DataFragment, Field, Manifest, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -95,23 +94,6 @@ def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
     return file.manifest
 
 
-def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
-    merge = transaction.merge
-    return schema_change(Kind.MERGE, merge.schema, preserves_nullability=merge.preserves_nullability)
-
-
-def _footprint_of_ours(
-    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return with_nullability(touched, read, transaction.merge.schema)
-
-
-def _footprint_of_theirs(
-    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return touched if before is None else with_nullability(touched, before, transaction.merge.schema)
-
-
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, Merge.
 
@@ -168,8 +150,8 @@ MERGE = Operation(
     validate=_validate,
     validate_on=_validate_on,
     excerpt=_excerpt,
-    footprint=_footprint,
-    footprint_of_ours=_footprint_of_ours,
-    footprint_of_theirs=_footprint_of_theirs,
+    footprint=footprint,
+    footprint_of_ours=with_nullability,
+    footprint_of_theirs=with_nullability,
     build=_build,
 )

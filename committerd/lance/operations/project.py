@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import Input, Operation, ScalesWith
 from committerd.lance.operations.permissions import Permissions
-from committerd.lance.operations.schema_change import schema_change, with_nullability
+from committerd.lance.operations.schema_change import footprint, with_nullability
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, unbuildable
 from committerd.lance.versions.fragments import keep_files
 from committerd.lance.versions.schema import require_readable
-from committerd_common.messages import IndexMetadata, Manifest, Transaction
+from committerd_common.messages import Manifest, Transaction
 
 
 def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
@@ -22,23 +19,6 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
     require_same_types(latest.fields, transaction.project.schema)
-
-
-def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:
-    project = transaction.project
-    return schema_change(Kind.PROJECT, project.schema, preserves_nullability=project.preserves_nullability)
-
-
-def _footprint_of_ours(
-    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return with_nullability(touched, read, transaction.project.schema)
-
-
-def _footprint_of_theirs(
-    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return touched if before is None else with_nullability(touched, before, transaction.project.schema)
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
@@ -65,8 +45,8 @@ PROJECT = Operation(
     inputs=frozenset({Input.READ_VERSION, Input.VERSION_BELOW}),
     validate=_validate,
     validate_on=_validate_on,
-    footprint=_footprint,
-    footprint_of_ours=_footprint_of_ours,
-    footprint_of_theirs=_footprint_of_theirs,
+    footprint=footprint,
+    footprint_of_ours=with_nullability,
+    footprint_of_theirs=with_nullability,
     build=_build,
 )

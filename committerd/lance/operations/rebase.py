@@ -15,10 +15,9 @@ from pyroaring import BitMap
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_reuse import Content
+from committerd.lance.format.wording import listed
 from committerd.lance.rows.deletions import RowConflict as RowConflict
 from committerd_common.messages import DataFragment, Field, Manifest, Transaction
-
-_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +109,7 @@ class FollowedRows:
             return f"{rows} that others deleted meanwhile {be} deleted in the new fragments, too"
         if len(self.versions) == 1:
             return f"{rows} {were} followed to where version {self.versions[0]} moved {them}"
-        named = [str(one) for one in self.versions]
-        if len(named) > _NAMED_MAX:
-            named[_NAMED_MAX:] = [f"{len(named) - _NAMED_MAX} more"]
-        return f"{rows} {were} followed through versions {', '.join(named[:-1])} and {named[-1]}"
+        return f"{rows} {were} followed through versions {listed(self.versions)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

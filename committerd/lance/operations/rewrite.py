@@ -160,7 +160,7 @@ def _footprint_of_ours(
 
     Indices of stable row ids need no rewriting, and those that can't be rewritten stay as they are.
     """
-    touched = with_files_read(touched, read)
+    touched = with_files_read(touched, transaction, read, indices)
     if has_stable_row_ids(read):
         return touched
     rewritten = {one.old_id.uuid for one in transaction.rewrite.rewritten_indices}

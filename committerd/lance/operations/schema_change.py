@@ -8,22 +8,36 @@ from dataclasses import replace
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.versions.schema import may_tighten_nullability
-from committerd_common.messages import Field, Manifest
+from committerd_common.messages import IndexMetadata, Manifest, Transaction
 
 
-def schema_change(kind: Kind, schema: Iterable[Field], *, preserves_nullability: bool) -> Footprint:
-    """The footprint of an operation that sets this schema.
+def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
+    """The footprint from the message alone.
 
-    Without the previous schema, nullability can only come from the writer's assertion; older writers assert nothing.
+    Without the previous schema, only the writer's assertion says whether nullability stays; older writers assert
+    nothing.
     """
+    change = _change(transaction)
     return Footprint(
-        kind=kind,
-        asserts_nullability=preserves_nullability,
-        preserves_nullability=preserves_nullability,
-        schema_fields=frozenset(column.id for column in schema),
+        kind=Kind.MERGE if transaction.HasField("merge") else Kind.PROJECT,
+        asserts_nullability=change.preserves_nullability,
+        preserves_nullability=change.preserves_nullability,
+        schema_fields=frozenset(field.id for field in change.schema),
     )
 
 
-def with_nullability(touched: Footprint, before: Manifest, schema: Iterable[Field]) -> Footprint:
-    """The footprint, with nullability from a comparison of the schema with that of the version before."""
-    return replace(touched, preserves_nullability=not may_tighten_nullability(before.fields, schema))
+def with_nullability(
+    touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
+) -> Footprint:
+    """The footprint, with nullability from a comparison of the schema with that of the version before.
+
+    None = that version can't be read.
+    """
+    if before is None:
+        return touched
+    tightens = may_tighten_nullability(before.fields, _change(transaction).schema)
+    return replace(touched, preserves_nullability=not tightens)
+
+
+def _change(transaction: Transaction) -> Transaction.Merge | Transaction.Project:
+    return transaction.merge if transaction.HasField("merge") else transaction.project

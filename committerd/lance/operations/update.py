@@ -4,7 +4,6 @@ inserts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -12,6 +11,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import require_property
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.key_filter import changed_fields, inserted_keys, is_by_key
+from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
@@ -21,17 +21,11 @@ from committerd.lance.operations.changed_fragments import (
     require_same_rows,
     with_files_read,
 )
-from committerd.lance.operations.deletions import merge_deletions, plan_deletions
+from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
 from committerd.lance.operations.following import follow_deletions
 from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import (
-    DeletionMerge,
-    FollowFacts,
-    FollowingRebase,
-    RebasedTransaction,
-    RebaseFacts,
-    RowConflict,
     copied,
 )
 from committerd.lance.operations.rebase_footprints import RowFootprints
@@ -50,11 +44,8 @@ from committerd.lance.versions.lineage import (
 from committerd.lance.versions.mem_wal import merge_generations, require_regions, touched_generations
 from committerd.lance.versions.schema import with_relatives
 from committerd_common.malformed import MalformedError, blamed
-from committerd_common.messages import IndexMetadata, Manifest, Transaction
+from committerd_common.messages import Manifest, Transaction
 from committerd_common.own_properties import BY_KEY, CHANGES, KEY_HASH, MERGE
-
-_FIELDS_MAX = 100_000
-"""Maximum length of a list of fields. In memory, a list of the largest record would take hundreds of megabytes."""
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -84,9 +75,9 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
         ("fields_for_preserving_frag_bitmap", update.fields_for_preserving_frag_bitmap),
         ("inserted_rows.field_ids", update.inserted_rows.field_ids),
     ):
-        if len(fields) > _FIELDS_MAX:
+        if len(fields) > FIELDS_MAX:
             raise InvalidRequest(
-                f"{name} lists {len(fields)} fields; at most {_FIELDS_MAX} are allowed", code="number_out_of_bounds"
+                f"{name} lists {len(fields)} fields; at most {FIELDS_MAX} are allowed", code="number_out_of_bounds"
             )
     probability = update.inserted_rows.bloom.probability
     if not 0 <= probability <= 1:
@@ -145,28 +136,6 @@ def _changed_fields(transaction: Transaction) -> frozenset[int] | None:
         return changed_fields(transaction)
     except MalformedError:
         return None  # another writer's: what it says is not understood
-
-
-def _footprint_of_ours(
-    touched: Footprint, transaction: Transaction, read: Manifest, indices: Iterable[IndexMetadata]
-) -> Footprint:
-    return with_files_read(touched, read)
-
-
-def _deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:
-    return plan_deletions(transaction.update.updated_fragments, read, latest)
-
-
-def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction | RowConflict:
-    rebased = copied(transaction)
-    update = rebased.update
-    return merge_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
-
-
-def _follow(transaction: Transaction, facts: FollowFacts) -> FollowingRebase:
-    rebased = copied(transaction)
-    update = rebased.update
-    return follow_deletions(rebased, update.updated_fragments, update.removed_fragment_ids, facts)
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
@@ -238,10 +207,10 @@ UPDATE = Operation(
     completed=_completed,
     excerpt=_excerpt,
     footprint=_footprint,
-    footprint_of_ours=_footprint_of_ours,
-    deletions_to_merge=_deletions_to_merge,
-    rebase=_rebase,
+    footprint_of_ours=with_files_read,
+    deletions_to_merge=deletions_to_merge,
+    rebase=merge_deletions,
     rebase_footprints=RowFootprints,
-    follow=_follow,
+    follow=follow_deletions,
     build=_build,
 )

@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
+from committerd.lance.format.bounds import FIELD_ID_MAX
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.lance.operations.operation import Operation, ScalesWith
@@ -23,9 +24,6 @@ from committerd.lance.versions.primary_key import (
     key_fields,
 )
 from committerd_common.messages import Field, Manifest, Transaction
-
-_FIELD_ID_MAX = 2**31 - 1
-"""The deprecated map has unsigned keys; the field ids of a schema are signed."""
 
 
 def _normalised(transaction: Transaction) -> Transaction:
@@ -59,7 +57,7 @@ def _normalised(transaction: Transaction) -> Transaction:
     if old.schema_metadata:
         _replace_with(new.schema_metadata_updates, dict(old.schema_metadata))
     for field_id, update in old.field_metadata.items():
-        if field_id > _FIELD_ID_MAX:
+        if field_id > FIELD_ID_MAX:
             raise InvalidRequest(
                 f"UpdateConfig.field_metadata names field {field_id}, which no table can have", code="unknown_field"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
+from committerd.lance.conflicts.footprint import ID_BYTES, OBJECT_BYTES
 from committerd.lance.conflicts.key_filter import (
     KeyFilter,
     changed_fields,
@@ -15,16 +16,13 @@ from committerd.lance.conflicts.key_filter import (
     may_bring_a_key,
 )
 from committerd.lance.format.kind import Kind
+from committerd.lance.rows.deletions import changed_lists
 from committerd.lance.versions.fragments import file_identity
 from committerd.lance.versions.lineage import require_moved_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
 
 _ROW_BYTES = 2
 """Memory of a row in a bitmap, at most on average: in a run, or in a dense bitmap, it takes less."""
-_FRAGMENT_BYTES = 400
-"""Memory of a fragment with its bitmap, without the rows."""
-_HASH_BYTES = 100
-"""Memory of a hash in a set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +79,9 @@ class RowChange:
     def rows_and_keys(self) -> RowsAndKeys:
         """The rows and keys over which another transaction can conflict with this one."""
         rows = {id: one.rows for id, one in self.touched.items()}
-        size = self.bytes + _FRAGMENT_BYTES * (len(rows) + len(self.removed))
+        size = self.bytes + OBJECT_BYTES * (len(rows) + len(self.removed))
         if self.keys is not None:
-            size += len(self.keys.bloom) + _HASH_BYTES * len(self.keys.exact or ())
+            size += len(self.keys.bloom) + ID_BYTES * len(self.keys.exact or ())
         return RowsAndKeys(
             kind=self.kind,
             rows=rows,
@@ -91,7 +89,7 @@ class RowChange:
             keys=self.keys,
             is_by_key=self.is_by_key,
             changes=self.changes,
-            bytes=size + _HASH_BYTES * len(self.changes or ()),
+            bytes=size + ID_BYTES * len(self.changes or ()),
         )
 
 
@@ -139,23 +137,22 @@ def row_change(transaction: Transaction, read: Manifest | None) -> RowChange | N
     kind = transaction.WhichOneof("operation")
     if read is None or transaction.tag or kind not in ("delete", "update"):
         return None
+    updated, removed = changed_lists(transaction)
     if kind == "delete":
-        change = RowChange(kind=Kind.DELETE, removed=tuple(transaction.delete.deleted_fragment_ids))
-        updated = transaction.delete.updated_fragments
+        change = RowChange(kind=Kind.DELETE, removed=tuple(removed))
     else:
         update = transaction.update
         if not rewrites_rows(update):
             return None
         change = RowChange(
             kind=Kind.UPDATE,
-            removed=tuple(update.removed_fragment_ids),
+            removed=tuple(removed),
             keys=inserted_keys(transaction),
             is_by_key=is_by_key(transaction),
             changes=changed_fields(transaction),
             keeps_coverage=frozenset(update.fields_for_preserving_frag_bitmap),
             moved=len(update.new_fragments),
         )
-        updated = update.updated_fragments
     then = {fragment.id: fragment for fragment in read.fragments}
     touched = {one.id: TouchedFragment(read=then.get(one.id), staged=one) for one in updated}
     if len(touched) < len(updated) or touched.keys() & set(change.removed):

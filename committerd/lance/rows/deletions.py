@@ -7,17 +7,16 @@ message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from pyroaring import BitMap
 
+from committerd.lance.format.wording import LISTED_MAX
 from committerd_common.deletion_file import encode_bitmap
-from committerd_common.messages import DataFragment, DeletionFile
+from committerd_common.messages import DataFragment, DeletionFile, Transaction
 from committerd_common.paths import deletion_key
-
-_ADDRESSES_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +49,9 @@ def clash(both: Mapping[int, BitMap]) -> RowConflict | None:
     if not count:
         return None
     addresses = (str(fragment_id << 32 | row) for fragment_id, rows in both.items() for row in rows)
-    named = list(islice(addresses, _ADDRESSES_NAMED_MAX))
-    more = "" if count <= len(named) else f" and {count - len(named)} more"
-    return RowConflict(message=f"both modified rows at addresses [{', '.join(named)}]{more}")
+    named = ", ".join(islice(addresses, LISTED_MAX))
+    more = f", and {count - LISTED_MAX} more" if count > LISTED_MAX else ""
+    return RowConflict(message=f"both modified the rows at addresses {named}{more}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,15 @@ def without_rows(
         return ShrunkFragment(deletion_file=fragment.deletion_file)
     file, key, body = deletion_file(fragment.id, merged, latest_version=latest_version, file_ids=file_ids)
     return ShrunkFragment(deletion_file=file, key=key, body=body, rows=merged)
+
+
+def changed_lists(
+    transaction: Transaction,
+) -> tuple[MutableSequence[DataFragment], MutableSequence[int]]:
+    """The lists of a Delete or an Update: the fragments that it updates, and the ids of those that it removes."""
+    if transaction.HasField("delete"):
+        return transaction.delete.updated_fragments, transaction.delete.deleted_fragment_ids
+    return transaction.update.updated_fragments, transaction.update.removed_fragment_ids
 
 
 def take_deletions(fragment: DataFragment, changed: DataFragment) -> None:

@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.key_filter import KeyUnion, changes_together
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, TouchedFragment
-from committerd.lance.rows.deletions import clash, take_deletions, without_rows
+from committerd.lance.rows.deletions import changed_lists, clash, take_deletions, without_rows
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from committerd_common.own_properties import BLAKE2B_8, CHANGES, KEY_HASH
 
@@ -214,13 +214,10 @@ def rebased(transaction: Transaction, recorded: CombinedChange, *, latest_versio
     made = Transaction()
     made.CopyFrom(transaction)
     made.read_version = latest_version
-    if made.WhichOneof("operation") == "delete":
-        updated, removed = made.delete.updated_fragments, made.delete.deleted_fragment_ids
-    else:
-        updated, removed = made.update.updated_fragments, made.update.removed_fragment_ids
-    updated.clear()
+    updated, removed = changed_lists(made)
+    del updated[:], removed[:]
     updated.extend(recorded.updated)
-    removed[:] = recorded.removed
+    removed.extend(recorded.removed)
     return made
 
 

@@ -15,8 +15,9 @@ from committerd.lance.checks.file_paths import require_data_path
 from committerd.lance.checks.numbers import require_in_bounds
 from committerd.lance.checks.texts import require_entries, require_name, require_unreserved
 from committerd.lance.checks.uuids import is_canonical
-from committerd.lance.format.bounds import FRAGMENT_ID_MAX
+from committerd.lance.format.bounds import FRAGMENT_ID_MAX, FRAGMENTS_NAMED_MAX
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.wording import listed
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
 from committerd.lance.operations.permissions import Permissions
@@ -25,10 +26,6 @@ from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, is_detached
 from committerd_common.unknown_fields import unknown_fields
-
-_NAMED_MAX = 1_000_000
-"""The most fragments that one transaction may name."""
-_LISTED_MAX = 10
 
 
 def require_valid(
@@ -160,19 +157,19 @@ def _name_of(fragment: DataFragment) -> str:
     return f"fragment {fragment.id} ({fragment.files[0].path!r})" if fragment.files else f"fragment {fragment.id}"
 
 
-def _require_distinct_fragments(listed: Sequence[int]) -> None:
-    if not listed:
+def _require_distinct_fragments(ids: Sequence[int]) -> None:
+    if not ids:
         return
-    if len(listed) > _NAMED_MAX:
+    if len(ids) > FRAGMENTS_NAMED_MAX:
         raise InvalidRequest(
-            f"it names {len(listed)} fragments; at most {_NAMED_MAX} are allowed. Commit in smaller parts",
+            f"it names {len(ids)} fragments; at most {FRAGMENTS_NAMED_MAX} are allowed. Commit in smaller parts",
             code="record_too_large",
         )
-    distinct = BitMap64(listed)
-    if len(distinct) != len(listed):
-        twice = sorted(one for one, times in Counter(listed).items() if times > 1)
+    distinct = BitMap64(ids)
+    if len(distinct) != len(ids):
+        twice = sorted(one for one, times in Counter(ids).items() if times > 1)
         raise InvalidRequest(
-            f"fragments {twice[:_LISTED_MAX]} are listed more than once; list each fragment once",
+            f"fragments {listed(twice)} are listed more than once; list each fragment once",
             code="duplicate_fragment",
         )
     if distinct and distinct.max() > FRAGMENT_ID_MAX:

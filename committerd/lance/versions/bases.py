@@ -6,13 +6,11 @@ from collections.abc import Collection, Iterable
 
 from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.lance.format.bounds import BASE_ID_MAX
+from committerd.lance.format.wording import quoted
 from committerd.lance.versions.draft import unbuildable
 from committerd_common.messages import BasePath, Manifest
 from committerd_common.paths import KEY_BYTES_MAX
 from committerd_common.uris import canonical_base, is_below
-
-_NAME_CHARS_MAX = 200
-"""The length at which a path is cut in an error message."""
 
 
 def is_allowed_base(path: str, bases: Collection[str] | None) -> bool:
@@ -30,7 +28,7 @@ def require_allowed_base(where: str, path: str, bases: Collection[str] | None) -
     """
     if canonical_base(path) is None or len(path.encode()) > KEY_BYTES_MAX:
         raise InvalidRequest(
-            f"{where} names {path[:_NAME_CHARS_MAX]!r}; it needs an absolute path or a URI, without `.` or `..` "
+            f"{where} names {quoted(path)}; it needs an absolute path or a URI, without `.` or `..` "
             f"segments, plain or percent-encoded, of at most {KEY_BYTES_MAX} bytes",
             code="base_path",
         )

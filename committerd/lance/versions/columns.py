@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
+from committerd.lance.format.wording import CHARS_MAX, quoted
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor
 
@@ -24,7 +25,6 @@ NO_COLUMN = -1
 _BLOB, _BLOB_TYPE = "lance-encoding:blob", "lance.blob.v2"
 _PACKED = ("packed", "lance-encoding:packed")
 _TRUE = frozenset({b"1", b"true", b"on", b"yes", b"y"})
-_NAME_CHARS_MAX = 100
 
 
 def is_one_column(field: Field) -> bool:
@@ -142,8 +142,8 @@ def require_as_described(described: Iterable[DescribedFile], schema: Sequence[Fi
                 )
             if held and _differ(held[column], wanted):
                 raise InvalidRequest(
-                    f"column {column} of data file {file.path!r} is of type {held[column][:_NAME_CHARS_MAX]}, and "
-                    f"field {number}, which would be in it, of type {wanted[:_NAME_CHARS_MAX]}",
+                    f"column {column} of data file {file.path!r} is of type {held[column][:CHARS_MAX]}, and "
+                    f"field {number}, which would be in it, of type {wanted[:CHARS_MAX]}",
                     code="column_type",
                 )
 
@@ -243,7 +243,7 @@ def field_type_changed(before: Field, after: Field) -> InvalidRequest:
     if before.logical_type == after.logical_type:
         what = "it makes it a blob or a packed struct, or ends that"
     else:
-        was, becomes = before.logical_type[:_NAME_CHARS_MAX], after.logical_type[:_NAME_CHARS_MAX]
+        was, becomes = before.logical_type[:CHARS_MAX], after.logical_type[:CHARS_MAX]
         what = f"its data is of type {was}, not {becomes}"
     return InvalidRequest(
         f"it changes {_named(before)}, and readers could not read the data that is there: {what}. Write the data anew, "
@@ -257,4 +257,4 @@ def _layout(field: Field) -> tuple[str, bool]:
 
 
 def _named(field: Field) -> str:
-    return f"field {field.id} ({field.name[:_NAME_CHARS_MAX]!r})"
+    return f"field {field.id} ({quoted(field.name)})"

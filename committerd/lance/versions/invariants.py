@@ -18,6 +18,7 @@ from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.fragment_list import FragmentList, pack_fragments
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.format.wording import listed, quoted
 from committerd.lance.versions.columns import fields_without_data
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.index_details import is_system_index
@@ -86,8 +87,8 @@ Violation = tuple[str, str]
 
 def _raise(violations: Sequence[Violation], version: int) -> None:
     if violations:
-        listed = "; ".join(text for _, text in violations[:10])
-        raise CorruptTable(f"version {version} is not sound: {listed}", code=violations[0][0])
+        texts = listed([text for _, text in violations], "; ")
+        raise CorruptTable(f"version {version} is not sound: {texts}", code=violations[0][0])
 
 
 def _counters(current: Manifest | None, manifest: Manifest) -> Iterator[Violation]:
@@ -203,7 +204,7 @@ def _without_data(current: ManifestFile | None, outline: Manifest, touched: Frag
         if field.id not in before:
             yield (
                 "required_field",
-                f"fragment {number} has no data of field {field.id} ({field.name[:100]!r}), which can't be null",
+                f"fragment {number} has no data of field {field.id} ({quoted(field.name)}), which can't be null",
             )
 
 

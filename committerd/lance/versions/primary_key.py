@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from committerd.lance.format.wording import quoted
 from committerd_common.messages import Field
 
 PRIMARY_KEY = "lance-schema:unenforced-primary-key"
@@ -42,16 +43,16 @@ def key_fault(fields: Sequence[Field]) -> str:
     by_id = {one.id: one for one in fields}
     parents = {one.parent_id for one in fields}
     for number in key_fields(fields):
-        name = by_id[number].name[:100]
+        name = quoted(by_id[number].name)
         if number in parents:
-            return f"field {number} ({name!r}) of the primary key has fields of its own"
+            return f"field {number} ({name}) of the primary key has fields of its own"
         above: Field | None = by_id[number]
         seen: set[int] = set()
         while above is not None and above.id not in seen:
             seen.add(above.id)
             if above.nullable:
-                return f"field {above.id} ({above.name[:100]!r}) of the primary key may be null"
+                return f"field {above.id} ({quoted(above.name)}) of the primary key may be null"
             if above.logical_type.partition(".")[0] in _LISTS:
-                return f"field {number} ({name!r}) of the primary key lies in a {above.logical_type}"
+                return f"field {number} ({name}) of the primary key lies in a {above.logical_type}"
             above = by_id.get(above.parent_id)
     return ""

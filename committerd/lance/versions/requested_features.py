@@ -7,6 +7,7 @@ its next compaction, sets a feature flag that stays, and then no committer can r
 from __future__ import annotations
 
 from committerd.errors import UnsupportedRequest
+from committerd.lance.format.wording import quoted
 from committerd_common.messages import Manifest
 
 MANAGED_BLOBS = "lance.blob.managed"
@@ -15,8 +16,6 @@ every commit of pylance fail.
 """
 SPILLS_ROW_LINEAGE = "lance.row_lineage.spill"
 """Configuration. Lance 14: rowids/spill.rs, inline_row_lineage_max_bytes."""
-
-_VALUE_CHARS_MAX = 100
 
 
 def require_no_new_features(before: Manifest | None, after: Manifest) -> None:
@@ -39,7 +38,7 @@ def _requests(manifest: Manifest) -> dict[str, str]:
     requests = {}
     blobs = manifest.schema_metadata.get(MANAGED_BLOBS, b"false").decode("utf-8", "replace")
     if blobs != "false":
-        entry = f"{MANAGED_BLOBS} = {blobs[:_VALUE_CHARS_MAX]!r} in the metadata of the schema"
+        entry = f"{MANAGED_BLOBS} = {quoted(blobs)} in the metadata of the schema"
         requests[entry] = "pylance's next commit sets feature flag 16384"
     spills = manifest.config.get(SPILLS_ROW_LINEAGE, "")
     if spills.lower() == "true":

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 
 from committerd.errors import InvalidRequest
+from committerd.lance.checks.texts import NAME_BYTES_MAX
+from committerd.lance.format.bounds import FIELDS_MAX
+from committerd.lance.format.wording import quoted
 from committerd_common.messages import Field
 
 NESTING_MAX = 60
 """The most levels of a schema; lists count too. Arrow's C interface fails beyond 63 levels (pylance 4.0.0, 14.0.2)."""
-FIELDS_MAX = 2**15
-"""The most fields at all levels together. Readers take time that grows with its square: with 20,000 fields, pylance
-14.0.2 reads a row in 5 s, and 4.0.0 in 33 s.
-"""
-NAME_BYTES_MAX = 1024
 TYPE_CHARS_MAX = 256
 
 _UNIT = "(s|ms|us|ns)"
@@ -59,7 +57,7 @@ def require_readable(schema: Sequence[Field]) -> None:
         fault = _fault(field, seen)
         if fault:
             raise InvalidRequest(
-                f"the schema can't have field {field.id} ({field.name[:100]!r}): {fault}",
+                f"the schema can't have field {field.id} ({quoted(field.name)}): {fault}",
                 code="field_id_twice" if field.id in seen.fields else "schema",
             )
         seen.add(field)
@@ -96,7 +94,7 @@ def _fault(field: Field, seen: _Seen) -> str:
         return f"its parent is field {field.parent_id}, which does not come before it"
     levels = _levels(field.logical_type)
     if not levels:
-        return f"its logical type {field.logical_type[:100]!r} is not a type of Lance"
+        return f"its logical type {quoted(field.logical_type)} is not a type of Lance"
     if seen.depths[field.parent_id] + levels > NESTING_MAX:
         return f"it is nested more than {NESTING_MAX} levels deep, and readers can't open such a table"
     return _wrong_name(field, seen) or _wrong_children(field, seen)

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
+from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     DESCRIPTOR_BYTES_MAX,
-    FIELDS_MAX,
     buffer_table,
     decode_descriptor,
     facts,

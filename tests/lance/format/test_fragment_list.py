@@ -327,7 +327,7 @@ def test_skimming_says_what_unpacking_says(manifest: Manifest) -> None:
 
 
 def test_skimming_decodes_some_fragments_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_list, "_SKIMMED_AT_ONCE", 2)
+    monkeypatch.setattr(fragment_list, "_DECODED_AT_ONCE", 2)
     skimmed = skim(Manifest(version=4, fragments=[plain(number) for number in range(5)]).SerializeToString())
     assert skimmed == (Manifest(version=4), 5, 510)
 
@@ -364,7 +364,7 @@ def test_fragments_that_lie_apart_are_told() -> None:
 
 
 def test_fragments_are_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_list, "_CUT_AT_ONCE", 2)
+    monkeypatch.setattr(fragment_list, "_DECODED_AT_ONCE", 2)
     fragments = [plain(number, path="p" * 50 * number) for number in range(5)]
     parts = list(cut(Manifest(fragments=fragments).SerializeToString()))
     assert [len(Manifest.FromString(part).fragments) for part in parts] == [2, 2, 1]

@@ -284,11 +284,11 @@ def test_a_newer_fragment_reuse_index_is_refused() -> None:
     assert error.code == "fragment_reuse_version"
 
 
-def test_a_table_with_many_faults_tells_twenty_and_how_many_more() -> None:
+def test_a_table_with_many_faults_tells_ten_and_how_many_more() -> None:
     faulty = [DataFragment(id=number) for number in range(10, 35)]
     message = str(refusal(table(fragments=faulty)))
-    assert message.count("does not say how many rows") == 20
-    assert message.endswith("; and 5 more")
-    exactly = str(refusal(table(fragments=faulty[:20])))
-    assert exactly.count("does not say how many rows") == 20
+    assert message.count("does not say how many rows") == 10
+    assert message.endswith("; and 15 more")
+    exactly = str(refusal(table(fragments=faulty[:10])))
+    assert exactly.count("does not say how many rows") == 10
     assert "more" not in exactly
