@@ -222,7 +222,7 @@ class TestDeletions:
         answer = await scene.commit(self.ours(scene, 1, 5))
         assert isinstance(answer, Rejected)
         assert (answer.status, answer.reason, answer.rule) == (Status.RETRYABLE, "row_conflict", "same_row")
-        assert "addresses [1]" in answer.message
+        assert "at addresses 1." in answer.message
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "delete")
 
     async def test_without_the_read_version_can_not_be_told_apart(self, scene: Scene) -> None:
