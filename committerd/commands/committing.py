@@ -15,13 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.surroundings import stores_of, wall_clock
 from committerd.daemon.process import Serve
-from committerd.daemon.threads import BudgetedThreads, WorkBudget
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
-from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.stores.open import Stores
 from committerd.table.prepare import World
-from committerd.table.work import Work
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen
@@ -58,14 +55,3 @@ def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
             yield address.url
 
     return serving
-
-
-def work_of(commit: CommitSettings) -> Work:
-    """Runs heavy work on records in threads, so that the daemon responds to probes meanwhile."""
-    return BudgetedThreads(
-        WorkBudget(
-            cpu_seconds=commit.record_seconds_max,
-            memory_factor=commit.record_memory_factor,
-            memory_bytes_min=commit.record_memory_bytes_min,
-        )
-    )

@@ -11,12 +11,13 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.committing import listening, opened_queue, work_of
+from committerd.commands.committing import listening, opened_queue
 from committerd.commands.options import config_option, settings, settings_help
 from committerd.commands.surroundings import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
 from committerd.daemon.process import Surroundings
+from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
@@ -95,6 +96,6 @@ async def commit_until_stopped(configured: Settings) -> None:
                     rng=random.Random(),
                     new_uuid=uuid.uuid4,
                     open_store=stores.open,
-                    work=work_of(configured.commit),
+                    work=HeavyThread(),
                 ),
             )

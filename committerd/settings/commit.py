@@ -110,24 +110,6 @@ class CommitSettings(SettingsGroup):
         description="Maximum bytes of one staged transaction, inline or by claim check; with more it is INVALID. "
         "Decoded, it takes several times as much memory.",
     )
-    record_seconds_max: float = Field(
-        default=20.0,
-        gt=0,
-        le=3600,
-        description="Maximum processor time for each step of the work on one record (check, rebase, build). A record "
-        "that needs more is INVALID. Small Appends and the like are exempt: they take a few milliseconds.",
-    )
-    record_memory_factor: int = Field(
-        default=20,
-        ge=1,
-        description="Maximum memory for each step of the work on one record, as a multiple of the record's bytes. A "
-        "record that needs more is INVALID.",
-    )
-    record_memory_bytes_min: int = Field(
-        default=192 * MIB,
-        ge=16 * MIB,
-        description="Memory that each step of the work on one record may always take, however small the record is.",
-    )
     app_marks_max: int = Field(
         default=1000,
         ge=1,

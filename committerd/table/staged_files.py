@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import anyio
+from anyio import to_thread
 from pyroaring import BitMap
 
 from committerd.concurrency import for_each
@@ -275,8 +276,7 @@ async def check_files_of_several(
     files are verified (None = all are). If they are not, only the facts are read that judging it needs. `is_final`: as
     in `CheckedFiles`. `deletion_vectors`: keeps what deletion files hold.
 
-    Raises `StoreUnavailable`, and `InvalidRequest` (`budget_exceeded`) if listing the files of a transaction exceeds
-    the limits of `work`.
+    Raises `StoreUnavailable`.
     """
     places = Places(store=store, deletion_vectors=deletion_vectors or DeletionVectors())
     listed: list[_Listed] = []
@@ -714,7 +714,14 @@ async def _descriptor(store: ObjectStore, key: str) -> FileDescriptor | None:
 
     table = buffer_table(tail.body, tail.size)
     place = first_buffer(await read(table), tail.size) if table is not None else None
-    return decode_descriptor(await read(place)) if place is not None else None
+    return await _decoded_descriptor(await read(place)) if place is not None else None
+
+
+async def _decoded_descriptor(body: bytes) -> FileDescriptor | None:
+    """As `decode_descriptor`; a large one takes up to 3 s, in a thread."""
+    if len(body) > LIGHT_BYTES_MAX:
+        return await to_thread.run_sync(decode_descriptor, body)
+    return decode_descriptor(body) if body else None
 
 
 async def read_deletions(
@@ -979,7 +986,7 @@ class _Reading:
             self._beyond[key] = place, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
         else:
             body = b"" if place is None else tail.body[place.start - start : place.end - start]
-            self._note(key, tail, body)
+            self._note(key, tail, decode_descriptor(body) if body else None)
 
     async def finish(self) -> None:
         """Read the descriptors that are not in the ends."""
@@ -987,12 +994,12 @@ class _Reading:
         async def read(key: str) -> None:
             place, footer = self._beyond[key]
             with suppress(ObjectUnreadable, InvalidRequest):
-                self._note(key, footer, await self._store.get_range(key, place.start, place.end) or b"")
+                body = await self._store.get_range(key, place.start, place.end) or b""
+                self._note(key, footer, await _decoded_descriptor(body))
 
         await for_each(self._beyond, read, at_once=_DESCRIPTORS_AT_ONCE)
 
-    def _note(self, key: str, tail: Tail, body: bytes) -> None:
-        descriptor = decode_descriptor(body) if body else None
+    def _note(self, key: str, tail: Tail, descriptor: FileDescriptor | None) -> None:
         said = None if descriptor is None else facts(tail.body, descriptor)
         self.found[key] = None if said is None else said._replace(fields=self._once(said.fields))
 

@@ -1,8 +1,17 @@
 """Decides whether the pure work on one record runs on the event loop or through `World.work`.
 
 The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through
-`World.work`. Its implementation (threads, in the daemon) limits time and memory, and raises `InvalidRequest` with code
-`budget_exceeded` when a record needs more.
+`World.work`, which runs it in a thread in the daemon. Nothing ends it there: these bounds say how much a record may
+hold.
+
+    bytes of a transaction               `commit.transaction_bytes_max`
+    messages in it                       `lance.format.decoded_size`
+    fragments that it names              `lance.transactions.validation`
+    numbers, texts, entries              `lance.format.bounds`, `lance.checks`, and the `validate` of the operations
+    files, bytes of deletion files       `commit.transaction_files_max`, `commit.named_bytes_max`
+    keys that are compared               `lance.conflicts.key_filter.KEYS_MAX`
+    rows that are followed               `lance.operations.following.FOLLOWED_ROWS_MAX`
+    what is kept of versions             `lance.operations.kept.KEPT_BYTES_MAX`
 """
 
 from __future__ import annotations
@@ -47,18 +56,15 @@ _ROW_ID_BYTES_PER_ROW = 10
 
 
 class Work(Protocol):
-    """Runs a function that does no I/O, within limits on time and memory."""
+    """Runs a function that does no I/O."""
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:
-        """Run `call` and return its result, or raise its exception.
-
-        `size`: the record's size in bytes, from which an implementation derives its limits.
-        """
+        """Run `call`, for a record of `size` bytes, and return its result, or raise its exception."""
         ...
 
 
 async def at_once(call: Callable[[], T], *, size: int) -> T:
-    """Call it directly, without limits: for commands and tests."""
+    """Call it directly: for commands and tests."""
     return call()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +25,7 @@ from committerd_common.request import HEADER_BYTES_MAX
 from harness.scene import Scene
 from tests.conformance.facts import manifests
 from tests.hostile.attack import SETTINGS, Seen, Watch, note, told
+from tests.hostile.records import counted
 
 _FILES = 1024
 """The files that a process may open by default in many places."""
@@ -88,7 +91,38 @@ def large_configs(scene: Scene, seed: int) -> Seen:
     return seen
 
 
-KINDS: tuple[Callable[[Scene, int], Seen], ...] = (footprints, huge_headers, idle_listeners, large_configs)
+def long_descriptors(scene: Scene, seed: int) -> Seen:
+    """Appends of data files that say of themselves, in 8 MB, that they have millions of columns, or nothing at all."""
+    scene.table.create(3)
+    folder = Path(scene.table.uri, "data")
+    bodies = (b"\x0a\x00" * 4_000_000, b"\x0a\x01" * 250_000 + b"\x18\x01" * 3_700_000, b"\x52\x02\x0a\x00" * 2_000_000)
+    for number, body in enumerate(bodies):
+        descriptor = counted(1, counted(1, body) if number else body)
+        end = struct.pack("<QQ", 0, len(descriptor)) + struct.pack(
+            "<QQQIIHH4s", 0, 0, len(descriptor), 1, 1, 2, 1, b"LANC"
+        )
+        (folder / f"long-{number}.lance").write_bytes(descriptor + end)
+    appends = [scene.table.append() for _ in range(4)]
+    for number, append in enumerate(appends):
+        for copy in range(4):
+            name = f"long-{number}-{copy}.lance"
+            os.link(folder / f"long-{copy % len(bodies)}.lance", folder / name)
+            fragment = append.append.fragments.add()
+            fragment.CopyFrom(append.append.fragments[0])
+            fragment.files[0].path = name
+            fragment.files[0].file_size_bytes = (folder / name).stat().st_size
+    with _attacked(scene) as seen:
+        _wait_behind(scene, scene.topics.stage(*(one.SerializeToString() for one in appends)), seen)
+    return seen
+
+
+KINDS: tuple[Callable[[Scene, int], Seen], ...] = (
+    footprints,
+    huge_headers,
+    idle_listeners,
+    large_configs,
+    long_descriptors,
+)
 
 
 @contextmanager

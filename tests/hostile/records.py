@@ -290,6 +290,11 @@ def heavy(rng: random.Random) -> Iterator[Hostile]:
         for path in _repeated_numbers(Transaction.DESCRIPTOR)
         for count in (900_000, 8_300_000)
     ]
+    made += [
+        (f"different numbers in {path[-1].full_name}", partial(_inside, path, _different_numbers(count)))
+        for path in _repeated_numbers(Transaction.DESCRIPTOR)
+        for count in (300_000, 990_000, 2_000_000)
+    ]
     rng.shuffle(made)
     for name, body_of in made:
         uuid = _uuid(rng)
@@ -297,6 +302,12 @@ def heavy(rng: random.Random) -> Iterator[Hostile]:
         name = f"{len(body):,} bytes of {name}"
         record = Hostile(name=name, value=body) if len(body) < 1_000_000 else _claimed(name, body, f"{uuid}.txn")
         yield replace(record, is_seed=False)
+
+
+@functools.cache
+def _different_numbers(count: int) -> bytes:
+    """So many different numbers of three or four bytes each."""
+    return b"".join(_varint(number) for number in range(20_000, 20_000 + count))
 
 
 def _repeated_numbers(kind: Descriptor, path: tuple[FieldDescriptor, ...] = ()) -> Iterator[Sequence[FieldDescriptor]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.byte_range import ByteRange
+from committerd.lance.format.decoded_size import fields_on_the_wire, has_more_messages
 from committerd_common.messages import DecodeError, FileDescriptor
 
 _FOOTER = struct.Struct("<QQQIIHH4s")
@@ -23,6 +24,11 @@ FOOTER_BYTES = _FOOTER.size
 TAIL_BYTES = 64 * 1024
 """Bytes of the file's end to read first: they hold the descriptor of all but very wide files."""
 DESCRIPTOR_BYTES_MAX = 8 * 1024 * 1024
+MESSAGES_MAX = 200_000
+"""The most short messages in a schema that is decoded: fields, and entries of their metadata.
+
+They take up to 24 MB. The four million that a descriptor has room for would take 400 MB.
+"""
 
 
 class FileFacts(NamedTuple):
@@ -69,10 +75,21 @@ def facts(tail: bytes, descriptor: FileDescriptor) -> FileFacts:
 
 
 def decode_descriptor(body: bytes) -> FileDescriptor | None:
-    """Decode a descriptor; None if the bytes are not one."""
+    """Decode a descriptor; None if the bytes are not one. It lacks a schema of more than `MESSAGES_MAX` messages."""
+    if len(body) > MESSAGES_MAX and has_more_messages(body, MESSAGES_MAX, FileDescriptor.DESCRIPTOR):
+        body = _without_schema(body)
     descriptor = FileDescriptor()
     try:
         descriptor.ParseFromString(body)
     except DecodeError:
         return None
     return descriptor
+
+
+def _without_schema(body: bytes) -> bytes:
+    rest, begin = bytearray(), 0
+    for number, _, _, end in fields_on_the_wire(body, 0, len(body)):
+        if number != FileDescriptor.SCHEMA_FIELD_NUMBER:
+            rest += body[begin:end]
+        begin = end
+    return bytes(rest)

@@ -8,6 +8,9 @@ numbers take up to 16 times theirs.)
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from functools import cache
+
 from google.protobuf.descriptor import Descriptor
 
 from committerd.errors import InvalidRequest
@@ -44,7 +47,7 @@ def require_few_messages(body: bytes) -> None:
         return
     large = max(0, len(body) - _LARGE_BYTES)
     allowed = (len(body) - large) // _BYTES_PER_MESSAGE + large // _BYTES_PER_MESSAGE_OF_LARGE
-    if _short_messages_max(body) > allowed and _has_more_messages(body, allowed):
+    if has_more_messages(body, allowed, Transaction.DESCRIPTOR):
         raise InvalidRequest(
             f"the transaction ({len(body)} bytes) holds more than {allowed} messages, most of them very short: "
             "decoded it would take far more memory than others of its size. Stage the transaction as Lance writes it",
@@ -52,7 +55,15 @@ def require_few_messages(body: bytes) -> None:
         )
 
 
-def _short_messages_max(body: bytes) -> int:
+def has_more_messages(body: bytes, allowed: int, kind: Descriptor) -> bool:
+    """Whether a message of this kind holds so many others, at any depth, that most of them are short.
+
+    `allowed`: the number of short ones that it may hold. Takes 4 ms for 1 MB as a rule, up to 1 s at worst.
+    """
+    return _short_messages_max(body, _tag_ends(kind)) > allowed and _counts_more(body, allowed, kind)
+
+
+def _short_messages_max(body: bytes, tag_ends: Collection[int]) -> int:
     """An upper bound of the number of short messages in the body, at any depth. Takes 4 ms for 1 MB.
 
     Each short message begins with its field's tag and its length. So each has a position of its own at which the last
@@ -62,7 +73,7 @@ def _short_messages_max(body: bytes) -> int:
     import numpy as np  # loaded when it is needed: it takes a tenth of a second and 10 MiB
 
     is_tag_end = np.zeros(256, np.bool_)
-    is_tag_end[list(_TAG_ENDS)] = True
+    is_tag_end[list(tag_ends)] = True
     some = np.frombuffer(body, dtype=np.uint8)
     first, second = some[:-1], some[1:]
     short = is_tag_end[first] & (second < _SHORT_BYTES)
@@ -70,37 +81,43 @@ def _short_messages_max(body: bytes) -> int:
     return int(np.count_nonzero(short | too_long))
 
 
-def _has_more_messages(body: bytes, allowed: int) -> bool:
+def _counts_more(body: bytes, allowed: int, kind: Descriptor) -> bool:
     """Whether the body holds more than `allowed` messages, at any depth. What can't be decoded is not counted.
 
     Takes up to 1 s for 1 MB, in bytecode.
     """
-    count, parts = 0, [(0, len(body), Transaction.DESCRIPTOR)]
+    count, parts = 0, [(0, len(body), kind)]
     while parts:
         position, end, kind = parts.pop()
-        while position < end:
-            tag, position = _varint(body, position, end)
-            match tag & 7:
-                case _ if position > end:
-                    break
-                case wire if wire == _VARINT:
-                    _, position = _varint(body, position, end)
-                case wire if wire == _EIGHT_BYTES:
-                    position += 8
-                case wire if wire == _FOUR_BYTES:
-                    position += 4
-                case wire if wire == _COUNTED:
-                    length, position = _varint(body, position, end)
-                    field = kind.fields_by_number.get(tag >> 3)
-                    if field is not None and field.message_type is not None:
-                        count += 1
-                        if count > allowed:
-                            return True
-                        parts.append((position, min(position + length, end), field.message_type))
-                    position += length
-                case _:
-                    break
+        for number, wire, start, stop in fields_on_the_wire(body, position, end):
+            field = kind.fields_by_number.get(number) if wire == _COUNTED else None
+            if field is not None and field.message_type is not None:
+                count += 1
+                if count > allowed:
+                    return True
+                parts.append((start, min(stop, end), field.message_type))
     return False
+
+
+def fields_on_the_wire(body: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, wire type, and the start and end of the value, of each field in this range; ends at a wrong one."""
+    while position < end:
+        tag, start = _varint(body, position, end)
+        match tag & 7:
+            case _ if start > end:
+                return
+            case wire if wire == _VARINT:
+                _, position = _varint(body, start, end)
+            case wire if wire == _EIGHT_BYTES:
+                position = start + 8
+            case wire if wire == _FOUR_BYTES:
+                position = start + 4
+            case wire if wire == _COUNTED:
+                length, start = _varint(body, start, end)
+                position = start + length
+            case _:
+                return
+        yield tag >> 3, tag & 7, start, position
 
 
 def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
@@ -116,8 +133,13 @@ def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
     return 0, end + 1
 
 
-def _tag_ends(kind: Descriptor, seen: set[str]) -> set[int]:
+@cache
+def _tag_ends(kind: Descriptor) -> frozenset[int]:
     """The last byte of the tag of each field that holds messages, in messages of this kind and in those inside."""
+    return frozenset(_tag_ends_inside(kind, set()))
+
+
+def _tag_ends_inside(kind: Descriptor, seen: set[str]) -> set[int]:
     ends: set[int] = set()
     for field in kind.fields:
         if field.message_type is None:
@@ -126,8 +148,5 @@ def _tag_ends(kind: Descriptor, seen: set[str]) -> set[int]:
         ends.add(tag if tag < 128 else tag >> 7)
         if field.message_type.full_name not in seen:
             seen.add(field.message_type.full_name)
-            ends |= _tag_ends(field.message_type, seen)
+            ends |= _tag_ends_inside(field.message_type, seen)
     return ends
-
-
-_TAG_ENDS = frozenset(_tag_ends(Transaction.DESCRIPTOR, set()))

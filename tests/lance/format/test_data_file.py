@@ -10,12 +10,14 @@ from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     DESCRIPTOR_BYTES_MAX,
+    MESSAGES_MAX,
     buffer_table,
     decode_descriptor,
     facts,
     first_buffer,
 )
 from committerd_common.messages import Field, FileDescriptor, Schema
+from tests.hostile.records import counted
 
 
 def footer(table: int, *, buffers: int = 1, version: tuple[int, int] = (2, 1), magic: bytes = b"LANC") -> bytes:
@@ -79,3 +81,17 @@ def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
     said = FileDescriptor(schema=Schema(metadata={"k": b"v"}), length=5)
     assert decode_descriptor(said.SerializeToString()) == said
     assert decode_descriptor(b"\xff\xff") is None
+
+
+def test_a_schema_of_too_many_short_messages_is_not_decoded() -> None:
+    said = FileDescriptor(schema=Schema(fields=[Field(id=1)] * (MESSAGES_MAX + 1)), length=5)
+    assert decode_descriptor(said.SerializeToString()) == FileDescriptor(length=5)
+    entries = counted(1, counted(1, b"\x52\x00" * (MESSAGES_MAX + 1)))
+    assert decode_descriptor(b"\x10\x07" + entries) == FileDescriptor(length=7)
+    assert decode_descriptor(entries + b"\xff") == FileDescriptor()
+
+
+def test_a_long_descriptor_of_few_messages_is_decoded() -> None:
+    text = b"\n\t" * MESSAGES_MAX
+    said = FileDescriptor(schema=Schema(metadata={"k": text}), length=5)
+    assert decode_descriptor(said.SerializeToString()) == said
