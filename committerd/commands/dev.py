@@ -130,7 +130,7 @@ def dev(
 
 
 def _list(*, as_json: bool) -> None:
-    found = [kept.shown(one) for one in kept.all_kept()]
+    found = [kept.summary_of(one) for one in kept.all_kept()]
     if as_json:
         click.echo(json.dumps({"kept": [asdict(one) for one in found]}))
         return

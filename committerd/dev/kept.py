@@ -135,7 +135,7 @@ def locked(path: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Summary:
     """A kept table, for people and programs."""
 
     dataset: str
@@ -150,14 +150,14 @@ class Shown:
     """The process that runs it; empty if none does."""
 
 
-def shown(table: Kept) -> Shown:
+def summary_of(table: Kept) -> Summary:
     """What a listing says of it."""
     with locked(table.folder / _LOCK) as process:
         pass
     files = [one for one in table.folder.rglob("*") if one.is_file()]
     log = table.folder / "committerd.log"
     used = (log if log.exists() else table.folder).stat().st_mtime
-    return Shown(
+    return Summary(
         dataset=table.dataset,
         uri=table.uri,
         kafka=_about(table.kafka).get("dataset", table.kafka.name) if table.has_queue else "",

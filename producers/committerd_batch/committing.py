@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from committerd_batch.app_marks import result_of
 from committerd_batch.errors import AppIdInUse, TableChanged, app_id_in_use
-from committerd_batch.gathering import Gathered, gather, stage
+from committerd_batch.gathering import BatchFiles, gather, stage
 from committerd_batch.target import Mode, Plan, Target, mark_of
 from committerd_batch.tasks import TaskResult
 from committerd_client import staging
@@ -163,7 +163,7 @@ class BatchCommit:
         finally:
             self._tidy(named)
 
-    def _commit(self, first: Staged, gathered: Gathered, app: App | None) -> tuple[CommitResult, set[str] | None]:
+    def _commit(self, first: Staged, gathered: BatchFiles, app: App | None) -> tuple[CommitResult, set[str] | None]:
         """The result, and the names of the files that the table has; None if they are not known."""
         work, left = first, self._queue.attempts
 
@@ -185,7 +185,7 @@ class BatchCommit:
             else:
                 return result, None if result.duplicate else set(_files_of(work))
 
-    def _stage(self, gathered: Gathered, refused: Reexecution | None = None) -> Staged | None:
+    def _stage(self, gathered: BatchFiles, refused: Reexecution | None = None) -> Staged | None:
         work = stage(gathered, self._plan.target.open(), refused)
         self._written.update([] if work is None else _files_of(work))
         return work

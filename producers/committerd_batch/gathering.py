@@ -25,7 +25,7 @@ _TASK = "__committerd_task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class BatchFiles:
     """The files of a batch, ready to be staged, again if need be: it outlives a refused transaction."""
 
     plan: Plan
@@ -41,7 +41,7 @@ class Gathered:
     """Number of rows that the tasks have read."""
 
 
-def gather(plan: Plan, results: Sequence[TaskResult]) -> Gathered:
+def gather(plan: Plan, results: Sequence[TaskResult]) -> BatchFiles:
     """Put the results together; writes the rows of tasks that had few of them as one file.
 
     Raises the first error that a task has returned, and `InvalidKeys`.
@@ -63,7 +63,7 @@ def gather(plan: Plan, results: Sequence[TaskResult]) -> Gathered:
             few.extend(unpacked(result.rows).to_batches())
     if few:
         fragments.extend(plan.task.write(pa.RecordBatchReader.from_batches(plan.schema, few)))
-    return Gathered(
+    return BatchFiles(
         plan=plan,
         fragments=tuple(fragments),
         keys=keys,
@@ -116,7 +116,7 @@ def _rows_of(plan: Plan, file_name: str) -> pa.Table:
     return reader.read_all().to_table().cast(plan.schema)
 
 
-def stage(gathered: Gathered, dataset: Any, again: Reexecution | None = None) -> Staged | None:
+def stage(gathered: BatchFiles, dataset: Any, again: Reexecution | None = None) -> Staged | None:
     """The transaction of the batch, for the version at which `dataset` is open; None if it changes nothing.
 
     `dataset`: None if there is no table. `again`: the refusal of the transaction before. Raises `TableMissing`, and
@@ -148,7 +148,7 @@ def stage(gathered: Gathered, dataset: Any, again: Reexecution | None = None) ->
     return _merged(gathered, dataset, again)
 
 
-def _merged(gathered: Gathered, dataset: Any, again: Reexecution | None) -> Staged | None:
+def _merged(gathered: BatchFiles, dataset: Any, again: Reexecution | None) -> Staged | None:
     """The rows that have the keys go, and the new ones come, in one Update."""
     plan, keys = gathered.plan, gathered.keys
     assert keys is not None

@@ -32,12 +32,12 @@ from committerd_client.diagnosis import Diagnosis
 from committerd_client.errors import ClientClosed, ClientError, CommitManyFailed, CommitTimeout, KafkaUnavailable
 from committerd_client.handle import CommitHandle
 from committerd_client.headers import (
-    Asking,
+    RecordOptions,
     Staged,
     StagedRecord,
-    asked_for,
     constant_headers,
     make_record,
+    record_options,
     too_large,
 )
 from committerd_client.in_flight import Arrivals, InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
@@ -263,7 +263,7 @@ class CommitClient(TableCalls):
         limit = self._seconds(timeout)
         until = _until(limit)
         plain_function(reexecute, coroutines=True)
-        tries = Attempts(transaction, asked_for(asked), most=attempts, reexecutes=reexecute is not None)
+        tries = Attempts(transaction, record_options(asked), most=attempts, reexecutes=reexecute is not None)
         while True:
             try:
                 return tries.counted(await self._commit(tries.work, tries.asking, limit, until))
@@ -284,7 +284,7 @@ class CommitClient(TableCalls):
         limit = self._seconds(timeout)
         until = _until(limit)
         bookmark = self.bookmark()
-        submission = await self._submit(transaction, asked_for(asked), until)
+        submission = await self._submit(transaction, record_options(asked), until)
         try:
             staged = await self._waited(submission, submission.wait_staged, _left(until))
         except BaseException:
@@ -379,7 +379,7 @@ class CommitClient(TableCalls):
         try:
             for transaction in transactions:
                 try:
-                    waiting.append(await self._submit(transaction, Asking(), until))
+                    waiting.append(await self._submit(transaction, RecordOptions(), until))
                 except ClientError as error:
                     waiting.append(error)
             results = [
@@ -394,7 +394,7 @@ class CommitClient(TableCalls):
         return results
 
     async def _commit(
-        self, transaction: Work, asking: Asking, seconds: float | None, until: float | None
+        self, transaction: Work, asking: RecordOptions, seconds: float | None, until: float | None
     ) -> CommitResult:
         submission = await self._submit(transaction, asking, until)
         try:
@@ -405,7 +405,7 @@ class CommitClient(TableCalls):
             raise result
         return result
 
-    async def _submit(self, transaction: Work, asking: Asking, until: float | None) -> Submission:
+    async def _submit(self, transaction: Work, asking: RecordOptions, until: float | None) -> Submission:
         """Wait for room, and hand the transaction to the sender."""
         self._usable()
         record = make_record(transaction, asking, self._headers)

@@ -54,7 +54,7 @@ def require_app(given: AppUnit) -> None:
     """Raise `TypeError` or `InvalidTransaction` if it can't be a unit."""
     app = app_unit(given)
     try:
-        decode_envelope(_encode(Asking(app=app), None))
+        decode_envelope(_encode(RecordOptions(app=app), None))
     except InvalidRequest as error:
         raise InvalidTransaction(f"app={tuple(given)!r}: {error}", code=error.code) from error
 
@@ -105,7 +105,7 @@ class StagedChange(Staged):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class RecordOptions:
     """The options of one commit; they become headers of its record."""
 
     app: AppUnit | None = None
@@ -119,15 +119,15 @@ class Asking:
     traceparent: str | None = None
 
 
-_NOTHING_ASKED = Asking()
+_NO_OPTIONS = RecordOptions()
 
 
-def asked_for(options: Mapping[str, Any]) -> Asking:
+def record_options(options: Mapping[str, Any]) -> RecordOptions:
     """The options of one commit. Raises `TypeError` for one that does not exist."""
     for name in options:
-        if name not in Asking.__dataclass_fields__:
-            raise TypeError(f"commit has no option {name!r}; it has {', '.join(Asking.__dataclass_fields__)}")
-    return Asking(**options)
+        if name not in RecordOptions.__dataclass_fields__:
+            raise TypeError(f"commit has no option {name!r}; it has {', '.join(RecordOptions.__dataclass_fields__)}")
+    return RecordOptions(**options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ _PER_RECORD = 88  # kafka-python: DefaultRecordBatchBuilder.estimate_size_in_byt
 
 def make_record(
     transaction: Transaction | bytes | Staged,
-    asking: Asking,
+    asking: RecordOptions,
     constant: Sequence[tuple[str, bytes]],
 ) -> StagedRecord:
     """The record that asks for a commit. `constant`: headers that every record of a client has.
@@ -204,8 +204,8 @@ def constant_headers(*, dataset_uri: str | None, producer: str, outcome_partitio
     return headers
 
 
-def _encode(asking: Asking, staged: Staged | None) -> list[tuple[str, bytes]]:
-    if staged is None and asking == _NOTHING_ASKED:
+def _encode(asking: RecordOptions, staged: Staged | None) -> list[tuple[str, bytes]]:
+    if staged is None and asking == _NO_OPTIONS:
         return []
     create_options = {**(staged.create_options if staged else {}), **asking.create_options}
     read_uuid = asking.read_uuid or (staged.read_uuid if staged else None)

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from committerd_client import arguments
 from committerd_client.errors import ClientError, RetryableConflict
-from committerd_client.headers import Asking, Staged
+from committerd_client.headers import RecordOptions, Staged
 from committerd_client.panics import run_sync
 from committerd_client.results import CommitResult
 from committerd_common.messages import DECODE_ERRORS, Transaction
@@ -63,7 +63,7 @@ AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
 class Attempts:
     """The tries of one commit. Reads no clock and does no I/O; `CommitClient` drives it."""
 
-    def __init__(self, work: Work, asking: Asking, *, most: int, reexecutes: bool) -> None:
+    def __init__(self, work: Work, asking: RecordOptions, *, most: int, reexecutes: bool) -> None:
         """`reexecutes`: whether there is a function that executes the work again, at most `most` times in all."""
         self._most = arguments.attempts(most)
         self.work, self.asking = work, replace(asking, will_retry=True) if reexecutes and most > 1 else asking
@@ -110,7 +110,7 @@ class Attempts:
             )
         self._count += 1
         # The create options and the read uuid belong to one transaction, and this is another one.
-        self.asking = Asking(
+        self.asking = RecordOptions(
             app=self.asking.app,
             deadline=self.asking.deadline,
             traceparent=self.asking.traceparent,

@@ -117,7 +117,7 @@ class Cleanups:
 
 
 class Said:
-    """As `Shown`, and notes what it was told to print."""
+    """As `Reporter`, and notes what it was told to print."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -135,7 +135,7 @@ class World:
     """What is around the loop."""
 
     def __init__(self) -> None:
-        self.shown = Said()
+        self.reporter = Said()
         self.registry = CollectorRegistry()
         self.there = True
         self.waiting: list[set[int]] = []
@@ -169,13 +169,13 @@ def loop_of(
     rewriting: Any = steps
     world = world or World()
     cleaning: Any = Cleanups(steps, world, fails=fails)
-    shown: Any = world.shown
+    reporter: Any = world.reporter
     share: Any = world
     return MaintenanceLoop(
         rewriting,
         cleaning,
         MaintainSettings(interval_seconds=interval_seconds, **settings),
-        shown,
+        reporter,
         exists=world.exists,
         share=share,
         telemetry=MaintenanceTelemetry(world.registry),
@@ -224,7 +224,7 @@ async def test_a_panic_of_pylance_is_the_failure_of_its_step() -> None:
     steps.clean.set()
     assert not await loop_of(steps, Stop(), world=world).once()
     assert (steps.rewritten, steps.indexed, steps.cleanups) == (1, ["a"], 1)
-    assert world.shown.said == ["begins", "failed", "indexed", "cleaned"]
+    assert world.reporter.said == ["begins", "failed", "indexed", "cleaned"]
     assert [world.failures(step) for step in ("rewrite", "index", "cleanup")] == [1, 0, 0]
 
 
@@ -356,19 +356,19 @@ async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
     steps.clean.set()
     assert not await loop_of(steps, Stop(), world=world, tasks_max=2).once()
     assert (steps.rewritten, steps.indexed, steps.cleanups) == (4, ["a"], 1)
-    assert world.shown.said == ["begins", "rewritten", "begins", "failed", "gave_up", "indexed", "cleaned"]
+    assert world.reporter.said == ["begins", "rewritten", "begins", "failed", "gave_up", "indexed", "cleaned"]
 
 
 async def test_once_obeys_the_hours() -> None:
     steps, world = Steps(), World()
     steps.groups = (GROUP,) * 3
     assert await loop_of(steps, Stop(), world=world, hours="13-14").once()
-    assert (steps.rewritten, steps.cleanups, steps.looks, world.shown.said) == (0, 0, [], ["hours_over"])
+    assert (steps.rewritten, steps.cleanups, steps.looks, world.reporter.said) == (0, 0, [], ["hours_over"])
     world = World()
     world.hours = iter([12] * 5 + [13] * 100)
     assert await loop_of(steps, Stop(), world=world, hours="12-13", tasks_max=1).once()
     assert 0 < steps.rewritten < 3
-    assert world.shown.said[-1] == "hours_over"
+    assert world.reporter.said[-1] == "hours_over"
 
 
 async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_share() -> None:
@@ -379,7 +379,7 @@ async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_s
     world.hours = iter([12] + [13] * 100)
     assert await loop_of(steps, Stop(), world=world, hours="12-13").once()
     assert (steps.looks, steps.rewritten, steps.indexed) == ([], 0, [])
-    assert world.shown.said == ["leaves_committer", "hours_over"]
+    assert world.reporter.said == ["leaves_committer", "hours_over"]
 
 
 async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -> None:
@@ -388,7 +388,7 @@ async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -
     steps.clean.set()
     async with running(steps, world=world) as made:
         await anyio.sleep(0.2)
-        assert world.shown.said == ["waits_for_table"]
+        assert world.reporter.said == ["waits_for_table"]
         assert made.doing == "it waits until somebody creates the table"
         world.there = True
         await steps.has_rewritten.wait()

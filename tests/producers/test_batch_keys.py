@@ -11,7 +11,7 @@ import pytest
 from lance.fragment import write_fragments
 
 from committerd.queue.outcomes import Status
-from committerd_batch.gathering import Gathered, gather, stage
+from committerd_batch.gathering import BatchFiles, gather, stage
 from committerd_batch.target import Mode, Target
 from committerd_client import Staged, staging
 from committerd_client.errors import RetryableConflict
@@ -34,7 +34,7 @@ def rows(ids: list[int], value: str) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "value": [value] * len(ids)})
 
 
-def batch(uri: str, name: str) -> Gathered:
+def batch(uri: str, name: str) -> BatchFiles:
     """A batch, planned on the latest version and written by one task."""
     mode, changes = BATCHES[name]
     given = rows([key for key, _ in changes], "batch")

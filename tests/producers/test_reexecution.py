@@ -20,7 +20,7 @@ from committerd_client import (
     Staged,
     Undecided,
 )
-from committerd_client.headers import Asking
+from committerd_client.headers import RecordOptions
 from committerd_client.reexecution import Attempts, Executions
 from committerd_common.messages import INCOMPATIBLE, INVALID, RETRYABLE, UNDECIDED, Outcome, Transaction
 from committerd_common.request import AppUnit, decode_envelope
@@ -139,15 +139,15 @@ def conflict(uuid: str = UUID) -> RetryableConflict:
 
 def test_when_the_time_is_up_nothing_more_is_asked_or_sent() -> None:
     with pytest.raises(RetryableConflict, match="refused; the time was up after 1 attempts"):
-        Attempts(append(), Asking(), most=9, reexecutes=True).after(conflict(), seconds_left=0.0)
-    tries = Attempts(append(), Asking(), most=9, reexecutes=True)
+        Attempts(append(), RecordOptions(), most=9, reexecutes=True).after(conflict(), seconds_left=0.0)
+    tries = Attempts(append(), RecordOptions(), most=9, reexecutes=True)
     wanted = tries.after(conflict(), seconds_left=1.0)
     with pytest.raises(RetryableConflict, match="the re-execution that came then was not sent"):
         tries.take(append(), wanted, seconds_left=0.0)
 
 
 def test_a_caller_that_counts_by_itself_is_continued() -> None:
-    tries = Attempts(append(), Asking(attempt=4, retry_of=UUID), most=9, reexecutes=True)
+    tries = Attempts(append(), RecordOptions(attempt=4, retry_of=UUID), most=9, reexecutes=True)
     wanted = tries.after(conflict(), seconds_left=None)
     again = append().SerializeToString()
     tries.take(again, wanted, seconds_left=None)
@@ -156,7 +156,7 @@ def test_a_caller_that_counts_by_itself_is_continued() -> None:
 
 
 def test_bytes_under_the_old_uuid_are_noticed_too() -> None:
-    tries = Attempts(append(), Asking(), most=9, reexecutes=True)
+    tries = Attempts(append(), RecordOptions(), most=9, reexecutes=True)
     wanted = tries.after(conflict(), seconds_left=None)
     with pytest.raises(ValueError, match="under a new uuid"):
         tries.take(append(UUID).SerializeToString(), wanted, seconds_left=None)
@@ -209,7 +209,7 @@ def rounds_of(
     executions: Iterable[tuple[Staged | Transaction | None, float]], *, attempt: int = 2, seconds: float | None = None
 ) -> tuple[int, Any]:
     """The number of executions, and the work that is sent. Each execution takes this many seconds."""
-    first = Attempts(append(), Asking(attempt=attempt - 1), most=9, reexecutes=True).after(
+    first = Attempts(append(), RecordOptions(attempt=attempt - 1), most=9, reexecutes=True).after(
         conflict(), seconds_left=seconds
     )
     rounds = Executions(first)

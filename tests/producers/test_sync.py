@@ -28,7 +28,7 @@ from committerd_client import (
     Staged,
     SyncCommitClient,
 )
-from committerd_client.headers import Asking
+from committerd_client.headers import RecordOptions
 from committerd_client.options import CommitOptions
 from committerd_common.messages import RETRYABLE, Outcome
 from tests.producers.answering import answering, append, committed, make_topics, never, staged_values
@@ -321,7 +321,7 @@ def test_the_arguments_are_those_of_the_async_client() -> None:
         assert f"{name}: " in help_text, "it has a type"
         assert f"`{name}`" in help_text or name == "bootstrap_servers", "it is described"
     assert "connects at the first call, or in `start`" in help_text
-    assert set(get_type_hints(CommitOptions)) == set(get_type_hints(Asking))
+    assert set(get_type_hints(CommitOptions)) == set(get_type_hints(RecordOptions))
 
 
 def test_what_can_not_be_right_is_said_when_it_is_made() -> None:

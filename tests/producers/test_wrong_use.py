@@ -28,7 +28,7 @@ from committerd_client import (
     TableMissing,
     staging,
 )
-from committerd_client.headers import Asking, make_record
+from committerd_client.headers import RecordOptions, make_record
 from committerd_spark import LanceBatchWriter
 from committerd_spark.options import Options
 from harness.kafka import KafkaBroker, RunningKafka
@@ -106,7 +106,7 @@ def test_rows_where_fragments_belong(helper: str, rows: Any) -> None:
 
 def test_rows_where_a_transaction_belongs() -> None:
     with pytest.raises(TypeError, match=r"not Table\..*client\.append\(rows\)"):
-        make_record(ROWS, Asking(), [])
+        make_record(ROWS, RecordOptions(), [])
 
 
 def test_no_fragments(tmp_path: Path) -> None:

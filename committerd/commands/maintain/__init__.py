@@ -18,8 +18,8 @@ from committerd.commands.lance_options import ClientAccess, client_access
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.failed_work import FailedWorkOfTable
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
+from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriting
-from committerd.commands.maintain.shown import Shown
 from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.surroundings import stores_of, wall_clock
@@ -77,13 +77,13 @@ def run(configured: Settings, *, as_json: bool, dry_run: bool, once: bool, hour_
             "table without maintenance"
         )
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
-    shown = Shown(as_json=as_json, logged=not once and not dry_run)
+    reporter = Reporter(as_json=as_json, logged=not once and not dry_run)
     if not once and not dry_run:
         logs.configure(configured.log.level, configured.log.format)
-    return anyio.run(partial(_main, configured, shown, once=once, dry_run=dry_run, hour_ms=hour_ms))
+    return anyio.run(partial(_main, configured, reporter, once=once, dry_run=dry_run, hour_ms=hour_ms))
 
 
-async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool, hour_ms: int) -> bool:
+async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run: bool, hour_ms: int) -> bool:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     registry = CollectorRegistry()
     async with stores_of(configured) as stores, AsyncExitStack() as stack:
@@ -103,9 +103,9 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             OperatorsTopic(operator),
             policy_of(configured, hour_ms=hour_ms),
             wall_clock=wall_clock,
-            note=shown.deletes,
-            passes_over=shown.passes_over,
-            progress=shown.deleted,
+            note=reporter.deletes,
+            passes_over=reporter.passes_over,
+            progress=reporter.deleted,
         )
         stack.callback(cleaning.close)
         loop = MaintenanceLoop(
@@ -118,7 +118,7 @@ async def _main(configured: Settings, shown: Shown, *, once: bool, dry_run: bool
             ),
             cleaning,
             configured.maintain,
-            shown,
+            reporter,
             exists=partial(_exists, table),
             share=share,
             telemetry=telemetry,

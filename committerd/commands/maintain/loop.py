@@ -9,8 +9,8 @@ from functools import partial
 import anyio
 
 from committerd.commands.maintain.committer_share import CommitterShare
+from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriting
-from committerd.commands.maintain.shown import Shown
 from committerd.maintenance.cleaning import Cleaning
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
@@ -77,7 +77,7 @@ class MaintenanceLoop:
         rewriting: Rewriting,
         cleaning: Cleaning,
         settings: MaintainSettings,
-        shown: Shown,
+        reporter: Reporter,
         *,
         exists: Callable[[], Awaitable[bool]],
         share: CommitterShare,
@@ -89,7 +89,7 @@ class MaintenanceLoop:
         self._rewriting = rewriting
         self._cleaning = cleaning
         self._settings = settings
-        self._shown = shown
+        self._reporter = reporter
         self._exists = exists
         self._share = share
         self._telemetry = telemetry
@@ -112,8 +112,8 @@ class MaintenanceLoop:
         """Say what there is to do, and do nothing."""
         leave = await self._leave()
         state, plan = await self._rewriting.look(tasks=_GROUPS_MAX, leave=leave)
-        self._shown.plan(state, plan, self._settings, self._rewriting.left_alone)
-        self._shown.cleanup(await self._cleaning.look())
+        self._reporter.plan(state, plan, self._settings, self._rewriting.left_alone)
+        self._reporter.cleanup(await self._cleaning.look())
         return True
 
     async def once(self) -> bool:
@@ -126,10 +126,10 @@ class MaintenanceLoop:
             if self._may_begin():
                 good = await self._try(step, work) and good
         if not self._may_begin():
-            self._shown.hours_over(self._settings.hours)
+            self._reporter.hours_over(self._settings.hours)
         alone = [one for one in self._rewriting.left_alone if one.index]
         for one in alone:
-            self._shown.left_alone(one.index, one.why)
+            self._reporter.left_alone(one.index, one.why)
         return good and not alone
 
     async def forever(self) -> bool:
@@ -157,7 +157,7 @@ class MaintenanceLoop:
             if not self._found and not self._waits_for_table:
                 self._waits_for_table = True
                 self.doing = "it waits until somebody creates the table"
-                self._shown.waits_for_table()
+                self._reporter.waits_for_table()
         return self._found
 
     async def _clean_up(self) -> None:
@@ -242,7 +242,7 @@ class MaintenanceLoop:
         if not seconds:
             return not self._stop.wanted
         self.doing = f"it leaves the committer to others for {seconds:.0f} s (maintain.committer_share)"
-        self._shown.leaves_committer(seconds)
+        self._reporter.leaves_committer(seconds)
         await self._stop.wait(seconds)
         return self._may_begin() and not self._stop.wanted
 
@@ -255,7 +255,7 @@ class MaintenanceLoop:
             with self._telemetry.seconds.timed(step=step), panics_raised():
                 await work()
         except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
-            self._shown.failed(step, error)
+            self._reporter.failed(step, error)
             self._telemetry.failures.add(step=step)
             self._failures[step].note(good=False)
             self._may_wait = self._may_wait or step == "rewrite"
@@ -282,13 +282,13 @@ class MaintenanceLoop:
             good = await self._try("rewrite", partial(self._rewrite, left[:count]))
             left = left[count:]
             if left and not good:
-                self._shown.gave_up(left=len(left), tasks=len(groups))
+                self._reporter.gave_up(left=len(left), tasks=len(groups))
         return good
 
     async def _rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
-        self._shown.begins(groups)
+        self._reporter.begins(groups)
         done = await self._rewriting.rewrite(groups)
-        self._shown.rewritten(done)
+        self._reporter.rewritten(done)
         self._note_left_alone()
         if done is not None:
             self._telemetry.rewritten_bytes.add(done.bytes_read, files="before")
@@ -314,7 +314,7 @@ class MaintenanceLoop:
             if index.name in (await self._cleaning.waiting_records()).indices:
                 continue
             try:
-                self._shown.indexed(index, await self._rewriting.index(index))
+                self._reporter.indexed(index, await self._rewriting.index(index))
             except Exception as error:
                 if isinstance(error, ClientError) and error.unknown:
                     raise  # no committer runs
@@ -329,7 +329,7 @@ class MaintenanceLoop:
         started = anyio.current_time()
         found = await self._cleaning.look()
         cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=self._figures)
-        self._shown.cleaned(found, cleaned, seconds=anyio.current_time() - started)
+        self._reporter.cleaned(found, cleaned, seconds=anyio.current_time() - started)
         for why, count in cleaned.by_reason.items():
             self._telemetry.removed_files.add(count, why=why)
         self._telemetry.removed_bytes.add(cleaned.bytes)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from committerd.commands.maintain import shown as shown_module
-from committerd.commands.maintain.shown import Shown
+from committerd.commands.maintain import reporter as reporter_module
+from committerd.commands.maintain.reporter import Reporter
 from committerd.maintenance.cleaning import Cleaned
 from committerd.maintenance.files import RemovalReason
 from committerd.maintenance.versions import Choice, Kept
@@ -18,11 +18,11 @@ DELETION = {"key": "data/x.lance", "bytes": 1, "modified_ms": 1, "why": "version
 
 
 def test_the_log_has_a_line_for_each_step_of_a_cleanup_and_not_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
-    shown = Shown(as_json=False, logged=True)
+    reporter = Reporter(as_json=False, logged=True)
     with caplog.at_level(logging.DEBUG, logger="committerd.maintain"):
         for number in range(3):
-            shown.deletes(DELETION)
-            shown.deleted(Cleaned(files=number + 1), 9)
+            reporter.deletes(DELETION)
+            reporter.deleted(Cleaned(files=number + 1), 9)
     levels = [(one.levelname, one.message) for one in caplog.records]
     assert levels == [("DEBUG", "maintain.deletes"), ("INFO", "maintain.deleted")] * 3
     last: Any = caplog.records[-1]
@@ -33,12 +33,12 @@ def test_the_progress_of_a_long_cleanup_is_printed_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(shown_module, "time", SimpleNamespace(monotonic=lambda: now))
-    shown = Shown(as_json=False, logged=False)
+    monkeypatch.setattr(reporter_module, "time", SimpleNamespace(monotonic=lambda: now))
+    reporter = Reporter(as_json=False, logged=False)
     for step in range(10):
         now += 1
-        shown.deletes(DELETION)
-        shown.deleted(Cleaned(files=1000 * (step + 1), bytes=2048), 20_000)
+        reporter.deletes(DELETION)
+        reporter.deleted(Cleaned(files=1000 * (step + 1), bytes=2048), 20_000)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
@@ -63,7 +63,7 @@ def test_a_dry_run_says_what_would_go(capsys: pytest.CaptureFixture[str], remova
         ),
         unneeded_bytes=0,
     )
-    Shown(as_json=False, logged=False).cleanup(found)
+    Reporter(as_json=False, logged=False).cleanup(found)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:] == [
         said,

@@ -34,7 +34,7 @@ _REASONS = {
 }
 
 
-class Shown:
+class Reporter:
     """Reports each step when it is done: as a log line, as one JSON object in a line, or as a line of text."""
 
     def __init__(self, *, as_json: bool, logged: bool) -> None:
