@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -63,8 +64,8 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
     yield mixed.NAME, mixed.S3, mixed.S3, "rate"
     for metric in ("rate", "p50", "p99"):
         yield bursts.NAME, bursts.case("upsert", bursts.S3), bursts.case("upsert", bursts.S3), metric
-        for share in upserts.SHARES:
-            yield upserts.NAME, upserts.case(share), upserts.case(share), metric
+        for where, share in itertools.product((upserts.LOCAL, upserts.S3), upserts.SHARES):
+            yield upserts.NAME, upserts.case(share, where), upserts.case(share, where), metric
     for case in (maintenance.ALONE, maintenance.BESIDE):
         for metric in ("compaction", "cleanup", "bytes"):
             yield maintenance.NAME, case, case, metric

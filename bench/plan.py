@@ -47,6 +47,8 @@ class Plan:
     upsert_clients: int = 6
     upserts_each: int = 15
     upsert_rows: int = 20
+    upserts_s3_race_seconds: float = 30.0
+    """How long pylance's clients begin upserts on S3."""
 
     turns_upserts: int = 100
     turns_appends: int = 500
@@ -121,6 +123,7 @@ def quick(runs: int | None) -> Plan:
         burst_behind=1,
         upsert_clients=2,
         upserts_each=3,
+        upserts_s3_race_seconds=2.0,
         turns_upserts=6,
         turns_appends=50,
         turns_ahead=200,
@@ -162,12 +165,13 @@ def seconds(plan: Plan, scenarios: Sequence[str]) -> float:
         + plan.s3_runs * (plan.burst_race_seconds + 2 * (start + plan.burst_s3 / 20))
         + start
         + plan.burst_behind * 10,
-        "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20),
+        "upserts": 3 * runs * (3 * start + plan.upsert_clients * plan.upserts_each / 20)
+        + 3 * plan.s3_runs * (2 * start + 1.5 * plan.upserts_s3_race_seconds),
         "turns": 2 * runs * (start + plan.turns_ahead / 1000 + plan.turns_upserts / 8),
         "staging": 30 + sum(20 + 0.01 * size * min(times, 3) for size, times in plan.staging.items()) * 2,
         "start": 60 + plan.start_versions * plan.start_members * 1.2e-5 + runs * 60,
         "idle": runs * (3 * start + plan.idle_commits * 0.04 + plan.idle_s3_commits * 0.15),
-        "backlog": runs * 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000),
+        "backlog": runs * (races + 2 * (start + plan.backlog / 4000 + plan.backlog / 10_000)),
         "judge": 10 + plan.judged_versions / 200,
         "following": 10 + plan.followed_fragments / 100,
         "compaction": runs * (2 * start + plan.compaction_race_seconds + 6 * plan.compaction_seconds),

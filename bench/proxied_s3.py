@@ -50,19 +50,21 @@ class ProxiedS3:
         finally:
             self._proxy.remove(toxic)
 
-    def new_table(self, pool: Pool, ids: Iterable[int] = ()) -> StorePlace:
+    def new_table(self, pool: Pool | None, ids: Iterable[int] = ()) -> StorePlace:
         """Make a table in a new bucket, without the proxy; return how both sides reach it through the proxy.
 
-        The files of the pool are in its folder `data`, through a symbolic link in the server's own folder.
+        The files of the pool are in its folder `data`, through a symbolic link in the server's own folder. Where files
+        are deleted there must be no pool: the server, which removes the folder of the last object, removes the link.
         """
         place = s3_place(self._direct, proxy=self._proxy.url)
         lance.write_dataset(rows(list(ids)), place.uri, storage_options=dict(place.storage_options))
-        data = self.data / place.uri.partition("://")[2] / "data"
-        if data.exists():
-            for file in data.iterdir():
-                shutil.copyfile(file, Path(pool.folder, file.name))
-            shutil.rmtree(data)
-        data.symlink_to(pool.folder)
+        if pool is not None:
+            data = self.data / place.uri.partition("://")[2] / "data"
+            if data.exists():
+                for file in data.iterdir():
+                    shutil.copyfile(file, Path(pool.folder, file.name))
+                shutil.rmtree(data)
+            data.symlink_to(pool.folder)
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def copy_of(self, folder: Path) -> StorePlace:

@@ -1,17 +1,18 @@
-"""The results as Markdown: first the bars, then every figure, then the machine."""
+"""The results as Markdown: first floors and aims, then every figure, then the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.bars import Judged
+from bench.bars import REACHED, Judged
 from bench.comparisons import compare_all
 from bench.plan import Plan
 from bench.results import Results, Series
 
+_AIMS_BEGIN, _AIMS_END = "<!-- aims, written by make bench -->", "<!-- end of the aims -->"
 _QUICK = (
-    "**A quick run: the sizes are too small for the figures to mean anything, and no bar is judged.** It shows that "
+    "**A quick run: the sizes are too small for the figures to mean anything, and nothing is judged.** It shows that "
     "the benchmark runs."
 )
 
@@ -22,9 +23,26 @@ def markdown(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any
 
 
 def bars_table(judged: Sequence[Judged]) -> list[str]:
-    """Return the bars as a table, for readers who look at nothing else."""
-    rows = [(one.work, one.bar, one.measured or "-", _marked(one.verdict)) for one in judged]
-    return list(_table(("work", "bar", "measured", "verdict"), rows))
+    """Return the floors and aims as a table, for readers who look at nothing else."""
+    rows = [
+        (one.work, one.measured or "-", one.floor, _marked(one.verdict), one.aim or "-", one.distance or "-")
+        for one in judged
+    ]
+    return list(_table(("work", "measured", "floor", "verdict", "aim", "reached of the aim"), rows))
+
+
+def aims_table(judged: Iterable[Judged]) -> list[str]:
+    """Return the aims that are not reached, and how much of each is."""
+    left = [one for one in judged if one.aim and set(one.distance.split(", ")) != {REACHED}]
+    rows = [(one.work, one.aim, one.distance or "not measured") for one in left]
+    return list(_table(("work", "aim", "reached of it"), rows))
+
+
+def with_aims(page: str, judged: Iterable[Judged]) -> str:
+    """Return the page with a new table of aims in place of its present one."""
+    head, _, rest = page.partition(_AIMS_BEGIN)
+    _, _, tail = rest.partition(_AIMS_END)
+    return "\n".join([head + _AIMS_BEGIN, *aims_table(judged), _AIMS_END + tail])
 
 
 def _marked(verdict: str) -> str:
@@ -41,7 +59,10 @@ def _lines(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any],
         yield _QUICK
     else:
         yield ""
-        yield "## Bars"
+        yield "## Floors and aims"
+        yield ""
+        yield "`make bench` fails unless every floor is measured and reached. An aim decides nothing: the last column"
+        yield "says how much of it is reached."
         yield ""
         yield from bars_table(judged)
     for name, why in results.failures.items():

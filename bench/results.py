@@ -42,13 +42,13 @@ class Distribution:
 
 
 class Results:
-    """Collects the figures; scenarios write, bars and reports read."""
+    """Collects the figures; scenarios write, targets and reports read."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, str], Series] = {}
         self.distributions: list[Distribution] = []
         self.failures: dict[str, str] = {}
-        """Scenario -> why it ended early. Its bars are not met."""
+        """Scenario -> why it ended early. Its floors are not met."""
         self.seconds: dict[str, float] = {}
         """Scenario -> the seconds that it took."""
 

@@ -1,4 +1,4 @@
-"""`make bench` runs, its results can be read, and no bar is hidden."""
+"""`make bench` runs, its results can be read, and no floor is passed over."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench import bars, plan, report
+from bench import bars, plan, report, targets
+from bench.bars import Bar, Judged, Measured, Values, least, most
 from bench.results import Results, percentile
+from bench.scenarios import SCENARIOS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,52 +64,94 @@ def test_a_quick_run_never_goes_where_published_figures_are() -> None:
     assert "give another folder than docs/bench" in done.stderr
 
 
-def verdicts(results: Results) -> dict[str, str]:
-    return {f"{one.work}: {one.bar}": one.verdict for one in bars.judge_all(results, plan.full(None))}
+PLAN = plan.full(None)
 
 
-def of_backlog(rate: float) -> Results:
+def measure(value: Values, _: plan.Plan) -> Measured:
+    rate, failed = value("committerd", "a case", "rate"), value.most("committerd", "a case", "failed")
+    return "as it is", {"rate": rate, "failed": failed}
+
+
+BAR = Bar(
+    scenario="work",
+    work="some work",
+    measure=measure,
+    floor=(least("rate", 30, ">= {:g}/s"), most("failed", 0, "none failed")),
+    aim=(least("rate", 50, ">= {:g}/s"), most("failed", 2, "<= {:g} failed")),
+)
+
+
+def judged(measured: dict[str, float], bar: Bar = BAR) -> Judged:
     results = Results()
-    results.note("backlog", "a bare loop, durable", "limit", rate=(10_000, "transactions/s"))
-    results.note("backlog", "durable", "committerd", rate=(rate, "transactions/s"))
-    return results
+    for metric, value in measured.items():
+        results.note("work", "a case", "committerd", **{metric: (value, "")})
+    (one,) = bars.judge([bar], results, PLAN)
+    return one
 
 
-BACKLOG = "backlog of 100,000 staged appends, durable: >= 0.7x a bare loop"
+@pytest.mark.parametrize(
+    ("rate", "failed", "verdict"), [(30, 0, "met"), (29.9, 0, "NOT MET"), (30, 1, "NOT MET"), (0, 0, "NOT MET")]
+)
+def test_each_limit_of_a_floor_must_be_reached(rate: float, failed: float, verdict: str) -> None:
+    one = judged({"rate": rate, "failed": failed})
+    assert (one.verdict, one.floor) == (verdict, ">= 30/s, none failed")
+    assert bars.met([one]) is (verdict == "met")
 
 
-def test_a_bar_is_met_or_it_is_said_that_it_is_not() -> None:
-    assert verdicts(of_backlog(7000))[BACKLOG] == "met"
-    assert verdicts(of_backlog(6999))[BACKLOG] == "NOT MET"
-    assert not bars.met(bars.judge_all(of_backlog(6999), plan.full(None)))
+@pytest.mark.parametrize("measured", [{}, {"rate": 100.0}, {"failed": 0.0}])
+def test_a_floor_that_was_not_measured_is_not_met(measured: dict[str, float]) -> None:
+    one = judged(measured)
+    assert (one.verdict, one.measured, one.distance) == ("not measured", "", "")
+    assert not bars.met([judged({"rate": 30, "failed": 0}), one])
+    assert "**not measured**" in report.bars_table([one])[2]
 
 
-def test_a_bar_that_was_not_measured_stays_in_the_table() -> None:
-    found = verdicts(Results())
-    assert set(found.values()) == {"not measured"}
-    table = report.bars_table(bars.judge_all(Results(), plan.full(None)))
-    assert len(table) == len(found) + 2
-    assert all("**not measured**" in line for line in table[2:])
+@pytest.mark.parametrize(
+    ("rate", "failed", "distance"),
+    [(49.99, 0, "99 %, reached"), (30, 4, "60 %, 50 %"), (50, 2, "reached, reached"), (0, 0, "0 %, reached")],
+)
+def test_an_aim_shows_how_much_of_it_is_reached_and_decides_nothing(rate: float, failed: float, distance: str) -> None:
+    one = judged({"rate": rate, "failed": failed})
+    assert (one.aim, one.distance) == (">= 50/s, <= 2 failed", distance)
+    assert report.aims_table([one])[2:] == (
+        [] if distance == "reached, reached" else [f"| some work | >= 50/s, <= 2 failed | {distance} |"]
+    )
+    assert bars.met([judged({"rate": rate, "failed": failed}, replace(BAR, floor=()))])
 
 
 def test_bars_of_a_scenario_that_failed_are_failed_whatever_it_had_measured() -> None:
-    results = of_backlog(10_000)
-    results.failures["backlog"] = "WrongTable: 1 of the files were committed and are missing"
-    judged = bars.judge_all(results, plan.full(None))
-    assert {one.verdict for one in judged if one.scenario == "backlog"} == {"FAILED"}
-    assert "are missing" in "\n".join(report.bars_table(judged))
-    assert not bars.met(judged)
-
-
-def test_commits_that_fail_are_not_made_up_for_by_a_rate() -> None:
     results = Results()
-    for side, case, rate in (("pylance", "racing writers", 10.0), ("committerd", "durable", 1000.0)):
-        results.note("no_coalescing", case, side, rate=(rate, "commits/s"))  # type: ignore[arg-type]
-    results.note("no_coalescing", "durable", "committerd", failed=(0, "commits"))
-    name = "without coalescing, 2,000 appends, durable: >= 5x"
-    assert verdicts(results)[name] == "met"
-    results.note("no_coalescing", "durable", "committerd", failed=(1, "commits"))
-    assert verdicts(results)[name] == "NOT MET"
+    results.note("work", "a case", "committerd", rate=(100, ""), failed=(0, ""))
+    results.failures["work"] = "WrongTable: 1 of the files were committed and are missing"
+    found = bars.judge([BAR], results, PLAN)
+    assert [one.verdict for one in found] == ["FAILED"]
+    assert "are missing" in report.bars_table(found)[2]
+    assert not bars.met(found)
+
+
+def test_a_part_of_the_benchmark_names_the_floors_that_it_did_not_measure() -> None:
+    found = bars.judge([BAR, replace(BAR, scenario="other"), replace(BAR, scenario="another")], Results(), PLAN)
+    assert bars.of_a_part(found, ["work", "unjudged"]) == (found[:1], ["another", "other"])
+    assert bars.of_a_part(found, ["work", "other", "another"]) == (found, [])
+
+
+def test_every_bar_stays_in_the_table_and_none_is_met_without_figures() -> None:
+    found = bars.judge(targets.BARS, Results(), PLAN)
+    assert {one.verdict for one in found} == {"not measured"}
+    assert len({one.work for one in found}) == len(found)
+    assert {one.scenario for one in found} == SCENARIOS.keys() - {"maintenance", "limits"}
+
+
+def test_the_published_figures_are_judged_and_the_readme_has_their_aims() -> None:
+    published = json.loads(gzip.decompress((ROOT / "docs" / "bench" / "results.json.gz").read_bytes()))
+    results = Results()
+    for one in published["series"]:
+        for sample in one["samples"]:
+            results.note(one["scenario"], one["case"], one["side"], **{one["metric"]: (sample, one["unit"])})
+    found = bars.judge(targets.BARS, results, PLAN)
+    assert len([one for one in found if one.verdict == "met"]) > len(found) / 2
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert report.with_aims(readme, [Judged(**one) for one in published["bars"]]) == readme
 
 
 def test_the_percentile_is_the_least_value_that_so_many_do_not_exceed() -> None:

@@ -5,8 +5,9 @@ moment when the outcomes topic has an outcome for each record, checked every 50 
 The time to start the process and to join the group is noted separately. Afterwards the scenario reads every outcome:
 each is COMMITTED, and each uuid has one. pylance checks that every file is in the table once.
 
-The limit, in the same run and on the same topic, is a bare loop (`bench.bare_side`): read, parse, join the
-fragments, put. It judges nothing and publishes nothing, and runs when the daemon has ended.
+In the same run pylance's 32 writers race, as in `writers`. The limit, on the same topic, is a bare loop
+(`bench.bare_side`): read, parse, join the fragments, put. It judges nothing and publishes nothing, and runs when the
+daemon has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from bench.bare_side import BareLoop
 from bench.bench import Bench, dataset_of, mode
+from bench.measuring import race_locally
 from bench.pool import WrongTable, require_once
 from committerd_common.messages import Outcome, Status
 from harness.daemon import Daemon
@@ -31,12 +33,13 @@ from harness.places import StorePlace
 
 NAME = "backlog"
 BARE = "a bare loop"
+PYLANCE = "racing writers"
 _LOOK_SECONDS = 0.05
 _TIMEOUT_SECONDS = 600.0
 
 
 def run(bench: Bench) -> None:
-    """Measure durable and not durable in turn."""
+    """Measure pylance, durable and not durable in turn."""
     count = bench.plan.backlog
     bench.tell(f"{NAME}: makes {count} transactions")
     staged = [bench.pool.staged(number) for number in range(count)]
@@ -44,6 +47,7 @@ def run(bench: Bench) -> None:
     records = [one.SerializeToString() for one in staged]
     del staged
     for _ in range(bench.plan.runs):
+        race_locally(bench, writers=bench.plan.writers_most).note(bench, NAME, PYLANCE, "pylance")
         for durable in (True, False):
             uri = bench.new_table()
             daemon = bench.daemon(StorePlace(uri), durable=durable)

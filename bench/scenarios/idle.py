@@ -5,9 +5,9 @@ adds 60 ms to every response (`bench.proxied_s3`).
 
 The same run measures one hop through the same Kafka: kafka-python's `send` with `acks=all` to a topic of one partition,
 until a consumer that waits in another thread has the record, which is as large as a staged Append. It also measures the
-same store's conditional write of a body as large as the local table's manifest. On S3 the bar is two hops and 1.2 such
-writes. Locally it is 1.5 times an echo: a record there and back through two topics, by two processes that do nothing
-else (`bench.echo_side`).
+same store's conditional write of a body as large as the local table's manifest: floor and aim on S3 are two hops and
+so many such writes. Locally they are so many times an echo: a record there and back through two topics, by two
+processes that do nothing else (`bench.echo_side`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ find the same caches (on the largest table only before the first pair: without a
 some ten seconds). Only pylance's calls change the table. The pairs are in `bench.staging_side`.
 
 Measured are seconds, and seconds of processor time of all threads, which say more on a machine that does other work
-too. A ratio is the median of those of the pairs. The bar is for the seconds: each helper may take 1.1 times as long as
-pylance's call.
+too. A ratio is the median of those of the pairs. Floor and aim are for the seconds.
 """
 
 from __future__ import annotations
