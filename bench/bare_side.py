@@ -54,6 +54,6 @@ class BareLoop:
                     made.fragments[-1].id = number
                 parts.append(made.SerializeToString())
                 done += len(group)
-                answer = await self._store.put_parts_if_absent(f"bare/{done}", parts)
+                answer = await self._store.put_if_absent(f"bare/{done}", b"".join(parts))
                 assert isinstance(answer, Created)
         return time.perf_counter() - began

@@ -52,7 +52,7 @@ class OneTable:
         judged = await self.judged(transaction)
         assert isinstance(judged, Judged), f"refused: {judged}"
         prepared = await build_version(self.table, self.latest, judged, world=WORLD)
-        await write_referenced(self.table, [prepared])
+        await write_referenced(self.table, prepared)
         written = Concurrently(partial(write_transaction, self.table, prepared))
         answer = await written.of(partial(put, self.table, prepared))
         assert written.done, f"the transaction file was not written: {written.failed}"

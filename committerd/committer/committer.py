@@ -23,20 +23,21 @@ from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.outcome_maker import Entry, OutcomeMaker
-from committerd.committer.pipeline import RUN_MAX, Pipeline, Run
+from committerd.committer.pipeline import Pipeline
 from committerd.committer.publisher import OutcomeBatch, Publisher
-from committerd.committer.putting import FormedVersion, Putter, Settlement
+from committerd.committer.putting import FormedVersion, Putter
 from committerd.committer.starting import Starter
 from committerd.committer.state import Intervals, State
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.before_table import may_be_published
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status, Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
-from committerd.queue.race import Race
+from committerd.queue.race import Found, Race
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
 from committerd.table.work import LIGHT_BYTES_MAX
@@ -119,8 +120,7 @@ class Committer:
         self._refusal_interval = 0.0
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
         self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=intervals.hold_max)
-        run_max = 1 if intervals.interval_min else RUN_MAX
-        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, run_max=run_max)
+        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, parts.telemetry)
         self._refused_code = ""
         self._marks_shown: Mapping[str, AppMark] | None = None
         """The marks that the metrics show."""
@@ -222,7 +222,7 @@ class Committer:
             await view.older.read_beside(backoff=self._parts.backoff, progressed=self._parts.intake.notify)
 
     async def _commit_groups(self, generation: int, view: View) -> None:
-        """Commit waiting records, run by run."""
+        """Commit waiting records, version by version."""
         parts, backoff = self._parts, self._parts.backoff()
         self._parts.telemetry.active.set(1)
         while self._goes_on(generation):
@@ -234,20 +234,20 @@ class Committer:
             parts.file_checker.latest = view.head.manifest
             try:
                 if view.head.lacks_keys():
-                    run: Run | None = await self._pipeline.form_keys(view.head)
+                    formed: FormedVersion | None = await self._pipeline.form_keys(view.head)
                     _log.info("keys.put_back", extra={"version": view.head.version + 1})
                 else:
-                    run = await self._next_run(view, generation)
-                if run is not None:
-                    await self._commit(run, view, generation)
+                    formed = await self._next(view, generation)
+                if formed is not None:
+                    await self._commit(formed, view, generation)
                     backoff = parts.backoff()
             except Unavailable as error:
                 parts.telemetry.commit_retries.add(reason=error.code)
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
 
-    async def _next_run(self, view: View, generation: int) -> Run | None:
-        """Form the next run when it is due; None when the caller must check its state and call again."""
+    async def _next(self, view: View, generation: int) -> FormedVersion | None:
+        """Form the next version when it is due; None when the caller must check its state and call again."""
         intake = self._parts.intake
         wait = self._last_put + self._intervals.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
@@ -256,53 +256,63 @@ class Committer:
         await self._publish_held_back(turn.publish, generation)
         view.learn_history()
         may_take = self._pipeline.is_in_round or not intake.waiting_retries()
-        run = await self._pipeline.take(view.head) if not turn.held_for and may_take else None
-        if run is None:
-            run = await self._pipeline.form(view.head, held_for=turn.held_for or None)
-        if run is None and turn.held_for:
+        formed = await self._pipeline.take(view.head) if not turn.held_for and may_take else None
+        if formed is None:
+            formed = await self._pipeline.form(view, held_for=turn.held_for or None)
+        if formed is None and turn.held_for:
             await intake.changed(since=moment, timeout=turn.seconds)
             return None
-        if run is None:
+        if formed is None:
             patience = self._holding.patience(self._intervals.recheck)
             if not await intake.changed(since=moment, timeout=patience) and patience == self._intervals.recheck:
                 await self._look_for_foreign(view)
             return None
-        group = run[0].group
+        group = formed.group
         few = group.settles < self._parts.former.options.limits.records
         if few and not group.members and not turn.held_for:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
             # shorter if one of them gets precedence: its producer waits for it.
-            least = 0.0 if self._holding.is_awaited(run[0].rows_and_keys.values()) else self._intervals.refusal_interval
+            least = 0.0 if self._holding.is_awaited(formed.rows_and_keys.values()) else self._intervals.refusal_interval
             wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
-        return run
+        return formed
 
-    async def _commit(self, run: Run, view: View, generation: int) -> None:
-        """Put a run, and publish the outcomes of all records that its versions, or another committer's, settled."""
+    async def _commit(self, formed: FormedVersion, view: View, generation: int) -> None:
+        """Put a version, and publish the outcomes of all records that it, or another committer's version, settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.head.version
-        settlement = await self._pipeline.put(run, view)
+        settlement = await self._pipeline.put(formed, view)
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")
-        for formed in settlement.made:
+        is_ours = settlement.race is Race.OURS
+        if is_ours:
             self._note_commit(formed, seconds)
-        await self._publish_outcomes(settlement, view, generation, seconds=seconds)
+        rows_and_keys = formed.rows_and_keys if is_ours else {}
+        await self._publish_outcomes(settlement.found, rows_and_keys, view, generation, seconds=seconds)
         foreign = sum(not found.settled.ours for found in settlement.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
-        if not settlement.made or view.head.manifest is not settlement.made[-1].prepared.file:
+        if view.head.manifest is not formed.prepared.file:
             vet(view.head.manifest)  # another writer created it, or it was read back
-        if settlement.race is not Race.OURS:
+        if not is_ours:
             _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": settlement.race.value})
 
-    async def _publish_outcomes(self, settlement: Settlement, view: View, generation: int, *, seconds: float) -> None:
+    async def _publish_outcomes(
+        self,
+        versions: Sequence[Found],
+        rows_and_keys: Mapping[int, RowsAndKeys],
+        view: View,
+        generation: int,
+        *,
+        seconds: float,
+    ) -> None:
         """Publish the outcomes that the new versions contain, and free the room of their records in the queue."""
         parts = self._parts
-        entries = [(found.settled, entry) for found in settlement.found for entry in found.settled.entries()]
-        refusals = [refusal for found in settlement.found for refusal in found.settled.refusals]
+        entries = [(found.settled, entry) for found in versions for entry in found.settled.entries()]
+        refusals = [refusal for found in versions for refusal in found.settled.refusals]
         for refusal in refusals:
             if status_of(refusal) is Status.RETRYABLE:
                 parts.intake.tickets.give(refusal.uuid, refusal.producer)
@@ -319,7 +329,6 @@ class Committer:
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
         settled = {entry.offset for _, entry in entries}
         self._holding.note_retries([p.retry_of for p in parts.intake.waiting_retries() if p.offset in settled])
-        rows_and_keys = {offset: some for made in settlement.made for offset, some in made.rows_and_keys.items()}
         later = self._holding.to_hold_back(refusals, parts.intake.pending, rows_and_keys)
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
@@ -402,7 +411,7 @@ class Committer:
                 for create in [*creates.due(), *fresh]:
                     formed = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
                     if isinstance(formed, FormedVersion):
-                        await self._commit([formed], view, generation)
+                        await self._commit(formed, view, generation)
                         raise StartAgain("the table was created")
                     await self._refuse_before_table(create, formed, view, generation)
                     if isinstance(create.decoded, Request):

@@ -19,7 +19,6 @@ from committerd.concurrency import for_each
 from committerd.errors import Unavailable
 from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, VersionHashes, hashes_of
 from committerd.queue.outcomes import Settled
-from committerd.stores.port import TakesSeveral
 from committerd.table.backoff import Backoff
 from committerd.table.versions import Table
 
@@ -32,8 +31,6 @@ little.
 """
 _READ_AT_ONCE = 64
 """Versions to read concurrently, so that a distant store is kept busy. Each read takes 64 KiB of memory at least."""
-_READ_AT_ONCE_LOCALLY = 4
-"""The same on a store with short calls: the processor is the limit there, and commits should not wait for it long."""
 _SHARE = 4
 """What was read reaches the committer's ledger when it has grown by a quarter, and at once while records wait for it.
 Each addition makes look-ups slower.
@@ -118,8 +115,7 @@ class OlderHistory:
     async def read(self, size: int) -> None:
         """Read the next versions, at most `size`. Raises `StoreUnavailable`, and then has read none of them."""
         versions = below(self._versions, self._next, size)
-        at_once = _READ_AT_ONCE_LOCALLY if isinstance(self._table.store, TakesSeveral) else _READ_AT_ONCE
-        for brief in await read_briefs(self._table, versions, at_once=at_once):
+        for brief in await read_briefs(self._table, versions):
             if brief is not None:
                 self._settled_versions.add(brief)
                 self._is_read = not self._hashes.add(brief.hashes) or self._is_read

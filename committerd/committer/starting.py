@@ -68,6 +68,8 @@ class Starter:
     transaction_bytes_max: int
     before_table: dict[int, Refusal]
     """The refusals that were published before there was a table, by offset; Start reads them anew."""
+    astray: Mapping[int, bytes]
+    """As `Putter.astray`."""
     containment: Containment = UNCOUNTED
 
     async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> View:
@@ -81,6 +83,7 @@ class Starter:
         await self.clock.ask(self.queue)
         loading = replace(self.loading, report=report, later=True)
         facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
+        await self._refuse_astray(loaded.table)
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         await require_same_log(self.queue, position, facts)
         if loaded.newest_ours:
@@ -115,6 +118,17 @@ class Starter:
             confirmed_at=loaded.read_at,
             older=loaded.older,
         )
+
+    async def _refuse_astray(self, table: Table) -> None:
+        """Raise `RefusedToRun` (`keys_missing`) if the table has a version that this process built on another table."""
+        for version, end in self.astray.items():
+            if await table.end(version) == end:
+                raise RefusedToRun(
+                    f"version {version} of {table.uri} was built on a table that was deleted or replaced while the "
+                    "version was put, so readers can't open it, and its outcomes are not published. Drop the table "
+                    "and make it anew with `committerd recreate`, which says where to continue",
+                    code="keys_missing",
+                )
 
     async def _publish_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""

@@ -10,6 +10,9 @@ from committerd.committer.loading import News, read_new, require_same
 from committerd.committer.older_history import OlderHistory
 from committerd.table.versions import Table, VersionState
 
+SAME_SECONDS_MAX = 1.0
+"""How long the head's version counts as the same before it is read again."""
+
 
 @dataclass(slots=True)
 class View:
@@ -73,14 +76,19 @@ class View:
             self.read_at, age_max = read_at, asked_age_max
         return True
 
+    @property
+    def confirmed_seconds(self) -> float:
+        """Seconds since the head's version was known to exist and to be the same."""
+        return self.monotonic() - self.confirmed_at
+
     async def confirm(self) -> None:
         """Check that the head's version still exists and is the same. Raises `StartAgain` otherwise."""
         if not self.head.version:
             return
         asked_at = self.monotonic()
-        self.require_same(await self.table.standing(self.head.version))
-        self.confirmed_at = asked_at
+        self.confirmed(await self.table.standing(self.head.version), asked_at)
 
-    def require_same(self, standing: VersionState) -> None:
-        """Raise `StartAgain` unless the head's version is unchanged."""
+    def confirmed(self, standing: VersionState, asked_at: float) -> None:
+        """Note what was found at `asked_at` (monotonic seconds). Raises `StartAgain` unless the version is the same."""
         require_same(self.head.version, standing)
+        self.confirmed_at = asked_at

@@ -27,7 +27,7 @@ from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.decoding import Decoder
 from committerd.committer.file_checks import FileChecker
-from committerd.committer.forming import FileCheckTiming, Former, FormingOptions
+from committerd.committer.forming import Former, FormingOptions
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading
 from committerd.committer.outcome_maker import OutcomeMaker
@@ -43,7 +43,7 @@ from committerd.queue.precedence import Precedence
 from committerd.queue.published import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
-from committerd.stores.port import ObjectStore, TakesSeveral
+from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.deletion_vectors import DeletionVectors
@@ -149,10 +149,6 @@ def _forming(settings: CommitSettings) -> FormingOptions:
     )
 
 
-def _file_check_timing(store: ObjectStore) -> FileCheckTiming:
-    return "together" if isinstance(store, TakesSeveral) else "early"
-
-
 def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
     """A function that tests the store; it does nothing if the settings trust the store."""
     prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
@@ -193,6 +189,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
         containment=containment,
     )
     before_table: dict[int, Refusal] = {}
+    putter = Putter(around.queue, around.telemetry, rng=around.rng, recheck_seconds=settings.store.recheck_seconds)
     parts = Parts(
         queue=around.queue,
         intake=intake,
@@ -213,6 +210,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
             before_table=before_table,
+            astray=putter.astray,
             containment=containment,
         ),
         former=Former(
@@ -223,23 +221,18 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
             telemetry=around.telemetry,
             containment=containment,
             precedence=Precedence(settings.commit.hold_seconds_max),
-            file_check_timing=_file_check_timing(around.store),
+            file_check_timing="early",
         ),
         file_checker=FileChecker(
             intake,
             decoder,
             Table(around.store, deletion_vectors=deletion_vectors),
             options=options,
-            file_check_timing=_file_check_timing(around.store),
+            file_check_timing="early",
             wall_clock=around.wall_clock,
             work=around.work,
         ),
-        putter=Putter(
-            around.queue,
-            around.telemetry,
-            rng=around.rng,
-            recheck_seconds=settings.store.recheck_seconds,
-        ),
+        putter=putter,
         telemetry=around.telemetry,
         backoff=lambda: Backoff(around.rng),
         wall_clock=clock.now,

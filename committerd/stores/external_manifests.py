@@ -26,7 +26,18 @@ from uuid import UUID
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, Listed, ManifestEntry, ManifestStore, ObjectStore, Tail, Walkable
+from committerd.stores.port import (
+    Created,
+    Exists,
+    Listed,
+    ManifestEntry,
+    ManifestStore,
+    ObjectStore,
+    Tail,
+    TailOrError,
+    Walkable,
+    tails_of_each,
+)
 from committerd_common.paths import (
     VERSIONS,
     ManifestName,
@@ -68,6 +79,9 @@ class ExternalManifests:
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
         return await self._finished(key, lambda: self._objects.get_tail(key, size))
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
         return await self._finished(key, lambda: self._objects.head(key))

@@ -7,9 +7,6 @@ links, a rename with Linux's RENAME_NOREPLACE stands in for the link; a plain re
 A killed process leaves at most temporary files, named `.tmp-` and a random number. Listings leave them out, no reader
 of Lance takes one for a manifest, and Lance's cleanup deletes files with that prefix.
 
-Versions are created in the folder that their last listing found, which is held open. A table that is deleted and
-recreated has a new folder, so a version that was formed for the old table never lands in the new one.
-
 With `durable`, a completed write survives a power failure: the file is synced before it gets its name, and its folder
 after that.
 
@@ -26,9 +23,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -37,22 +33,17 @@ from urllib.parse import unquote_to_bytes
 import anyio
 from anyio import to_thread
 
-from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.stores.local_files import (
-    HeldFolder,
     Superseded,
     discard,
     link,
     reason,
     regular,
     regular_size,
-    regular_sizes,
-    reserve,
     sync_folder,
-    write,
 )
-from committerd.stores.port import Created, Exists, Listed, PutResult, Tail
+from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError
 from committerd_common.paths import VERSIONS
 
 _log = logging.getLogger(__name__)
@@ -62,7 +53,6 @@ _Ts = TypeVarTuple("_Ts")
 _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
 """Maximum number of threads for writes, and of threads for reads. Disks gain nothing from more concurrent writers."""
-_SYNCS_AT_ONCE = 4
 _COPY_CHUNK_BYTES = 1 << 20
 _LARGE_BYTES_MIN = 1 << 20
 
@@ -121,8 +111,6 @@ class LocalStore:
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
         self._readers = anyio.CapacityLimiter(_THREADS_MAX)
         self._superseded = Superseded()
-        self._versions: HeldFolder | None = None
-        """The folder of the versions that the last listing found; None = there was none."""
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
@@ -134,20 +122,13 @@ class LocalStore:
     async def get_tail(self, key: str, size: int) -> Tail | None:
         return await self._read(key, lambda descriptor: _tail(descriptor, size))
 
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        """As the port says; reads all of them in one thread."""
+        return await self._within_limits(keys[0], lambda: [self._tail_of(key, size) for key in keys]) if keys else []
+
     async def head(self, key: str) -> int | None:
         self._path(key)
         return await self._within_limits(key, lambda: _size(self._root, key))
-
-    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        """As the port says; looks at all of them in one thread."""
-        return await self._several(keys, partial(_sizes, self._root))
-
-    async def get_several(
-        self, keys: Sequence[str], *, most: int
-    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
-        """As the port says; reads all of them in one thread."""
-        read: Callable[[int], bytes] = lambda descriptor: os.pread(descriptor, most, 0)  # noqa: E731
-        return await self._several(keys, partial(_each, self._root, read=read))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -180,50 +161,10 @@ class LocalStore:
             yield found
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._in_thread(self._replace, self._path(key), [[body]])
+        await self._in_thread(self._replace, self._path(key), [body])
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        return await self._in_thread(self._create, self._path(key), [body])
-
-    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
-        return await self._in_thread(self._create, self._path(key), parts)
-
-    async def get_tails(
-        self, keys: Sequence[str], *, size: int
-    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
-        """As the port says; reads all of them in one thread."""
-        return await self._several(keys, partial(_each, self._root, read=lambda descriptor: _tail(descriptor, size)))
-
-    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """As the port says; each thread syncs a folder once for all objects that it has written there."""
-        await self._share(self._replace_several, [(self._path(key), body) for key, body in objects])
-
-    async def put_in_turn_if_absent(
-        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[PutResult]:
-        """As the port says; the folder is synced once, after all files that can be created have their names.
-
-        If power fails before that sync, a file system that does not keep the order of changes may keep a later file and
-        lose an earlier one. No caller has received a put result for either by then.
-        """
-        placed = [(self._path(key), parts) for key, parts in objects]
-        held = self._held_for([path for path, _ in placed])
-        temporaries: dict[str, str] = {}
-
-        def stage(some: Sequence[tuple[str, Sequence[bytes]]]) -> None:
-            for path, parts in some:
-                with _unchanged(path):
-                    temporaries[path] = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
-
-        try:
-            await self._share(stage, placed)
-            staged = [(path, temporaries.pop(path)) for path, _ in placed]
-            return await self._in_thread(self._name_in_turn, staged, as_long_as, held)
-        except StoreUnavailable as error:
-            return [error]
-        finally:
-            for temporary in temporaries.values():
-                discard(temporary, held=held)
+        return await self._in_thread(self._create, self._path(key), body)
 
     async def copy(self, source: str, target: str) -> bool:
         self._path(source)
@@ -234,8 +175,7 @@ class LocalStore:
         await self._in_thread(_remove, self._root, key)
 
     async def aclose(self) -> None:
-        """Close the folder of the versions."""
-        self._versions = None
+        """There is nothing to release."""
 
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
         """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
@@ -248,22 +188,15 @@ class LocalStore:
 
         return await self._within_limits(key, read)
 
-    async def _several(
-        self, keys: Sequence[str], read: Callable[[Sequence[str]], Sequence[_T]]
-    ) -> Sequence[_T | InvalidRequest]:
-        """Call `read` in one thread with all keys that are paths below the root; the error of each other key."""
-        results: dict[str, _T | InvalidRequest] = {}
-        possible: list[str] = []
-        for key in keys:
-            try:
-                self._path(key)
-                possible.append(key)
-            except InvalidRequest as error:
-                results[key] = error
-        if possible:
-            found = await self._within_limits(possible[0], lambda: read(possible))
-            results.update(zip(possible, found, strict=True))
-        return [results[key] for key in keys]
+    def _tail_of(self, key: str, size: int) -> TailOrError:
+        """As `get_tail`, in this thread; returns an error about this object."""
+        try:
+            self._path(key)
+            with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
+                return _tail(descriptor, size)
+        except (ObjectUnreadable, InvalidRequest) as error:
+            return error
+        return None
 
     async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
         """Call `read` in a thread and return its result; abandon the thread after `read_seconds_max`.
@@ -303,11 +236,6 @@ class LocalStore:
     async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
 
-    async def _share(self, work: Callable[[Sequence[_T]], None], items: Sequence[_T]) -> None:
-        """Divide the items among a few threads: several concurrent syncs take little longer than one."""
-        threads = min(_SYNCS_AT_ONCE if self._durable else 1, len(items))
-        await for_each([items[first::threads] for first in range(threads)], lambda some: self._in_thread(work, some))
-
     def _path(self, key: str) -> str:
         """Return the file's path. Raises `InvalidRequest` (`path_invalid`) for a key that leads out of the table."""
         if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
@@ -318,112 +246,72 @@ class LocalStore:
             )
         return os.path.join(self._root, key)
 
-    def _held_for(self, paths: Sequence[str]) -> HeldFolder | None:
-        """Return the held folder of the versions if all these files belong in it, else None."""
-        held = self._versions
-        return held if held is not None and {os.path.dirname(path) for path in paths} == {held.path} else None
-
-    def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
-        held = self._held_for([path])
+    def _create(self, path: str, body: bytes) -> Created | Exists:
+        if len(body) >= _LARGE_BYTES_MIN:
+            self._superseded.before(path)
         with _unchanged(path):
-            temporary = self._stage(path, [parts], size=sum(map(len, parts)), held=held)
-        (result,) = self._name_in_turn([(path, temporary)], lambda: True, held)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def _name_in_turn(
-        self, staged: Sequence[tuple[str, str]], as_long_as: Callable[[], bool], held: HeldFolder | None
-    ) -> Sequence[PutResult]:
-        """Give staged files, each (path, temporary), their names in order, up to the first name that is not free."""
-        results: list[PutResult] = []
+            temporary = self._stage(path, [body])
         try:
-            for path, temporary in staged:
-                results.append(_named(temporary, path, held))
-                if not isinstance(results[-1], Created) or not as_long_as():
-                    break
+            created = link(temporary, path)
         finally:
-            for _, temporary in staged:
-                discard(temporary, held=held)
+            discard(temporary)
         if self._durable:
             # Sync even if the name was taken: it may be our own earlier link, whose sync failed.
-            for folder in [held] if held else dict.fromkeys(os.path.dirname(path) for path, _ in staged):
-                try:
-                    sync_folder(folder)
-                except OSError as error:
-                    return [_unsynced(error, dict(zip((path for path, _ in staged), results, strict=False)))]
-        if held is not None and isinstance(results[0], Created) and not held.is_in_place():
-            return [PutUnknown(f"{staged[0][0]} was created in a folder that was moved or deleted meanwhile")]
-        return tuple(results)
+            try:
+                sync_folder(os.path.dirname(path))
+            except OSError as error:
+                what = "was created" if created else "was there"
+                raise PutUnknown(f"{path} {what}, but its folder could not be synced: {reason(error)}") from error
+        return Created() if created else Exists()
 
-    def _replace_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        folders = dict.fromkeys(os.path.dirname(path) for path, _ in objects)
-        for path, body in objects:
-            self._replace(path, [[body]], sync=False)
-        for folder in folders if self._durable else ():
-            with _unchanged(folder):
-                sync_folder(folder)
-
-    def _replace(self, path: str, batches: Iterable[Sequence[bytes]], *, sync: bool = True) -> None:
-        """Write a file atomically, replacing an existing one. `sync` False: the caller syncs the folder."""
+    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Write a file atomically, replacing an existing one."""
         with _unchanged(path):
-            temporary = self._stage(path, batches)
+            temporary = self._stage(path, chunks)
             try:
                 os.rename(temporary, path)
             except OSError:
                 discard(temporary)
                 raise
-            if sync and self._durable:
+            if self._durable:
                 sync_folder(os.path.dirname(path))
 
     def _duplicate(self, source: str, path: str) -> bool:
         with _reading(self._root, source), regular(self._root, source) as descriptor:
-            self._replace(path, ([chunk] for chunk in iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b"")))
+            self._replace(path, iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b""))
             return True
         return False
 
     def _scan(self, key: str) -> Sequence[str]:
         """Return the names of the objects directly in a folder, in no order; none if it does not exist."""
-        held = names = None
+        folder = os.path.join(self._root, key)
+        names: list[str] = []
         with _reading(self._root, key):
-            held = HeldFolder(os.path.join(self._root, key))
-            with os.scandir(held.descriptor) as entries:
+            with os.scandir(folder) as entries:
                 names = [entry.name for entry in entries if _is_object(entry)]
             if self._durable:
                 # An outcome may rest on this listing: a version whose writer was killed before it synced the folder
                 # must not vanish in a later power failure.
-                sync_folder(held)
-        if f"{key}/" == VERSIONS:
-            self._versions = held
-        return names or []
+                sync_folder(folder)
+        return names
 
-    def _stage(
-        self, path: str, batches: Iterable[Sequence[bytes]], *, size: int = 0, held: HeldFolder | None = None
-    ) -> str:
-        """Write a temporary file in the folder of `path`, and return its path. Creates the folder unless it is `held`.
-
-        `size`: total bytes; 0 = unknown.
-        """
+    def _stage(self, path: str, chunks: Iterable[bytes]) -> str:
+        """Write a temporary file in the folder of `path`, and return its path. Creates the folder if necessary."""
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
-            file = _open_new(temporary, held)
+            file = FileIO(temporary, "x")
         except FileNotFoundError:
-            if held is not None:
-                raise
             self._make_folder(folder)
-            file = _open_new(temporary, held)
+            file = FileIO(temporary, "x")
         try:
             with file:
-                if size >= _LARGE_BYTES_MIN:
-                    self._superseded.before(path)
-                    reserve(file.fileno(), size)
-                for parts in batches:
-                    write(file.fileno(), parts)
+                for chunk in chunks:
+                    _write(file, chunk)
                 if self._durable:
                     os.fsync(file.fileno())
         except BaseException:
-            discard(temporary, held=held)
+            discard(temporary)
             raise
         return temporary
 
@@ -493,71 +381,15 @@ def _size(root: str, key: str) -> int | None:
     return None
 
 
-def _sizes(root: str, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | None]:
-    """Return the size of each file in bytes, None for a missing one, or its error.
-
-    Raises `StoreUnavailable` for an error that concerns all files.
-    """
-    sizes: list[int | ObjectUnreadable | None] = []
-    for key, found in zip(keys, regular_sizes(root, keys), strict=True):
-        try:
-            if isinstance(found, OSError):
-                with _reading(root, key):
-                    raise found
-                sizes.append(None)
-            else:
-                sizes.append(found)
-        except ObjectUnreadable as error:
-            sizes.append(error)
-    return sizes
-
-
-def _each(root: str, keys: Sequence[str], *, read: Callable[[int], _T]) -> Sequence[_T | ObjectUnreadable | None]:
-    """Return the result of `read` for the descriptor of each file, None for a missing one, or its error.
-
-    Raises `StoreUnavailable` for an error that concerns all files.
-    """
-    results: list[_T | ObjectUnreadable | None] = []
-    for key in keys:
-        result: _T | ObjectUnreadable | None = None
-        try:
-            with _reading(root, key), regular(root, key, follow=_may_be_link(key)) as descriptor:
-                result = read(descriptor)
-        except ObjectUnreadable as error:
-            result = error
-        results.append(result)
-    return results
-
-
 def _remove(root: str, key: str) -> None:
     with _reading(root, key):
         os.unlink(os.path.join(root, key))
 
 
-def _unsynced(error: OSError, results: Mapping[str, PutResult]) -> PutUnknown:
-    words = {Created: "was created", Exists: "was there"}
-    listed = [f"{path} {words.get(type(result), 'may be there')}" for path, result in results.items()]
-    unknown = PutUnknown(f"{', '.join(listed)}, but its folder could not be synced: {reason(error)}")
-    unknown.__cause__ = error
-    return unknown
-
-
-def _open_new(path: str, held: HeldFolder | None) -> FileIO:
-    """Create a new file for writing, in the held folder if there is one."""
-    if held is None:
-        return open(path, "xb", buffering=0)
-
-    def opened(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o666, dir_fd=held.descriptor)
-
-    return open(os.path.basename(path), "xb", buffering=0, opener=opened)
-
-
-def _named(temporary: str, path: str, held: HeldFolder | None) -> PutResult:
-    try:
-        return Created() if link(temporary, path, held=held) else Exists()
-    except (StoreUnavailable, PutUnknown) as error:
-        return error
+def _write(file: FileIO, body: bytes) -> None:
+    rest = memoryview(body)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 @contextmanager

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable, Unavailable
-from committerd.stores.port import (
-    Created,
-    Exists,
-    ManifestEntry,
-    ManifestStore,
-    ObjectStore,
-    PutResult,
-    Tail,
-    TakesParts,
-    TakesSeveral,
-)
+from committerd.errors import PutUnknown, Unavailable
+from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail, TailOrError
 
 if TYPE_CHECKING:
     # Commands without metrics do without prometheus_client, which takes 4 MiB.
@@ -52,6 +42,14 @@ class MeasuredStore:
             note("absent" if tail is None else "ok")
             return tail
 
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        """Each object counts as one request, with an equal share of the call's time."""
+        with self._measured("get_tail") as note:
+            tails = await self._store.get_tails(keys, size=size)
+            words = {Tail: "ok", type(None): "absent"}
+            note(*(words.get(type(tail), "unavailable") for tail in tails))
+            return tails
+
     async def head(self, key: str) -> int | None:
         with self._measured("head") as note:
             size = await self._store.head(key)
@@ -75,14 +73,6 @@ class MeasuredStore:
             note("exists" if isinstance(result, Exists) else "ok")
             return result
 
-    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
-        if not isinstance(self._store, TakesParts):
-            return await self.put_if_absent(key, b"".join(parts))
-        with self._measured("put_if_absent") as note:
-            result = await self._store.put_parts_if_absent(key, parts)
-            note("exists" if isinstance(result, Exists) else "ok")
-            return result
-
     async def copy(self, source: str, target: str) -> bool:
         with self._measured("copy") as note:
             copied = await self._store.copy(source, target)
@@ -99,63 +89,6 @@ class MeasuredStore:
 
     def _measured(self, operation: str) -> AbstractContextManager[_Note]:
         return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
-
-
-class MeasuredSeveral(MeasuredStore):
-    """`MeasuredStore` for a store that takes several objects at once.
-
-    Each object counts as one request, with an equal share of the call's time.
-    """
-
-    def __init__(self, store: ObjectStore, several: TakesSeveral, telemetry: Telemetry) -> None:
-        """`several`: the same object as `store`, typed as `TakesSeveral`."""
-        super().__init__(store, telemetry)
-        self._several = several
-
-    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        with self._measured("head") as note:
-            sizes = await self._several.head_several(keys)
-            words = {int: "ok", type(None): "absent"}
-            note(*(words.get(type(size), "unavailable") for size in sizes))
-            return sizes
-
-    async def get_several(
-        self, keys: Sequence[str], *, most: int
-    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
-        with self._measured("get_range") as note:
-            bodies = await self._several.get_several(keys, most=most)
-            words = {bytes: "ok", type(None): "absent"}
-            note(*(words.get(type(body), "unavailable") for body in bodies))
-            return bodies
-
-    async def get_tails(
-        self, keys: Sequence[str], *, size: int
-    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
-        with self._measured("get_tail") as note:
-            tails = await self._several.get_tails(keys, size=size)
-            words = {Tail: "ok", type(None): "absent"}
-            note(*(words.get(type(tail), "unavailable") for tail in tails))
-            return tails
-
-    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        with self._measured("put") as note:
-            await self._several.put_several(objects)
-            note(*["ok"] * len(objects))
-
-    async def put_in_turn_if_absent(
-        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[PutResult]:
-        with self._measured("put_if_absent") as note:
-            results = await self._several.put_in_turn_if_absent(objects, as_long_as=as_long_as)
-            note(*map(_status, results))
-            return results
-
-
-def measured(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
-    """Wrap a store so that it reports its requests to `telemetry`."""
-    if isinstance(store, TakesSeveral):
-        return MeasuredSeveral(store, store, telemetry)
-    return MeasuredStore(store, telemetry)
 
 
 class MeasuredManifests:
@@ -200,18 +133,6 @@ class MeasuredManifests:
     def _measured(self, operation: str) -> AbstractContextManager[_Note]:
         requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
         return _measured(requests, durations, operation)
-
-
-def _status(result: PutResult) -> str:
-    match result:
-        case Created():
-            return "ok"
-        case Exists():
-            return "exists"
-        case StoreUnavailable():
-            return "unavailable"
-        case PutUnknown():
-            return "unknown"
 
 
 @contextmanager

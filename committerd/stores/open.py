@@ -10,7 +10,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
-from committerd.stores.measured import MeasuredManifests, measured
+from committerd.stores.measured import MeasuredManifests, MeasuredStore
 from committerd.stores.port import ManifestStore, ObjectStore
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Stores:
         )
 
     def _measured(self, store: ObjectStore) -> ObjectStore:
-        return store if self._telemetry is None else measured(store, self._telemetry)
+        return store if self._telemetry is None else MeasuredStore(store, self._telemetry)
 
     def _open(self, uri: str) -> ObjectStore:
         from committerd.stores.s3 import S3Store, s3_place

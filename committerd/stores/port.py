@@ -6,11 +6,15 @@ never as exceptions of an SDK.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable
+from committerd.concurrency import for_each
+from committerd.errors import InvalidRequest, ObjectUnreadable
+
+_READS_AT_ONCE = 256
+"""Maximum number of objects to read at the same time. A store with fewer connections queues the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,26 @@ class Tail:
     """Size of the whole object, in bytes."""
 
 
+TailOrError = Tail | ObjectUnreadable | InvalidRequest | None
+"""The end of one of several objects, or what is wrong with that object; None = it does not exist."""
+
+
+async def tails_of_each(
+    get_tail: Callable[[str, int], Awaitable[Tail | None]], keys: Sequence[str], size: int
+) -> Sequence[TailOrError]:
+    """`ObjectStore.get_tails` for a store that reads one object at a time: many reads at once."""
+    found: dict[str, TailOrError] = {}
+
+    async def read(key: str) -> None:
+        try:
+            found[key] = await get_tail(key, size)
+        except (ObjectUnreadable, InvalidRequest) as error:
+            found[key] = error
+
+    await for_each(dict.fromkeys(keys), read, at_once=_READS_AT_ONCE)
+    return [found[key] for key in keys]
+
+
 class ObjectStore(Protocol):
     """The directory of one table. Keys are relative to the table's root, with `/` between segments.
 
@@ -56,6 +80,10 @@ class ObjectStore(Protocol):
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
         """Return at most the last `size` bytes, and the object's size; None when it does not exist."""
+        ...
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        """As `get_tail` of each key, in order. An error about one object is returned in its place."""
         ...
 
     async def head(self, key: str) -> int | None:
@@ -92,54 +120,6 @@ class ObjectStore(Protocol):
 
     async def aclose(self) -> None:
         """Release connections."""
-        ...
-
-
-@runtime_checkable
-class TakesParts(Protocol):
-    """An `ObjectStore` that writes an object from parts, so that the caller need not join a large one in memory."""
-
-    async def put_parts_if_absent(self, key: str, parts: Sequence[bytes]) -> Created | Exists:
-        """As `put_if_absent`, with the concatenation of `parts` as the body."""
-        ...
-
-
-PutResult = Created | Exists | StoreUnavailable | PutUnknown
-"""The put result of one `put_if_absent`, with its expected errors as values."""
-
-
-@runtime_checkable
-class TakesSeveral(Protocol):
-    """An `ObjectStore` so fast that a call for each object would cost more than the work itself."""
-
-    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        """As `head` of each key, in order. An error about one key is returned in its place."""
-        ...
-
-    async def get_several(
-        self, keys: Sequence[str], *, most: int
-    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
-        """As `get_range` of the first `most` bytes of each key, in order. An error about one key is in its place."""
-        ...
-
-    async def get_tails(
-        self, keys: Sequence[str], *, size: int
-    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
-        """As `get_tail` of each key, in order. An error about one key is returned in its place."""
-        ...
-
-    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """As `put` of each (key, body), in any order. If it raises, some objects may have been written."""
-        ...
-
-    async def put_in_turn_if_absent(
-        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[PutResult]:
-        """As `put_if_absent` of each (key, parts) in order, up to the first that is not created.
-
-        Returns one put result for each object that was tried, errors included; all but the last are `Created`. Always
-        tries the first object, and a further one only while `as_long_as` returns True. Calls `as_long_as` in a thread.
-        """
         ...
 
 

@@ -17,7 +17,7 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, Sett
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient, CallFailed, Fault
 from committerd.stores.plain_reads import GetResponse
-from committerd.stores.port import Created, Exists, Listed, Tail
+from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, tails_of_each
 from committerd_common.paths import DATA
 
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -125,6 +125,9 @@ class S3Store:
         whole = await self.head(key)
         body = b"" if not whole else await self.get_range(key, max(whole - size, 0), whole)
         return None if whole is None or body is None else Tail(body=body, size=whole)
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
         full = self._key(key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +33,7 @@ from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.operations.rebase import DeletionMerge, DeletionRead, Deletions
 from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files, unlisted_indices
-from committerd.stores.port import ObjectStore, Tail, TakesSeveral
+from committerd.stores.port import ObjectStore, Tail
 from committerd.table.deletion_vectors import DeletionVectors
 from committerd.table.kept_reuse import KeptReuse
 from committerd.table.work import LIGHT_BYTES_MAX, Do, Work, at_once
@@ -56,9 +57,6 @@ _T = TypeVar("_T")
 _NAMED_MAX = 10
 _MISSING_MAX = 10
 """Once so many files of a transaction are missing, the others are not looked for: it is refused anyway."""
-_HEADS_OF_SEVERAL_MAX = 1000
-_HEADS_AT_ONCE = 256
-"""Maximum number of files that are checked at the same time. A store with fewer connections queues the requests."""
 BODIES_AT_ONCE = 256
 """Maximum number of deletion files that are read in one go."""
 _SMALL_BODY_BYTES = 64 * 1024
@@ -68,8 +66,8 @@ _MANIFESTS_TRIED = 4
 _NAME_CHARS_MAX = 200
 _FOOTER_BYTES = 16 * 1024
 """Bytes of a data file's end to read first. They hold the descriptor of all but wide files."""
-_TAILS_AT_ONCE = 256
-"""Ends of data files to read in one call of a store that takes several."""
+_ENDS_AT_ONCE = 256
+"""Maximum number of files whose ends are read in one go."""
 _SCHEMA_BYTES_MAX = 8 * 1024 * 1024
 """Maximum bytes of the different schemas of the data files that are read together. The types of others aren't known."""
 _DESCRIPTORS_AT_ONCE = 4
@@ -560,24 +558,13 @@ class Allowance:
 
 
 async def small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
-    """Read these objects as far as they are readable and small; None for a missing one.
-
-    A larger one is read to `_SMALL_BODY_BYTES` only.
-    """
-    bodies: dict[str, object] = {}
-
-    async def read(key: str) -> None:
-        with suppress(ObjectUnreadable, InvalidRequest):
-            bodies[key] = await store.get_range(key, 0, _SMALL_BODY_BYTES)
-
-    if len(keys) > 1 and isinstance(store, TakesSeveral):
-        bodies.update(zip(keys, await store.get_several(keys, most=_SMALL_BODY_BYTES), strict=True))
-    else:
-        await for_each(dict.fromkeys(keys), read, at_once=BODIES_AT_ONCE)
+    """Read these objects as far as they are readable and below `_SMALL_BODY_BYTES`; None for a missing one."""
+    distinct = list(dict.fromkeys(keys))
+    tails = zip(distinct, await store.get_tails(distinct, size=_SMALL_BODY_BYTES), strict=True)
     return {
-        key: body
-        for key, body in bodies.items()
-        if body is None or (isinstance(body, bytes) and len(body) < _SMALL_BODY_BYTES)
+        key: None if tail is None else tail.body
+        for key, tail in tails
+        if tail is None or (isinstance(tail, Tail) and tail.size < _SMALL_BODY_BYTES)
     }
 
 
@@ -893,21 +880,38 @@ def _is_uncounted(fragment: DataFragment) -> bool:
     return fragment.HasField("deletion_file") and not fragment.deletion_file.num_deleted_rows
 
 
+_End = Tail | ObjectUnreadable | InvalidRequest | None
+"""The end of an object; an error about it; None = it is missing."""
+
+
+async def _ends(store: ObjectStore, each: Sequence[Sequence[str]], *, size: int) -> AsyncIterator[tuple[str, _End]]:
+    """Read at most the last `size` bytes of each object, many at once; yields the key and the end of each.
+
+    `each`: the keys of each transaction. Of a transaction of which `_MISSING_MAX` are missing, the others are not
+    looked for, and are left out.
+    """
+    named = [(number, key) for number, keys in enumerate(each) for key in dict.fromkeys(keys)]
+    missing = Counter[int]()
+    for start in range(0, len(named), _ENDS_AT_ONCE):
+        some = [(number, key) for number, key in named[start : start + _ENDS_AT_ONCE] if missing[number] < _MISSING_MAX]
+        keys = list(dict.fromkeys(key for _, key in some))
+        ends = dict(zip(keys, await store.get_tails(keys, size=size), strict=True))
+        missing.update(number for number, key in some if ends[key] is None)
+        for one in ends.items():
+            yield one
+
+
 async def _sizes(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
     """Return the size in bytes of each object, None for a missing one. Raises as `read_named`.
 
     Once `_MISSING_MAX` are missing, the others are not looked for, and are left out.
     """
-    sizes = await _heads_of_several(store, [keys]) if len(keys) > 1 and isinstance(store, TakesSeveral) else {}
-    missing = sum(size is None for size in sizes.values())
-
-    async def look(key: str) -> None:
-        nonlocal missing
-        if missing < _MISSING_MAX:
-            sizes[key] = await read_named(store, key, lambda: store.head(key))
-            missing += sizes[key] is None
-
-    await for_each([key for key in dict.fromkeys(keys) if key not in sizes], look, at_once=_HEADS_AT_ONCE)
+    sizes: dict[str, int | None] = {}
+    async for key, end in _ends(store, [keys], size=1):
+        if isinstance(end, Tail | None):
+            sizes[key] = None if end is None else end.size
+        else:
+            sizes[key] = await read_named(store, key, partial(store.head, key))
     return sizes
 
 
@@ -916,50 +920,31 @@ async def _sizes_and_facts(
 ) -> tuple[dict[str, int | None], dict[str, FileFacts | None]]:
     """The size of each readable object in bytes, None for a missing one; and what each data file says of itself.
 
-    One request for an object, and another one for a very wide data file, except for a store that takes several.
-    `each`: the keys of each transaction. Of one of which `_MISSING_MAX` are missing, the others are not looked for.
+    One request for an object, and another one for a very wide data file. `each`: as in `_ends`.
     """
-    data = [(number, key) for number, keys in enumerate(each) for key in keys if key.startswith(DATA)]
-    if isinstance(store, TakesSeveral):
-        sizes = await _heads_of_several(store, each)
-        return sizes, await _facts_of(store, list(dict.fromkeys(key for _, key in data if sizes.get(key))))
     reading = _Reading(store)
-    sizes = dict[str, int | None]()
-    missing = [0] * len(each)
+    sizes: dict[str, int | None] = {}
 
-    async def look(one: tuple[int, str]) -> None:
-        number, key = one
-        if key not in sizes and missing[number] < _MISSING_MAX:
-            with suppress(ObjectUnreadable, InvalidRequest):
-                tail = await store.get_tail(key, _FOOTER_BYTES)
-                sizes[key] = None if tail is None else tail.size
-                missing[number] += tail is None
-                reading.take(key, tail)
+    async def look(in_data: bool) -> None:
+        keys = [[key for key in keys if key.startswith(DATA) is in_data] for keys in each]
+        async for key, end in _ends(store, keys, size=_FOOTER_BYTES if in_data else 1):
+            if isinstance(end, Tail | None):
+                sizes[key] = None if end is None else end.size
+                if in_data:
+                    reading.take(key, end)
 
-    async def look_at_others() -> None:
-        others = [[key for key in keys if not key.startswith(DATA)] for keys in each]
-        sizes.update(await _sizes_found(store, others))
-
-    await for_each([lambda: for_each(data, look, at_once=_HEADS_AT_ONCE), look_at_others], lambda call: call())
+    await for_each([True, False], look)
     await reading.finish()
     return sizes, reading.found
 
 
 async def _facts_of(store: ObjectStore, keys: Sequence[str]) -> dict[str, FileFacts | None]:
-    """What those of these data files that are readable say of themselves."""
+    """What these data files say of themselves, without those that are missing. Raises as `read_named`."""
     reading = _Reading(store)
-    if isinstance(store, TakesSeveral):
-        for low in range(0, len(keys), _TAILS_AT_ONCE):
-            some = keys[low : low + _TAILS_AT_ONCE]
-            for key, tail in zip(some, await store.get_tails(some, size=_FOOTER_BYTES), strict=True):
-                if isinstance(tail, Tail):
-                    reading.take(key, tail)
-    else:
-
-        async def read(key: str) -> None:
-            reading.take(key, await read_named(store, key, lambda: store.get_tail(key, _FOOTER_BYTES)))
-
-        await for_each(dict.fromkeys(keys), read, at_once=_HEADS_AT_ONCE)
+    async for key, end in _ends(store, [keys], size=_FOOTER_BYTES):
+        if not isinstance(end, Tail | None):
+            end = await read_named(store, key, partial(store.get_tail, key, _FOOTER_BYTES))
+        reading.take(key, end)
     await reading.finish()
     return reading.found
 
@@ -1018,39 +1003,3 @@ def _descriptor_place(tail: Tail) -> ByteRange | None:
     if table is None or table.start < start:
         return None
     return first_buffer(tail.body[table.start - start : table.end - start], tail.size)
-
-
-async def _sizes_found(store: ObjectStore, each: Sequence[Sequence[str]]) -> dict[str, int | None]:
-    """Return the sizes in bytes of those objects that are readable; None for a missing one.
-
-    `each`: the keys of each transaction. As `_sizes`, for each of them.
-    """
-    sizes: dict[str, int | None] = {}
-    missing = [0] * len(each)
-
-    async def look(one: tuple[int, str]) -> None:
-        number, key = one
-        if missing[number] < _MISSING_MAX:
-            with suppress(ObjectUnreadable, InvalidRequest):
-                sizes[key] = await store.head(key)
-                missing[number] += sizes[key] is None
-
-    await for_each([(number, key) for number, keys in enumerate(each) for key in keys], look, at_once=_HEADS_AT_ONCE)
-    return sizes
-
-
-async def _heads_of_several(store: TakesSeveral, each: Sequence[Sequence[str]]) -> dict[str, int | None]:
-    """As `_sizes_found`, a good many at once."""
-    sizes: dict[str, int | None] = {}
-    start, left = 0, [keys for keys in each if keys]
-    while left:
-        wanted = [key for keys in left for key in keys[start : start + _HEADS_OF_SEVERAL_MAX]]
-        found = zip(wanted, await store.head_several(wanted), strict=True)
-        sizes.update((key, size) for key, size in found if size is None or isinstance(size, int))
-        start += _HEADS_OF_SEVERAL_MAX
-        left = [
-            keys
-            for keys in left
-            if len(keys) > start and sum(sizes.get(key, 0) is None for key in keys[:start]) < _MISSING_MAX
-        ]
-    return sizes

@@ -304,14 +304,6 @@ class Table:
         """Whether `is_gone` has found this version or a higher one deleted."""
         return version <= self._gone
 
-    async def is_another_below(self, version: int) -> bool:
-        """Whether the highest known version below this one was replaced by another version.
-
-        Known means listed now, and read or created here before. False when there is no such version.
-        """
-        known = [number for number in await self.versions() if number < version and number in self._ends]
-        return bool(known) and await self.standing(known[-1]) is VersionState.REPLACED
-
     async def transaction(self, file: ManifestFile) -> Transaction | None:
         """Return the transaction that created a version, inline or from its file; None when neither is readable."""
         return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
@@ -589,6 +581,11 @@ class Table:
 def detached_manifests(keys: Iterable[str]) -> list[str]:
     """Of these keys, those of the manifests of detached versions."""
     return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
+
+
+def end_of(body: Body) -> bytes:
+    """Return what tells the version with this manifest from another one with its number, as `Table.end`."""
+    return _end(Tail(body=body.tail(_END_BYTES), size=len(body)))
 
 
 def _end(tail: Tail) -> bytes:

@@ -24,12 +24,12 @@ from committerd.stores.aws import AwsClient
 from committerd.stores.dynamodb import DynamoStore, dynamodb_client
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore
-from committerd.stores.measured import measured
+from committerd.stores.measured import MeasuredStore
 from committerd.stores.port import Created, Exists, ObjectStore
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from committerd.telemetry import Telemetry
 from tests.contracts.entries import FakeManifests, Shelf
-from tests.simulation.store import Bucket, FakeStore, SwiftStore
+from tests.simulation.store import Bucket, FakeStore
 
 _BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
 _SHELVES: defaultdict[str, Shelf] = defaultdict(Shelf)
@@ -46,8 +46,6 @@ def open_store(place: str) -> ObjectStore:
             return LocalStore(Path(where), durable=False)
         case "memory":
             return FakeStore(_BUCKETS[where])
-        case "swift-memory":
-            return SwiftStore(_BUCKETS[where])
         case "s3" | "minio":
             return s3_store(where)
         case "local+entries":
@@ -56,7 +54,7 @@ def open_store(place: str) -> ObjectStore:
             objects, _, entries = where.partition("||")
             return ExternalManifests(s3_store(objects), dynamo_store(entries))
         case "measured-local":
-            return measured(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
+            return MeasuredStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
         case _:
             raise ValueError(f"no such kind of store: {kind}")
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from committerd.stores.local import LocalStore
-from committerd.stores.port import Created, Exists, ObjectStore, Tail, TakesSeveral, Walkable
+from committerd.stores.port import Created, Exists, ObjectStore, Tail, Walkable
 from committerd.stores.s3 import S3Store
 from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint
@@ -122,49 +122,13 @@ async def test_put_if_absent_respects_a_put(store: ObjectStore) -> None:
     assert await store.get("o") == b"first"
 
 
-@pytest.fixture(params=[*ON_DISK, "swift-memory"])
-async def swift(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    store = open_store(f"{request.param}:{tmp_path / 'a table.lance'}")
-    yield store
-    await store.aclose()
-
-
-def several_of(store: ObjectStore) -> TakesSeveral:
-    assert isinstance(store, TakesSeveral)
-    return store
-
-
-async def test_several_are_put_as_each_would_be(swift: ObjectStore) -> None:
-    await swift.put("a/1", b"before")
-    await several_of(swift).put_several([("a/1", b"one"), ("a/2", b"two"), ("b/3", b"")])
-    assert [await swift.get(key) for key in ("a/1", "a/2", "b/3")] == [b"one", b"two", b""]
-    await several_of(swift).put_several([])
-
-
-async def test_of_several_the_ends_are_those_of_each(swift: ObjectStore) -> None:
+async def test_of_several_the_ends_are_those_of_each(store: ObjectStore) -> None:
     for key, body in (("a/1", b"12345"), ("a/2", b""), ("b/3", b"123")):
-        await swift.put(key, body)
+        await store.put(key, body)
     keys = ["a/1", "a/none", "b/3", "a/2"]
-    found = await several_of(swift).get_tails(keys, size=3)
-    assert found == [await swift.get_tail(key, 3) for key in keys]
-    assert found[:3] == [Tail(body=b"345", size=5), None, Tail(body=b"123", size=3)]
-
-
-async def test_several_are_created_in_turn_up_to_the_first_that_is_taken(swift: ObjectStore) -> None:
-    await swift.put("v/3", b"theirs")
-    objects = [(f"v/{number}", [b"ours ", b"%d" % number]) for number in range(1, 6)]
-    answers = await several_of(swift).put_in_turn_if_absent(objects, as_long_as=lambda: True)
-    assert list(answers) == [Created(), Created(), Exists()]
-    assert await swift.list("v/") == ["v/1", "v/2", "v/3"]
-    assert [await swift.get(f"v/{number}") for number in (1, 2, 3)] == [b"ours 1", b"ours 2", b"theirs"]
-
-
-async def test_of_several_no_more_are_created_when_it_is_time_to_stop(swift: ObjectStore) -> None:
-    objects = [(f"v/{number}", [b"ours"]) for number in range(1, 6)]
-    assert list(await several_of(swift).put_in_turn_if_absent(objects, as_long_as=lambda: False)) == [Created()]
-    asked = iter([True, True, False])
-    assert len(await several_of(swift).put_in_turn_if_absent(objects[1:], as_long_as=lambda: next(asked))) == 3
-    assert await swift.list("v/") == ["v/1", "v/2", "v/3", "v/4"]
+    found = await store.get_tails(keys, size=3)
+    assert list(found) == [await store.get_tail(key, 3) for key in keys]
+    assert list(found)[:3] == [Tail(body=b"345", size=5), None, Tail(body=b"123", size=3)]
 
 
 async def test_list_gives_the_keys_directly_below_in_the_order_of_their_bytes(

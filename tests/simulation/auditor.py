@@ -116,8 +116,8 @@ class Auditor:
     _answered_below: int = 0
     _swapped: bool = False
     """Whether the table is another one, for which the operator has not adopted the queue yet."""
-    _astray: set[int] = field(default_factory=set)
-    """Versions that a committer has created in that table meanwhile."""
+    _astray: dict[int, str] = field(default_factory=dict)
+    """Versions that a committer has created in that table meanwhile, and their keys."""
     _crossed: set[int] = field(default_factory=set)
     """Those that can't be noticed: sent before the table was swapped or cleaned up, or given up before they arrived."""
     _made_up: set[int] = field(default_factory=set)
@@ -194,6 +194,11 @@ class Auditor:
         self._of_dead = set(self.entries)
         self._swapped = True
 
+    def remove_astray(self) -> None:
+        """Delete the versions that landed in a table that they were not built on, as the operator does."""
+        for key in list(self._astray.values()):
+            self.bucket.delete(key)
+
     def version_is_damaged(self, key: str) -> None:
         """Note a damaged version. It counts as cleaned up: nobody can tell what it said, nor rule out that it committed
         a record.
@@ -268,12 +273,12 @@ class Auditor:
             return
         if change == "deleted":
             self._there.discard(name.version)
-            self._astray.discard(name.version)
+            self._astray.pop(name.version, None)
             self._crossed.discard(name.version)
             return
         if change == "replaced":
             self.fail(f"version {name.version} was replaced")
-        if self._swapped and self._strays(name.version, body):
+        if self._swapped and self._strays(name.version, key, body):
             return
         if name.version != self.latest + 1:
             if self.bucket.crossing:
@@ -427,8 +432,8 @@ class Auditor:
             self._made_up.add(file.manifest.version)
         return None if higher else position
 
-    def _strays(self, version: int, body: bytes) -> bool:
-        """Whether a committer creates a version in a table that it does not know, which it has to withdraw."""
+    def _strays(self, version: int, key: str, body: bytes) -> bool:
+        """Whether a committer creates a version in a table that it does not know. It must not publish its outcomes."""
         transaction = decode(body, len(body)).transaction
         settled = decode_settled(transaction, version=version)
         if not settled.ours:
@@ -436,11 +441,9 @@ class Auditor:
         assert transaction is not None
         if REASON_KEY in transaction.transaction_properties:
             self._swapped = False
-            if self._astray:
-                self.fail(f"versions {sorted(self._astray)} are left in a table that they were not built on")
             return False
         self.note(f"version {version} goes astray")
-        self._astray.add(version)
+        self._astray[version] = key
         if self.bucket.crossing:
             self._crossed.add(version)
         return True

@@ -226,13 +226,6 @@ class Chaos:
 
     async def swap_table(self) -> None:
         """The table is deleted and another one made; the operator adopts the queue for it some time later."""
-        await self._swap(of_the_folder=False)
-
-    async def swap_folder(self) -> None:
-        """As `swap_table`, with the table's folder: the next table has another folder."""
-        await self._swap(of_the_folder=True)
-
-    async def _swap(self, *, of_the_folder: bool) -> None:
         world = self.world
         if not world.auditor.latest or world.broker.group is None or world.broker.group.offset == 0:
             return
@@ -243,9 +236,10 @@ class Chaos:
             world.producers.stage(world.producers.plain())
         await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 10 * world.scenario.rates.latency))))
         world.auditor.table_is_swapped()
-        world.bucket.delete_all(with_folders=of_the_folder)
+        world.bucket.delete_all()
         world.foreign.put_table(version)
         await anyio.sleep(self.rng.uniform(15, 30))
+        world.auditor.remove_astray()
         await adopt(world)
 
     async def clean_up(self) -> None:

@@ -253,7 +253,6 @@ SWAPPED = Hunt(
         events={Chaos.swap_table: 1.0},
         event_seconds=20.0,
         settings={"group_records_max": 1},
-        several=True,
     )
 )
 SWAPPED_IN_BAD_WEATHER = Hunt(
@@ -301,18 +300,6 @@ OFTEN_REFUSED = Hunt(scenario=Scenario(records=10, seconds=60.0, rates=Rates(ref
 OFTEN_DOWN = Hunt(
     scenario=Scenario(records=30, seconds=200.0, rates=SMOOTH, events={Chaos.store_outage: 1.0}, event_seconds=10.0),
     prepare=_garbage,
-)
-RACED_RUNS = Hunt(
-    scenario=Scenario(
-        records=60,
-        seconds=20.0,
-        rates=Rates(latency=0.02, lost=0.02),
-        events={Chaos.crash: 2.0, Chaos.fence: 1.0},
-        event_seconds=2.0,
-        foreign_seconds=0.5,
-        settings={"group_records_max": 1},
-        several=True,
-    )
 )
 CREATED_AND_DEAD = Hunt(
     scenario=Scenario(records=4, seconds=2.0, table="made_by_queue", rates=SMOOTH), prepare=_create_behind_others
@@ -367,7 +354,6 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.leaves_transaction_files_to_who_died: OFTEN_DEAD,
     m.answers_without_the_transaction_file: BOTH_COMMIT,
     m.believes_in_what_it_expected: ANYWHERE,
-    m.leaves_transaction_files_of_a_run_to_its_last: RACED_RUNS,
     m.acknowledges_before_it_publishes: ANYWHERE,
     m.acknowledges_what_no_version_carries: ANYWHERE,
     m.carries_no_position: ANYWHERE,
@@ -391,7 +377,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.counts_from_when_a_put_was_answered: SLEEPY,
     m.does_not_look_at_what_it_builds_on: SWAPPED,
     m.looks_at_what_it_builds_on_before_it_puts_only: SWAPPED,
-    m.leaves_what_went_astray: SWAPPED,
+    m.answers_what_went_astray: SWAPPED,
     m.proposes_what_follows_the_highest_answer: SWAPPED_IN_BAD_WEATHER,
     m.proposes_the_end_of_a_log_that_lost_its_own: ROLLED_BACK,
     m.takes_whatever_comes: ROLLED_BACK,

@@ -28,9 +28,9 @@ from committerd.committer import (
 from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.operate import Situation
-from committerd.committer.pipeline import Pipeline, Run, _Ahead
+from committerd.committer.pipeline import Pipeline, _Ahead
 from committerd.committer.publisher import OutcomeBatch, Publisher
-from committerd.committer.putting import FormedVersion, RunLanding, Settlement
+from committerd.committer.putting import FormedLanding, FormedVersion, Settlement
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import PutUnknown
@@ -51,12 +51,12 @@ from committerd.queue.race import Found, Race
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
 from committerd.queue.turns import Tickets
-from committerd.stores.port import Created, ObjectStore, PutResult
+from committerd.stores.port import Created, Exists, ObjectStore
 from committerd.table import prepare as preparing
-from committerd.table import staged_files, writing
+from committerd.table import staged_files
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
-from committerd.table.writing import put_in_turn
+from committerd.table.writing import put
 from committerd_common.messages import Transaction
 from tests.simulation.queue import FakeBroker
 
@@ -78,13 +78,13 @@ def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
-    async def optimistic(
-        table: Table, several: Sequence[Prepared], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[PutResult]:
-        answers = await put_in_turn(table, several, as_long_as=as_long_as)
-        return [Created() if isinstance(answer, PutUnknown) else answer for answer in answers]
+    async def optimistic(table: Table, prepared: Prepared) -> Created | Exists:
+        try:
+            return await put(table, prepared)
+        except PutUnknown:
+            return Created()
 
-    patch.setattr(putting, "put_in_turn", optimistic)
+    patch.setattr(putting, "put", optimistic)
 
 
 def leaves_transaction_files_to_who_died(patch: pytest.MonkeyPatch) -> None:
@@ -95,38 +95,28 @@ def leaves_transaction_files_to_who_died(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_without_the_transaction_file(patch: pytest.MonkeyPatch) -> None:
-    async def content(self: RunLanding, found: Sequence[Found]) -> None:
+    async def left_out(table: Table, version: int) -> None:
         await anyio.lowlevel.checkpoint()
 
-    patch.setattr(RunLanding, "_complete", content)
+    patch.setattr(putting, "complete", left_out)
 
 
 def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
     """Puts what was formed ahead, whatever version was found at the number before."""
 
-    async def stubborn(self: Pipeline, head: Head) -> Run | None:
+    async def stubborn(self: Pipeline, head: Head) -> FormedVersion | None:
         ahead, self._ahead = self._ahead, None
-        return ahead.formed or None if ahead is not None else None
+        return ahead.formed if ahead is not None else None
 
-    async def put(self: Pipeline, run: Run, view: View) -> Settlement:
+    async def put(self: Pipeline, formed: FormedVersion, view: View) -> Settlement:
         self._ahead = None
-        if run[-1].prepared.before is not None:
-            self._ahead = _Ahead(run[-1], most=1, monotonic=view.monotonic)
+        if formed.prepared.before is not None:
+            self._ahead = _Ahead(formed, view.monotonic)
             await self._form_ahead(self._ahead)
-        return await self._putter.put(run, view)
+        return await self._putter.put(formed, view)
 
     patch.setattr(Pipeline, "take", stubborn)
     patch.setattr(Pipeline, "put", put)
-
-
-def leaves_transaction_files_of_a_run_to_its_last(patch: pytest.MonkeyPatch) -> None:
-    written = writing.write_referenced
-
-    async def left_out(table: Table, several: Sequence[Prepared]) -> None:
-        for prepared in several:
-            await written(table, [prepared])
-
-    patch.setattr(putting, "write_referenced", left_out)
 
 
 def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
@@ -256,10 +246,10 @@ def lets_a_mark_speak_for_every_record_of_its_uuid(patch: pytest.MonkeyPatch) ->
 
 
 def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
-    async def always(self: RunLanding) -> bool:
+    async def always(self: FormedLanding) -> bool:
         return True
 
-    patch.setattr(RunLanding, "_still_latest", always)
+    patch.setattr(FormedLanding, "_still_latest", always)
 
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
@@ -282,18 +272,18 @@ def does_not_look_at_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_at_what_it_builds_on_before_it_puts_only(patch: pytest.MonkeyPatch) -> None:
-    async def believed(self: RunLanding) -> VersionState:
+    async def believed(self: FormedLanding) -> VersionState:
         await anyio.lowlevel.checkpoint()
         return VersionState.SAME
 
-    patch.setattr(RunLanding, "_standing", believed)
+    patch.setattr(FormedLanding, "_standing", believed)
 
 
-def leaves_what_went_astray(patch: pytest.MonkeyPatch) -> None:
-    async def left(self: RunLanding, drafts: Sequence[FormedVersion], standing: VersionState) -> None:
+def answers_what_went_astray(patch: pytest.MonkeyPatch) -> None:
+    async def content(self: Starter, table: Table) -> None:
         await anyio.lowlevel.checkpoint()
 
-    patch.setattr(RunLanding, "_withdraw", left)
+    patch.setattr(Starter, "_refuse_astray", content)
 
 
 def takes_whatever_comes(patch: pytest.MonkeyPatch) -> None:
@@ -379,15 +369,15 @@ def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
-    read_back = RunLanding._read_back
+    read_back = FormedLanding.read_back
 
-    async def silent(self: RunLanding, draft: FormedVersion, *, taken: bool) -> Settlement | None:
-        settlement = await read_back(self, draft, taken=taken)
+    async def silent(self: FormedLanding, *, taken: bool) -> Settlement | None:
+        settlement = await read_back(self, taken=taken)
         if settlement is not None and settlement.race is Race.OTHER_COMMITTER:
             return replace(settlement, found=())
         return settlement
 
-    patch.setattr(RunLanding, "_read_back", silent)
+    patch.setattr(FormedLanding, "read_back", silent)
 
 
 def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
@@ -481,19 +471,19 @@ def puts_what_nothing_can_follow(patch: pytest.MonkeyPatch) -> None:
 def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
     """A check for one record counts for all later records."""
     known: dict[str, int] = {}
-    found, sizes = staged_files._sizes_found, staged_files._sizes
+    found, sizes = staged_files._sizes_and_facts, staged_files._sizes
 
-    async def found_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
-        now = await found(store, keys)
+    async def found_once(store: ObjectStore, each: Sequence[Sequence[str]]) -> Any:
+        now, facts = await found(store, each)
         known.update((key, size) for key, size in now.items() if size is not None)
-        return {key: known.get(key) for key in keys if key in known or key in now}
+        return {**now, **{key: known[key] for keys in each for key in keys if key in known}}, facts
 
     async def sizes_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
         now = await sizes(store, keys)
         known.update((key, size) for key, size in now.items() if size is not None)
         return {key: known.get(key) for key in now}
 
-    patch.setattr(staged_files, "_sizes_found", found_once)
+    patch.setattr(staged_files, "_sizes_and_facts", found_once)
     patch.setattr(staged_files, "_sizes", sizes_once)
 
 

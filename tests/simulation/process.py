@@ -16,7 +16,7 @@ from committerd.daemon.process import Surroundings, make_committer
 from tests.simulation.faults import Weather, When
 from tests.simulation.queue import FakeQueue
 from tests.simulation.staging import URI, new_uuid
-from tests.simulation.store import FakeStore, SwiftStore
+from tests.simulation.store import FakeStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -111,7 +111,7 @@ class Process:
 
     def _surroundings(self, queue: FakeQueue) -> Surroundings:
         return Surroundings(
-            store=(SwiftStore if self.world.scenario.several else FakeStore)(self.world.bucket, self.weather, uri=URI),
+            store=FakeStore(self.world.bucket, self.weather, uri=URI),
             queue=queue,
             member=_Membership(),
             telemetry=self.world.telemetry,

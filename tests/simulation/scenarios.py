@@ -51,6 +51,5 @@ def scenario_of(seed: int) -> Scenario:
         },
         recheck_seconds=60.0 if hours else 10.0,
         room=rng.choice((2, 5, 50)),
-        several=rng.random() < 0.5,
         history_batch=rng.choice((1, 3, 256)),
     )

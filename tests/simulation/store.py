@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import anyio
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, PutResult, Tail
-from committerd_common.paths import VERSIONS
+from committerd.errors import PutUnknown, StoreUnavailable
+from committerd.stores.port import Created, Exists, Tail, TailOrError, tails_of_each
 from tests.simulation.faults import Lost, Refused, Weather
 
 _CLEANED_UP_SECONDS = 3600.0
@@ -27,8 +26,6 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.watchers: list[Watch] = []
         self._folders: dict[str, list[str]] = {}
-        self.life = 0
-        """Grows when the folders are deleted, too: folders made later are different ones."""
         self.swaps = 0
         """How often everything was deleted."""
         self.crossing = False
@@ -55,11 +52,10 @@ class Bucket:
             self._folders[_folder(key)].remove(key)
             self._tell("deleted", key, body)
 
-    def delete_all(self, *, with_folders: bool) -> None:
+    def delete_all(self) -> None:
         """Delete the whole table, in one moment."""
         for key in list(self.objects):
             self.delete(key)
-        self.life += with_folders
         self.swaps += 1
 
     def spoil(self, key: str, body: bytes) -> None:
@@ -96,6 +92,9 @@ class FakeStore:
         body = await self._read("get_tail", key, lambda: self._bucket.objects.get(key))
         return None if body is None else Tail(body=body[max(len(body) - size, 0) :], size=len(body))
 
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        return await tails_of_each(self.get_tail, keys, size)
+
     async def head(self, key: str) -> int | None:
         body = await self._read("head", key, lambda: self._bucket.objects.get(key))
         return None if body is None else len(body)
@@ -111,11 +110,11 @@ class FakeStore:
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         swaps, sent_at, given_up = self._bucket.swaps, anyio.current_time(), False
 
-        def put() -> Created | Exists | StoreUnavailable:
+        def put() -> Created | Exists:
             late = anyio.current_time() - sent_at > _CLEANED_UP_SECONDS
             self._bucket.crossing = given_up or late or swaps != self._bucket.swaps
             try:
-                return self._put_if_absent(key, body)
+                return self._bucket.put_if_absent(key, body)
             finally:
                 self._bucket.crossing = False
 
@@ -126,12 +125,7 @@ class FakeStore:
         except Lost as lost:
             given_up = True
             raise PutUnknown(str(lost)) from lost
-        if isinstance(result, StoreUnavailable):
-            raise result
         return Exists() if fate.ends == "doubled" else result
-
-    def _put_if_absent(self, key: str, body: bytes) -> Created | Exists | StoreUnavailable:
-        return self._bucket.put_if_absent(key, body)
 
     async def copy(self, source: str, target: str) -> bool:
         def copied() -> bool:
@@ -156,81 +150,6 @@ class FakeStore:
         except (Refused, Lost) as error:
             raise StoreUnavailable(str(error)) from error
         return result
-
-
-class SwiftStore(FakeStore):
-    """A store that takes several objects at once (`committerd.stores.port.TakesSeveral`).
-
-    It resembles `LocalStore` also in another way: versions are created in the folder that was listed last, or not at
-    all.
-    """
-
-    def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
-        super().__init__(bucket, weather, uri=uri)
-        self._held: int | None = None
-        """The life of the bucket when its versions were listed last; None = there were none."""
-
-    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        def listed() -> list[str]:
-            keys = self._bucket.list(prefix, start_after, limit)
-            if prefix == VERSIONS:
-                self._held = self._bucket.life if keys else None
-            return keys
-
-        keys: list[str] = await self._read("list", prefix, listed)
-        return keys
-
-    def _put_if_absent(self, key: str, body: bytes) -> Created | Exists | StoreUnavailable:
-        if key.startswith(VERSIONS) and self._held not in (None, self._bucket.life):
-            return StoreUnavailable("the folder is gone")
-        return super()._put_if_absent(key, body)
-
-    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
-        def sizes() -> list[int | None]:
-            bodies = [self._bucket.objects.get(key) for key in keys]
-            return [None if body is None else len(body) for body in bodies]
-
-        found: list[int | None] = await self._read("head_several", f"{len(keys)} keys", sizes)
-        return found
-
-    async def get_several(
-        self, keys: Sequence[str], *, most: int
-    ) -> Sequence[bytes | ObjectUnreadable | InvalidRequest | None]:
-        def bodies() -> list[bytes | None]:
-            found = [self._bucket.objects.get(key) for key in keys]
-            return [None if body is None else body[:most] for body in found]
-
-        found: list[bytes | None] = await self._read("get_several", f"{len(keys)} keys", bodies)
-        return found
-
-    async def get_tails(
-        self, keys: Sequence[str], *, size: int
-    ) -> Sequence[Tail | ObjectUnreadable | InvalidRequest | None]:
-        def tails() -> list[Tail | None]:
-            bodies = [self._bucket.objects.get(key) for key in keys]
-            return [None if body is None else Tail(body=body[-size:], size=len(body)) for body in bodies]
-
-        found: list[Tail | None] = await self._read("get_tails", f"{len(keys)} keys", tails)
-        return found
-
-    async def put_several(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        for key, body in objects:
-            await self.put(key, body)
-
-    async def put_in_turn_if_absent(
-        self, objects: Sequence[tuple[str, Sequence[bytes]]], *, as_long_as: Callable[[], bool]
-    ) -> Sequence[PutResult]:
-        results: list[PutResult] = []
-        for key, parts in objects:
-            try:
-                results.append(await self.put_if_absent(key, b"".join(parts)))
-            except (StoreUnavailable, PutUnknown) as error:
-                results.append(error)
-            if not isinstance(results[-1], Created) or not as_long_as():
-                break
-        if len(results) > 1 and self._weather.rng.random() < self._weather.rates.lost:
-            return [PutUnknown("the names could not be synced")]
-        return results
 
 
 def _folder(key: str) -> str:

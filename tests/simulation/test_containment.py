@@ -43,7 +43,7 @@ def bad(staged: Staged) -> Staged:
 
 
 def run(
-    plan: Callable[[World], list[Staged]], *, several: bool = False, records: int = 20, **settings: object
+    plan: Callable[[World], list[Staged]], *, records: int = 20, **settings: object
 ) -> tuple[Report, list[tuple[bool, Outcome]]]:
     """Stage a plan; return whether each record is a bad one, and its outcome."""
 
@@ -51,7 +51,7 @@ def run(
         world.producers.plan = plan(world)
         world.auditor.may_fail_inside = True
 
-    report = simulate(1, Scenario(records=records, seconds=2.0, settings=settings, several=several), prepare=prepared)
+    report = simulate(1, Scenario(records=records, seconds=2.0, settings=settings), prepare=prepared)
     assert report.violation is None, report.text()
     topic_id = report.world.broker.topic_id
     assert topic_id is not None
@@ -73,9 +73,9 @@ def require_contained(answers: Sequence[tuple[bool, Outcome]], reason: str = "in
 
 
 @pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
-@pytest.mark.parametrize("coalesce", [True, False])
+@pytest.mark.parametrize("coalesce", ["all", "none"])
 def test_what_fails_while_it_is_judged_is_refused(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: bool
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: str
 ) -> None:
 
     async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
@@ -84,14 +84,13 @@ def test_what_fails_while_it_is_judged_is_refused(
         return await real_judge.judge(history, latest, transaction, **options)
 
     monkeypatch.setattr(forming, "judge", failing)
-    require_contained(run(some_are_bad, coalesce_appends=coalesce)[1])
+    require_contained(run(some_are_bad, coalesce=coalesce)[1])
 
 
 @pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
-@pytest.mark.parametrize("several", [True, False])
-@pytest.mark.parametrize("coalesce", [True, False])
+@pytest.mark.parametrize("coalesce", ["all", "none"])
 def test_who_can_not_be_built_with_others_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], several: bool, coalesce: bool
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: str
 ) -> None:
 
     async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
@@ -100,7 +99,7 @@ def test_who_can_not_be_built_with_others_is_found_out(
         return await prepare.build_version(table, latest, judged, **options)
 
     monkeypatch.setattr(forming, "build_version", failing)
-    require_contained(run(some_are_bad, several=several, coalesce_appends=coalesce)[1])
+    require_contained(run(some_are_bad, coalesce=coalesce)[1])
 
 
 def test_looking_for_many_culprits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

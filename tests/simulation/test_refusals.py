@@ -46,24 +46,23 @@ class Mixed(Producers):
         return Staged(value=b"garbage")
 
 
-def run(seed: int, together: Sequence[str], *, several: bool) -> Report:
+def run(seed: int, together: Sequence[str]) -> Report:
     def prepare(world: World) -> None:
         world.producers = producers = Mixed(world)
         producers.together = together
 
     settings = {"refusal_interval_seconds": 1.0}
-    scenario = Scenario(records=120, seconds=5.0, rates=Rates(latency=0.005), settings=settings, several=several)
+    scenario = Scenario(records=120, seconds=5.0, rates=Rates(latency=0.005), settings=settings)
     return simulate(seed, scenario, prepare=prepare)
 
 
-@pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize(
     "together",
     [("rows", "outside"), ("garbage", "reserve"), ("rows", "garbage", "reserve"), ("claim", "claim", "rows", "claim")],
 )
-def test_a_good_record_does_not_wait_for_refusals(together: Sequence[str], several: bool) -> None:
+def test_a_good_record_does_not_wait_for_refusals(together: Sequence[str]) -> None:
     for seed in range(5):
-        report = run(seed, together, several=several)
+        report = run(seed, together)
         assert report.violation is None, report.text()
         waited = [one.queued_ms for one in committed(report) if one.offset >= 5]
         assert len(waited) > 20

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import loading, older_history, pipeline, stale_history
+from committerd.committer import loading, older_history, stale_history
 from committerd.kafka.held_back import HeldBack
 from committerd.queue.port import Record
 from committerd.settings.commit import CommitSettings
@@ -73,8 +73,6 @@ class Scenario:
     footprint_bytes: int = 1024 * 1024
     """Where both bounds are far below the settings, dropped parts of the history are needed again."""
     recheck_seconds: float = 10.0
-    several: bool = False
-    """Whether the store takes several objects at once; then it also counts as quick, whatever time passes."""
     room: int = 50
     """Records that a member fetches beyond those that have an outcome."""
     history_batch: int = 256
@@ -295,10 +293,8 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
         await world.run()
 
     violation: str | None = None
-    run_seconds = 86_400.0 if scenario.several else pipeline._RUN_SECONDS
     try:
         with (
-            patch.object(pipeline, "_RUN_SECONDS", run_seconds),
             patch.object(loading, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(older_history, "BATCH_MAX", scenario.history_batch),

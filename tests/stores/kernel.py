@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 
 
 def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """Record what is synced, linked, and dropped from the page cache, in order, relative to `root`; temporary files as
-    `*`.
+    """Record what is synced, linked, renamed, and dropped from the page cache, in order, relative to `root`; temporary
+    files as `*`.
     """
     calls: list[str] = []
     fsync, link, rename, advise = os.fsync, os.link, os.rename, os.posix_fadvise
@@ -24,12 +24,6 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
 
     def opened(descriptor: int) -> str:
         return shown(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-    def placed(path: str, folders: Mapping[str, int]) -> str:
-        """A path in the folder that is held open for it."""
-        if not folders:
-            return shown(path)
-        return shown(os.path.join(os.readlink(f"/proc/self/fd/{folders['dst_dir_fd']}"), path))
 
     def sync(descriptor: int) -> None:
         calls.append("sync " + opened(descriptor))
@@ -43,9 +37,9 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     def name(kind: str) -> object:
         real: Any = link if kind == "link" else rename
 
-        def call(source: str, target: str, **folders: int) -> None:
-            calls.append(f"{kind} {placed(source, folders)} {placed(target, folders)}")
-            real(source, target, **folders)
+        def call(source: str, target: str) -> None:
+            calls.append(f"{kind} {shown(source)} {shown(target)}")
+            real(source, target)
 
         return call
 

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -368,80 +367,6 @@ class TestFailure:
         monkeypatch.setattr(os, "scandir", failing(errno.EACCES))
         with pytest.raises(StoreUnavailable, match=r"_versions: Permission denied \(EACCES\)"):
             await store.list("_versions/")
-
-
-class TestAnotherFolder:
-    """The table is deleted or moved away, and another one is made, between the listing and the put."""
-
-    @pytest.fixture
-    async def table(self, store: LocalStore, tmp_path: Path) -> Path:
-        await store.put("_versions/0.manifest", b"")
-        assert await store.list("_versions/") == ["_versions/0.manifest"]
-        return tmp_path / "table"
-
-    @pytest.mark.parametrize("at_once", [False, True])
-    async def test_of_a_deleted_table_nothing_is_created(self, store: LocalStore, table: Path, at_once: bool) -> None:
-        shutil.rmtree(table)
-        if at_once:
-            (table / "_versions").mkdir(parents=True)
-        with pytest.raises(StoreUnavailable, match="ENOENT"):
-            await store.put_if_absent(MANIFEST, b"body")
-        (answer,) = await store.put_in_turn_if_absent([(MANIFEST, [b"body"])], as_long_as=lambda: True)
-        assert isinstance(answer, StoreUnavailable)
-        assert await store.get(MANIFEST) is None
-
-    async def test_nor_in_the_next_one_while_it_is_put(
-        self, store: LocalStore, table: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        link = os.link
-
-        def swapped(*names: str, **how: Any) -> None:
-            monkeypatch.setattr(os, "link", link)
-            table.rename(table.parent / "moved")
-            (table / "_versions").mkdir(parents=True)
-            link(*names, **how)
-
-        monkeypatch.setattr(os, "link", swapped)
-        with pytest.raises(PutUnknown, match="moved or deleted"):
-            await store.put_if_absent(MANIFEST, b"body")
-        assert not os.listdir(table / "_versions")
-        assert sorted(os.listdir(table.parent / "moved" / "_versions")) == ["0.manifest", "1.manifest"]
-
-    async def test_nor_where_a_rename_stands_in_for_the_link(
-        self, store: LocalStore, table: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "link", failing(errno.EPERM))
-        os.rename(table, table.parent / "moved")
-        (table / "_versions").mkdir(parents=True)
-        with pytest.raises(PutUnknown, match="moved or deleted"):
-            await store.put_if_absent(MANIFEST, b"body")
-        assert not os.listdir(table / "_versions")
-
-    async def test_who_lists_again_creates_in_what_is_there(self, store: LocalStore, table: Path) -> None:
-        shutil.rmtree(table)
-        assert await store.list("_versions/") == []
-        assert await store.put_if_absent(MANIFEST, b"body") == Created()
-        assert await store.list("_versions/") == [MANIFEST]
-        assert await store.put_if_absent("_versions/2.manifest", b"body") == Created()
-
-    async def test_a_folder_is_let_go_of(self, store: LocalStore, table: Path) -> None:
-        def held() -> list[str]:
-            return [one for one in _opened() if one.startswith(str(table))]
-
-        assert held() == [str(table / "_versions")]
-        await store.list("_versions/")
-        assert len(held()) == 1
-        await store.aclose()
-        assert held() == []
-
-
-def _opened() -> list[str]:
-    """Files that this process has open."""
-    found = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return found
 
 
 class TestWithoutHardLinks:

@@ -11,8 +11,8 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists
 from tests.stores.kernel import note_calls
 
-LARGE = [b"\1" * (1 << 19), b"\2" * (1 << 20)]
-SMALL = [b"\3" * (1 << 19)]
+LARGE = b"\1" * (3 << 19)
+SMALL = b"\3" * (1 << 19)
 SUPERSEDED_MAX = 6
 
 
@@ -33,7 +33,7 @@ def in_memory(path: Path) -> bool:
 def left(tmp_path: Path) -> bool:
     """The result of `in_memory` for a file that may be dropped: some file systems keep it all the same."""
     path = tmp_path / "probe"
-    path.write_bytes(b"".join(LARGE))
+    path.write_bytes(LARGE)
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -49,28 +49,19 @@ def table(tmp_path: Path) -> Path:
 async def test_the_newest_two_large_files_stay_in_memory(table: Path, left: bool) -> None:
     store = LocalStore(table)
     for number in range(5):
-        await store.put_parts_if_absent(f"v/{number}", LARGE)
+        await store.put_if_absent(f"v/{number}", LARGE)
     assert [in_memory(table / f"v/{number}") for number in range(5)] == [left, left, left, True, True]
     for number in range(5):
-        assert (table / f"v/{number}").read_bytes() == b"".join(LARGE)
-
-
-async def test_of_several_in_one_go_too(table: Path, left: bool) -> None:
-    store = LocalStore(table)
-    for first in (0, 3):
-        objects = [(f"v/{number}", LARGE) for number in range(first, first + 3)]
-        await store.put_in_turn_if_absent(objects, as_long_as=lambda: True)
-    assert [in_memory(table / f"v/{number}") for number in range(2)] == [left, left]
-    assert in_memory(table / "v/5")
+        assert (table / f"v/{number}").read_bytes() == LARGE
 
 
 async def test_small_files_and_those_that_are_replaced_stay(table: Path) -> None:
     store = LocalStore(table)
     for number in range(4):
-        await store.put_parts_if_absent(f"v/{number}", SMALL)
-        await store.put(f"data/{number}", b"".join(LARGE))
-    await store.put_parts_if_absent("v/large", LARGE)
-    await store.put_parts_if_absent("v/larger", LARGE)
+        await store.put_if_absent(f"v/{number}", SMALL)
+        await store.put(f"data/{number}", LARGE)
+    await store.put_if_absent("v/large", LARGE)
+    await store.put_if_absent("v/larger", LARGE)
     assert all(in_memory(table / f"v/{number}") and in_memory(table / f"data/{number}") for number in range(4))
 
 
@@ -80,17 +71,17 @@ async def test_what_is_not_synced_is_told_to_the_system_often_enough_to_be_on_di
     calls = note_calls(monkeypatch, table)
     store = LocalStore(table, durable=False)
     for number in range(20):
-        await store.put_parts_if_absent(str(number), LARGE)
+        await store.put_if_absent(str(number), LARGE)
     assert [calls.count(f"let go {number}") for number in range(20)] == [SUPERSEDED_MAX - 1] * 14 + [4, 3, 2, 1, 0, 0]
 
 
 async def test_a_file_that_was_removed_or_another_wrote_is_no_obstacle(table: Path) -> None:
     store = LocalStore(table)
-    assert await store.put_parts_if_absent("0", LARGE) == Created()
+    assert await store.put_if_absent("0", LARGE) == Created()
     (table / "1").write_bytes(b"another's")
-    assert await store.put_parts_if_absent("1", LARGE) == Exists()
+    assert await store.put_if_absent("1", LARGE) == Exists()
     (table / "0").unlink()
-    assert await store.put_parts_if_absent("2", LARGE) == Created()
+    assert await store.put_if_absent("2", LARGE) == Created()
     assert (table / "1").read_bytes() == b"another's"
 
 
@@ -98,4 +89,4 @@ async def test_a_system_that_can_not_be_told_is_left_alone(table: Path, monkeypa
     monkeypatch.delattr(os, "posix_fadvise")
     store = LocalStore(table)
     for number in range(3):
-        assert await store.put_parts_if_absent(str(number), LARGE) == Created()
+        assert await store.put_if_absent(str(number), LARGE) == Created()

@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 from pyroaring import BitMap
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
-from committerd.stores.port import ObjectStore, Tail
+from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.prepare import ANYTHING, Permissions, Prepared, Rejected, prepare
 from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
 from committerd.table.versions import Table
@@ -40,24 +40,13 @@ class Counting(LocalStore):
         self.asked.append(key)
         return await super().head(key)
 
-    async def head_several(self, keys: Sequence[str]) -> Sequence[int | ObjectUnreadable | InvalidRequest | None]:
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         self.asked += keys
-        return await super().head_several(keys)
+        return await super().get_tails(keys, size=size)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         self.asked.append(key)
         return await super().get_range(key, start, end)
-
-
-class OneByOne(Counting):
-    """As S3, it takes one object at a time."""
-
-    head_several = None  # type: ignore[assignment]
-
-    async def get_tail(self, key: str, size: int) -> Tail | None:
-        if key.startswith("data/"):
-            self.asked.append(key)
-        return await super().get_tail(key, size)
 
 
 class Refusing(LocalStore):
@@ -364,13 +353,10 @@ class TestLookedAt:
         assert sizes[1:] == [many.ByteSize()] * 3
 
     @pytest.mark.parametrize("is_final", [False, True])
-    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "several at once"])
-    async def test_of_very_many_missing_files_a_few_are_looked_for(
-        self, scene: Scene, *, at_once: bool, is_final: bool
-    ) -> None:
+    async def test_of_very_many_missing_files_a_few_are_looked_for(self, scene: Scene, *, is_final: bool) -> None:
         """On S3 a look at 25,000 files takes the queue half a minute."""
         scene.write_versions(1)
-        store = Counting(scene.root) if at_once else OneByOne(scene.root)
+        store = Counting(scene.root)
         there = fragment(0, name="there")
         scene.write_files(there)
         many = append(1, *(fragment(0, name=f"n{number}") for number in range(5_000)))
@@ -386,10 +372,9 @@ class TestLookedAt:
         assert "data/n0.lance" in refused.message
         assert len(store.asked) <= (0 if is_final else 1000)
 
-    @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "several at once"])
-    async def test_files_that_appear_meanwhile_are_found(self, scene: Scene, *, at_once: bool) -> None:
+    async def test_files_that_appear_meanwhile_are_found(self, scene: Scene) -> None:
         scene.write_versions(1)
-        store = Counting(scene.root) if at_once else OneByOne(scene.root)
+        store = Counting(scene.root)
         made = [fragment(0, name=f"n{number}") for number in range(1_500)]
         (checked_files,) = await check_files_of_several(store, [append(1, *made)], FileLimits())
         assert checked_files.lacks

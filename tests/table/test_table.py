@@ -18,7 +18,6 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, Tail
 from committerd.table import versions as table_module
 from committerd.table.versions import Gap, Table, VersionState, committed_by
-from committerd.table.writing import put_manifest
 from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance import samples
@@ -323,8 +322,8 @@ async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
     table = Table(store)
     first = await table.latest()
     assert first is not None
-    assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Created)
-    assert isinstance(await put_manifest(store, manifest_key(2, scene.scheme), body), Exists)
+    assert isinstance(await store.put_if_absent(manifest_key(2, scene.scheme), bytes(body)), Created)
+    assert isinstance(await store.put_if_absent(manifest_key(2, scene.scheme), bytes(body)), Exists)
     table.remember(made_there, body, committed_by(made_there, before=first.outline))
     before = store.reads
     committed, _ = await history(table, 1, 2)
