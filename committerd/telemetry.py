@@ -347,7 +347,7 @@ class Telemetry:
         )
         self.commit_duration = metrics.histogram(
             "committerd_commit_duration_seconds",
-            "Time of one commit, by stage; versions that are put in one go share one `put`.",
+            "Time of one commit, by stage.",
             stage=STAGES,
         )
         self.commit_transactions = metrics.histogram(
