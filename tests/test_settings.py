@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_three_settings_are_enough() -> None:
     settings = load_settings()
     assert (settings.dataset.name, settings.dataset.uri) == ("events", "/data/t.lance")
     assert settings.kafka.bootstrap_servers == ("a:9092", "b:9092")
-    assert settings.commit.shared is Coalesce.ALL
+    assert settings.commit.coalesce is Coalesce.ALL
     assert settings.store.durable
     assert settings.commit.allowed_operations == set(Kind) - {Kind.CLONE, Kind.UPDATE_BASES}
 
@@ -207,26 +206,3 @@ def test_wrong_settings_end_the_process_with_2_and_no_traceback() -> None:
     assert ended.returncode == 2
     assert "COMMITTERD_DATASET__NAME" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("given", "shared"),
-    [
-        ({}, Coalesce.ALL),
-        ({"coalesce": "appends"}, Coalesce.APPENDS),
-        ({"coalesce_appends": True}, Coalesce.ALL),
-        ({"coalesce_appends": False}, Coalesce.NONE),
-        ({"coalesce_appends": False, "coalesce": "none"}, Coalesce.NONE),
-        ({"coalesce_appends": True, "coalesce": "appends"}, Coalesce.APPENDS),
-    ],
-)
-def test_the_older_form_of_coalesce_is_understood(given: dict[str, Any], shared: Coalesce) -> None:
-    assert load_settings(commit=given).commit.shared is shared
-
-
-@pytest.mark.parametrize(
-    "given", [{"coalesce_appends": False, "coalesce": "all"}, {"coalesce_appends": True, "coalesce": "none"}]
-)
-def test_both_forms_of_coalesce_may_not_contradict_each_other(given: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="set only coalesce"):
-        load_settings(commit=given)

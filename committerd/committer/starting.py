@@ -83,7 +83,7 @@ class Starter:
         await self.clock.ask(self.queue)
         loading = replace(self.loading, report=report, later=True)
         facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
-        await self._refuse_astray(loaded.table)
+        self._refuse_astray(loaded.table)
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         await require_same_log(self.queue, position, facts)
         if loaded.newest_ours:
@@ -119,10 +119,10 @@ class Starter:
             older=loaded.older,
         )
 
-    async def _refuse_astray(self, table: Table) -> None:
-        """Raise `RefusedToRun` (`keys_missing`) if the table has a version that this process built on another table."""
+    def _refuse_astray(self, table: Table) -> None:
+        """Raise `RefusedToRun` (`keys_missing`) if a version was read that this process built on another table."""
         for version, end in self.astray.items():
-            if await table.end(version) == end:
+            if table.has_read(version, end):
                 raise RefusedToRun(
                     f"version {version} of {table.uri} was built on a table that was deleted or replaced while the "
                     "version was put, so readers can't open it, and its outcomes are not published. Drop the table "

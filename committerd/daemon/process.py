@@ -139,7 +139,7 @@ def _forming(settings: CommitSettings) -> FormingOptions:
             records=settings.group_records_max,
             bytes=settings.group_bytes_max,
             fragments=settings.group_fragments_max,
-            coalesce=settings.shared,
+            coalesce=settings.coalesce,
         ),
         verify_files=settings.verify_files,
         file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import (
     NoDecode,
 )
@@ -19,16 +19,12 @@ from committerd.settings.group import MIB, Listed, SettingsGroup, listed
 class CommitSettings(SettingsGroup):
     """How transactions become versions."""
 
-    coalesce: Coalesce | None = Field(
-        default=None,
-        description="Which waiting transactions share versions; unset = all. all: what waits together becomes up to "
+    coalesce: Coalesce = Field(
+        default=Coalesce.ALL,
+        description="Which waiting transactions share versions. all: what waits together becomes up to "
         "three versions, one for the Deletes and the Updates that rewrite rows, one for the Appends, and one for the "
         "UpdateConfigs that only set or remove keys. appends: consecutive Appends share one. none: each transaction "
         "has a version of its own, so there are far fewer commits a second.",
-    )
-    coalesce_appends: bool | None = Field(
-        default=None,
-        description="The older form of commit.coalesce: false = none, true = the default. Leave it out.",
     )
     group_records_max: int = Field(
         default=1000, ge=1, le=10_000, description="Maximum number of transactions in one version."
@@ -122,20 +118,6 @@ class CommitSettings(SettingsGroup):
         ge=0,
         description="Maximum number of outcomes to publish again at a start when the consumer group has no offset.",
     )
-
-    @model_validator(mode="after")
-    def _one_form(self) -> CommitSettings:
-        older, newer = self.coalesce_appends, self.coalesce
-        if older is not None and newer is not None and older is (newer is Coalesce.NONE):
-            raise ValueError(f"coalesce_appends is {str(older).lower()}, but coalesce is {newer}: set only coalesce")
-        return self
-
-    @property
-    def shared(self) -> Coalesce:
-        """Which transactions share versions, whichever of the two settings says so."""
-        if self.coalesce is None:
-            return Coalesce.NONE if self.coalesce_appends is False else Coalesce.ALL
-        return self.coalesce
 
     @field_validator("allowed_bases")
     @classmethod

@@ -294,6 +294,10 @@ class Table:
         tail = await self.store.get_tail(self._key(version), _END_BYTES)
         return None if tail is None else _end(tail)
 
+    def has_read(self, version: int, end: bytes) -> bool:
+        """Whether this table has read this version with this end, as `end_of` returns it."""
+        return self._ends.get(version) == end
+
     async def is_gone(self, version: int) -> bool:
         """Whether a version no longer exists. Costs one read, unless `is_known_gone` is True."""
         if not self.is_known_gone(version) and await self.standing(version) is VersionState.GONE:

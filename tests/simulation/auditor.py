@@ -191,6 +191,9 @@ class Auditor:
         self._refused.clear()
         self._there.clear()
         self._marks.clear()
+        self._keys.clear()
+        self._moved.clear()
+        self._unnamed = self._brought = 0
         self._of_dead = set(self.entries)
         self._swapped = True
 
