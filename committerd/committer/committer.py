@@ -120,7 +120,9 @@ class Committer:
         self._refusal_interval = 0.0
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
         self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=intervals.hold_max)
-        self._pipeline = Pipeline(parts.former, parts.putter, parts.intake, parts.queue.identity, parts.telemetry)
+        self._pipeline = Pipeline(
+            parts.former, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
+        )
         self._refused_code = ""
         self._marks_shown: Mapping[str, AppMark] | None = None
         """The marks that the metrics show."""

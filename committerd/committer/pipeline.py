@@ -77,6 +77,7 @@ class Pipeline:
         putter: Putter,
         intake: Intake,
         identity: Callable[[], Awaitable[TopicIdentity]],
+        *,
         telemetry: Telemetry,
     ) -> None:
         """`identity`: asks the broker for the topic's identity."""
