@@ -81,7 +81,7 @@ def _target(query: Query, number: int) -> prometheus.Dataquery:
 def _filled(made: _PanelT, panel: Panel) -> _PanelT:
     if panel.description:
         made = made.description(panel.description)
-    for index, query in enumerate(panel.queries):
+    for index, query in enumerate(panel.queries or [Query(expr=panel.expr)]):
         made = made.with_target(_target(query, index))
     return made
 

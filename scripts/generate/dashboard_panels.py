@@ -26,7 +26,9 @@ class Panel:
     """One panel: a number (`stat`), or lines over time."""
 
     title: str
-    queries: Sequence[Query]
+    queries: Sequence[Query] = ()
+    expr: str = ""
+    """The expression of its only query, whose series have the dataset as name; then it has no `queries`."""
     unit: str = "short"
     """The unit, by Grafana's name."""
     description: str = ""
@@ -101,7 +103,7 @@ NOW = Row(
     panels=[
         Panel(
             title="Active members",
-            queries=[Query(expr=f"sum by (dataset) ({metric('committerd_active')})")],
+            expr=f"sum by (dataset) ({metric('committerd_active')})",
             description="One is right; with none, records wait. The other members stand by.",
             stat=True,
             red_below=1,
@@ -109,28 +111,23 @@ NOW = Row(
         ),
         Panel(
             title="Kafka responds",
-            queries=[Query(expr=level("committerd_kafka_connected"))],
+            expr=level("committerd_kafka_connected"),
             description="1 while Kafka responds to at least one member.",
             stat=True,
             red_below=1,
         ),
-        Panel(title="Members", queries=[Query(expr=f"count by (dataset) ({metric('committerd_active')})")], stat=True),
-        Panel(title="Lag", queries=[Query(expr=level("committerd_queue_lag_records"))], stat=True, red_from=1000),
+        Panel(title="Members", expr=f"count by (dataset) ({metric('committerd_active')})", stat=True),
+        Panel(title="Lag", expr=level("committerd_queue_lag_records"), stat=True, red_from=1000),
         Panel(
             title="Oldest record without an outcome",
-            queries=[Query(expr=f"max by (dataset) ({_AGE})")],
+            expr=f"max by (dataset) ({_AGE})",
             unit="s",
             stat=True,
             red_from=600,
         ),
         Panel(
             title="Of the topic's retention",
-            queries=[
-                Query(
-                    expr=f"max by (dataset) ({_AGE}) / min by (dataset) "
-                    f"({metric('committerd_staged_retention_seconds')})"
-                )
-            ],
+            expr=f"max by (dataset) ({_AGE}) / min by (dataset) ({metric('committerd_staged_retention_seconds')})",
             unit="percentunit",
             description="Age of the oldest unread record against how long the staged topic keeps it.",
             stat=True,
@@ -138,33 +135,23 @@ NOW = Row(
         ),
         Panel(
             title="Refuses to run",
-            queries=[Query(expr=f"max by (dataset) (max_over_time({metric('committerd_refused_to_run')}[2m]))")],
+            expr=f"max by (dataset) (max_over_time({metric('committerd_refused_to_run')}[2m]))",
             stat=True,
             red_from=1,
         ),
-        Panel(
-            title="Waits for the table",
-            queries=[Query(expr=level("committerd_waiting_for_table"))],
-            stat=True,
-            red_from=1,
-        ),
+        Panel(title="Waits for the table", expr=level("committerd_waiting_for_table"), stat=True, red_from=1),
         Panel(
             title="Held back by an open Kafka transaction",
-            queries=[Query(expr=level("committerd_held_back_seconds"))],
+            expr=level("committerd_held_back_seconds"),
             unit="s",
             description="Nothing that was staged since can be read.",
             stat=True,
             red_from=60,
         ),
-        Panel(
-            title="Wrong settings of topics",
-            queries=[Query(expr=level("committerd_topic_problems"))],
-            stat=True,
-            red_from=1,
-        ),
+        Panel(title="Wrong settings of topics", expr=level("committerd_topic_problems"), stat=True, red_from=1),
         Panel(
             title="Since the last commit",
-            queries=[Query(expr=f"time() - ({level('committerd_last_commit_timestamp_seconds')} > 0)")],
+            expr=f"time() - ({level('committerd_last_commit_timestamp_seconds')} > 0)",
             unit="s",
             stat=True,
         ),
@@ -194,7 +181,7 @@ ANSWERS = Row(
         ),
         Panel(
             title="Conflict ratio",
-            queries=[Query(expr=f"{rate(_ANSWERS, _CONFLICTS)} / {rate(_ANSWERS)}")],
+            expr=f"{rate(_ANSWERS, _CONFLICTS)} / {rate(_ANSWERS)}",
             unit="percentunit",
             description="Share of the outcomes that are RETRYABLE or INCOMPATIBLE.",
         ),
@@ -229,11 +216,7 @@ ANSWERS = Row(
             unit="ops",
             description="Refused upserts and deletes that went before others of the same rows or keys.",
         ),
-        Panel(
-            title="Share of the time spent in holds",
-            queries=[Query(expr=rate("committerd_hold_seconds_total"))],
-            unit="percentunit",
-        ),
+        Panel(title="Share of the time spent in holds", expr=rate("committerd_hold_seconds_total"), unit="percentunit"),
     ],
 )
 
@@ -266,7 +249,7 @@ COMMITS = Row(
             ],
             unit="s",
         ),
-        Panel(title="Puts of a manifest", queries=[Query(expr=rate("committerd_commit_attempts_total"))], unit="ops"),
+        Panel(title="Puts of a manifest", expr=rate("committerd_commit_attempts_total"), unit="ops"),
         Panel(title="Retries", queries=[by_label("committerd_commit_retries_total", "reason")], unit="ops"),
         Panel(
             title="Puts with a lost reply",
@@ -286,7 +269,7 @@ COMMITS = Row(
 QUEUE = Row(
     title="Queue",
     panels=[
-        Panel(title="Records held back", queries=[Query(expr=level("committerd_held_back_records"))]),
+        Panel(title="Records held back", expr=level("committerd_held_back_records")),
         Panel(
             title="Records that wait",
             queries=[
@@ -294,14 +277,14 @@ QUEUE = Row(
                 Query(expr=level("committerd_queue_depth_records"), legend="{{dataset}} fetched"),
             ],
         ),
-        Panel(title="Bytes fetched", queries=[Query(expr=level("committerd_queue_depth_bytes"))], unit="bytes"),
+        Panel(title="Bytes fetched", expr=level("committerd_queue_depth_bytes"), unit="bytes"),
         Panel(title="Until first judged", queries=quantiles("committerd_queue_wait_seconds"), unit="s"),
         Panel(
             title="Repeated calls to Kafka", queries=[by_label("committerd_queue_retries_total", "call")], unit="ops"
         ),
         Panel(
             title="Outcomes published again",
-            queries=[Query(expr=rate("committerd_republished_answers_total"))],
+            expr=rate("committerd_republished_answers_total"),
             unit="ops",
             description="After a start or a takeover.",
         ),
@@ -311,16 +294,16 @@ QUEUE = Row(
 TABLE = Row(
     title="Table",
     panels=[
-        Panel(title="Version", queries=[Query(expr=level("committerd_table_version"))]),
-        Panel(title="Fragments", queries=[Query(expr=active_level("committerd_table_fragments"))]),
+        Panel(title="Version", expr=level("committerd_table_version")),
+        Panel(title="Fragments", expr=active_level("committerd_table_fragments")),
         Panel(
             title="Applications remembered",
-            queries=[Query(expr=active_level("committerd_app_marks"))],
+            expr=active_level("committerd_app_marks"),
             description="Their last unit of work is in the table's metadata, and so in every commit.",
         ),
         Panel(
             title="Room for applications taken",
-            queries=[Query(expr=active_level("committerd_app_marks_used_ratio"))],
+            expr=active_level("committerd_app_marks_used_ratio"),
             unit="percentunit",
             description="At 100 %, records of new applications are refused (commit.app_marks_max).",
         ),
@@ -332,7 +315,7 @@ TABLE = Row(
         ),
         Panel(
             title="Manifest",
-            queries=[Query(expr=active_level("committerd_manifest_bytes"))],
+            expr=active_level("committerd_manifest_bytes"),
             unit="bytes",
             description="Each commit writes all of it.",
         ),
@@ -349,12 +332,12 @@ TABLE = Row(
         ),
         Panel(
             title="Versions still to be read after the start",
-            queries=[Query(expr=active_level("committerd_unread_versions"))],
+            expr=active_level("committerd_unread_versions"),
             description="A record waits until those above its read version are read.",
         ),
         Panel(
             title="Versions that the ledger has dropped",
-            queries=[Query(expr=active_level("committerd_ledger_floor_version"))],
+            expr=active_level("committerd_ledger_floor_version"),
             description="Up to which version; 0 = none. A record with an older read version may get UNDECIDED.",
         ),
         Panel(
@@ -365,9 +348,7 @@ TABLE = Row(
         ),
         Panel(
             title="Uuids looked up again",
-            queries=[
-                Query(expr=rate("committerd_ledger_lookups_total", by="found"), legend="{{dataset}} {{found}}"),
-            ],
+            queries=[Query(expr=rate("committerd_ledger_lookups_total", by="found"), legend="{{dataset}} {{found}}")],
             unit="ops",
             description="Those that the ledger could not rule out at once.",
         ),
@@ -513,12 +494,12 @@ MAINTENANCE = Row(
         ),
         Panel(
             title="Rows that an index lacks",
-            queries=[Query(expr=level("committerd_maintenance_unindexed_rows"))],
+            expr=level("committerd_maintenance_unindexed_rows"),
             description="Of the index that lacks most.",
         ),
         Panel(
             title="Tasks that wait",
-            queries=[Query(expr=level("committerd_maintenance_waiting_tasks"))],
+            expr=level("committerd_maintenance_waiting_tasks"),
             description="They could be done now, and wait for those of the next commit.",
         ),
         Panel(
@@ -532,7 +513,7 @@ MAINTENANCE = Row(
             queries=[by_label("committerd_maintenance_rewritten_bytes_total", "files")],
             unit="Bps",
         ),
-        Panel(title="Versions after the last cleanup", queries=[Query(expr=level("committerd_maintenance_versions"))]),
+        Panel(title="Versions after the last cleanup", expr=level("committerd_maintenance_versions")),
         Panel(
             title="Oldest version that a waiting record reads",
             queries=[
@@ -554,9 +535,7 @@ MAINTENANCE = Row(
         Panel(
             title="Files deleted", queries=[by_label("committerd_maintenance_removed_files_total", "why")], unit="ops"
         ),
-        Panel(
-            title="Bytes deleted", queries=[Query(expr=rate("committerd_maintenance_removed_bytes_total"))], unit="Bps"
-        ),
+        Panel(title="Bytes deleted", expr=rate("committerd_maintenance_removed_bytes_total"), unit="Bps"),
         Panel(
             title="Time of a step, mean",
             queries=[
@@ -570,7 +549,7 @@ MAINTENANCE = Row(
         ),
         Panel(
             title="Share of the committer's time",
-            queries=[Query(expr=rate("committerd_maintenance_committer_seconds_total"))],
+            expr=rate("committerd_maintenance_committer_seconds_total"),
             unit="percentunit",
             description="How much of the time the committer spends on the commits of maintenance "
             "(maintain.committer_share).",
