@@ -14,9 +14,9 @@ import secrets
 from bench.bench import Bench, dataset_of
 from bench.plan import Plan
 from bench.pool import WrongTable
-from committerd_client import CommitClient
 from harness.places import StorePlace
-from harness.turns.upserts_under_appends import Load, Measured, Place, create, wrong_rows
+from harness.turns.load import Dataset, Load
+from harness.turns.upserts_under_appends import create, wrong_rows
 from harness.turns.upserts_under_appends import run as run_load
 from harness.turns.verdict import percentile
 
@@ -53,7 +53,7 @@ def _measure(bench: Bench, shares_row: bool) -> None:
     create(uri, load)
     with bench.daemon(StorePlace(uri), durable=True) as daemon:
         daemon.wait_ready(text="active")
-        measured = asyncio.run(_upserts(Place(servers=bench.kafka, dataset=dataset_of(daemon), uri=uri), load))
+        measured = asyncio.run(run_load(Dataset(servers=bench.kafka, name=dataset_of(daemon), uri=uri), load))
         daemon.stop()
     if wrong := [*measured.not_compacted, *wrong_rows(uri, load, measured)]:
         raise WrongTable(f"{NAME}: {case(shares_row)}: {wrong[0]}")
@@ -72,8 +72,3 @@ def _measure(bench: Bench, shares_row: bool) -> None:
         f"{NAME}: {case(shares_row)}: {len(attempts)} upserts won, at most {figures['attempts_max'][0]} attempts, "
         f"{max(measured.waited, default=0):.2f} s at most, {figures['appends'][0]:.0f} appends/s, {lost} failed"
     )
-
-
-async def _upserts(place: Place, load: Load) -> Measured:
-    async with CommitClient(place.servers, dataset=place.dataset, dataset_uri=place.uri) as client:
-        return await run_load(client, place, load)

@@ -1,10 +1,10 @@
 """Appends at a steady rate, as a process of its own.
 
-    python -m harness.turns.appending SERVERS DATASET URI A_SECOND AHEAD TIMEOUT NAMES_KEYS
+    python -m harness.turns.appending DATASET LOAD
 
 Each brings one row in a file of its own, with a key that no other has. Files are written ahead, so that the rate does
-not hang on them. With NAMES_KEYS 1 each Append names its key. Prints `ready` when AHEAD of them are there, begins at
-the first line of its input, ends with the input, and prints [first key, count, keys that were not committed] in JSON.
+not hang on them. Prints `ready` when `Load.ahead` of them are there, begins at the first line of its input, ends with
+the input, and prints [first key, count, keys that were not committed] in JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lance.fragment import write_fragments
 
 from committerd_client import ClientError, CommitClient, staging
 from committerd_client.staging.keys import KeyHashes, key_columns
+from harness.turns.load import Dataset, Load, from_arguments
 
 FIRST_KEY = 1_000_000_000
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("value", pa.int64(), nullable=False)])
@@ -96,16 +97,15 @@ class Appends:
             self.failed[key] = str(error)
 
 
-async def _run(
-    servers: str, dataset: str, uri: str, *, a_second: int, ahead: int, timeout: float, names_keys: bool
-) -> None:
-    async with CommitClient(servers, dataset=dataset, dataset_uri=uri, max_in_flight=50_000) as client:
-        appends, ready = Appends(client, uri, timeout=timeout, names_keys=names_keys), asyncio.Event()
-        writing = asyncio.create_task(appends.write_ahead(ahead, ready))
+async def _run(dataset: Dataset, load: Load) -> None:
+    async with dataset.client(max_in_flight=50_000) as client:
+        appends = Appends(client, dataset.uri, timeout=load.timeout, names_keys=load.names_keys)
+        ready = asyncio.Event()
+        writing = asyncio.create_task(appends.write_ahead(load.ahead, ready))
         await ready.wait()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        appending = asyncio.create_task(appends.append(a_second))
+        appending = asyncio.create_task(appends.append(load.appends_per_second))
         ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
         await asyncio.wait([ended, writing, appending], return_when=asyncio.FIRST_COMPLETED)
         for task in (writing, appending):
@@ -116,12 +116,5 @@ async def _run(
         print(json.dumps([FIRST_KEY, appends.sent, appends.failed]), flush=True)
 
 
-def main() -> None:
-    servers, dataset, uri, a_second, ahead, timeout, names_keys = sys.argv[1:]
-    lance.dataset(uri)  # reports at once that there is no table
-    rate = {"a_second": int(a_second), "ahead": int(ahead)}
-    asyncio.run(_run(servers, dataset, uri, **rate, timeout=float(timeout), names_keys=names_keys == "1"))
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(_run(*from_arguments()))

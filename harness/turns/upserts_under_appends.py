@@ -23,43 +23,11 @@ import lance
 
 from committerd_client import ClientError, CommitClient, CommitResult, Reexecution, staging
 from harness.turns.appending import FIRST_KEY, table
+from harness.turns.load import Dataset, Load, to_arguments
 
 _ROOT = Path(__file__).resolve().parents[2]
 SHARED = 0
 """The key of the row that all upserts change with `Load.shares_row`; it is one of the first upserter's own, too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The load."""
-
-    upserts: int
-    upserters: int
-    """Tasks that each perform one upsert after the other, on keys of their own."""
-    appends_per_second: int
-    names_keys: bool = False
-    """Whether the Appends name their keys, so that the upserts pass them."""
-    shares_row: bool = False
-    """Whether each upsert also changes the row with key `SHARED`, so that any two of them conflict."""
-    keys_each: int = 5
-    attempts_max: int = 20
-    timeout: float = 120.0
-    ahead: int = 500
-    """Appends whose files are written before the first upsert; the others are written during the run."""
-    compact_seconds: float | None = None
-    """Seconds between two compactions; None = there are none."""
-    compact_rows: int = 10_000
-    """Rows of a fragment that compactions leave alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The location of the table and its queue."""
-
-    servers: str
-    """Kafka's bootstrap servers."""
-    dataset: str
-    uri: str
 
 
 @dataclass(slots=True)
@@ -95,20 +63,18 @@ def create(uri: str, load: Load) -> None:
     lance.write_dataset(table(dict.fromkeys(range(load.upserters * load.keys_each), -1)), uri)
 
 
-async def run(
-    client: CommitClient, place: Place, load: Load, *, tell: Callable[[str], None] = lambda _: None
-) -> Measured:
+async def run(dataset: Dataset, load: Load, *, tell: Callable[[str], None] = lambda _: None) -> Measured:
     """Append at the given rate for as long as the upserts take."""
     measured = Measured()
-    tasks = _Load(client, place.uri, load, measured=measured, tell=tell)
     numbers = iter(range(load.upserts))
     told: dict[str, Any] = {}
     async with AsyncExitStack() as beside:
+        tasks = _Load(
+            await beside.enter_async_context(dataset.client()), dataset.uri, load, measured=measured, tell=tell
+        )
         if load.compact_seconds is not None:
-            how = (load.compact_seconds, load.compact_rows, load.attempts_max, load.timeout)
-            await beside.enter_async_context(_beside("compactions", place, told, *how))
-        rate = (load.appends_per_second, load.ahead, load.timeout, int(load.names_keys))
-        appending = await beside.enter_async_context(_beside("appending", place, told, *rate))
+            await beside.enter_async_context(_beside("compactions", dataset, load, told))
+        appending = await beside.enter_async_context(_beside("appending", dataset, load, told))
         assert appending.stdout is not None
         assert appending.stdin is not None
         if await appending.stdout.readline() != b"ready\n":
@@ -131,11 +97,10 @@ async def run(
 
 
 @asynccontextmanager
-async def _beside(name: str, place: Place, told: dict[str, Any], *arguments: float) -> AsyncIterator[Process]:
+async def _beside(name: str, dataset: Dataset, load: Load, told: dict[str, Any]) -> AsyncIterator[Process]:
     """Run a module of this folder as a process until its input ends; note its last line under its name."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"harness.turns.{name}", place.servers, place.dataset, place.uri),
-        *map(str, arguments),
+        *(sys.executable, "-m", f"harness.turns.{name}", *to_arguments(dataset, load)),
         stdin=PIPE,
         stdout=PIPE,
         cwd=_ROOT,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from harness.turns.upserts_under_appends import Load, Measured
+from harness.turns.load import Load
+from harness.turns.upserts_under_appends import Measured
 
 ATTEMPTS_P99_MAX = 3
 ATTEMPTS_P99_MAX_SHARED = 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from committerd_client import CommitResult, CommitStatus
-from harness.turns.upserts_under_appends import Load, Measured
+from harness.turns.load import Load
+from harness.turns.upserts_under_appends import Measured
 from harness.turns.verdict import verdict
 
 

@@ -22,12 +22,13 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from committerd_client import CommitClient
 from harness.daemon import Daemon
 from harness.kafka import kafka_broker
-from harness.turns.upserts_under_appends import Load, Measured, Place, create, run, wrong_rows
+from harness.turns.load import Dataset, Load
+from harness.turns.upserts_under_appends import Measured, create, run, wrong_rows
 from harness.turns.verdict import percentile, verdict
 
 
@@ -96,19 +97,14 @@ def main() -> int:
             )
             cleanup.enter_context(daemon)
             daemon.wait_ready(text="active")
-            measured = asyncio.run(_run(kafka.bootstrap_servers, name, uri, load))
+            dataset = Dataset(servers=kafka.bootstrap_servers, name=name, uri=uri)
+            measured = asyncio.run(run(dataset, load, tell=partial(print, flush=True)))
             report(measured, daemon)
             daemon.stop()
         wrong = verdict(load, measured) + wrong_rows(uri, load, measured)
     for line in wrong:
         print(f"WRONG: {line}")
     return 1 if wrong else 0
-
-
-async def _run(servers: str, name: str, uri: str, load: Load) -> Measured:
-    async with CommitClient(servers, dataset=name, dataset_uri=uri) as client:
-        place = Place(servers=servers, dataset=name, uri=uri)
-        return await run(client, place, load, tell=lambda line: print(line, flush=True))
 
 
 def report(measured: Measured, daemon: Daemon) -> None:

@@ -9,11 +9,12 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd_client import CommitClient, Reexecution, SyncCommitClient, staging
+from committerd_client import Reexecution, SyncCommitClient, staging
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
 from harness.scene import Scene, until
 from harness.turns import upserts_under_appends as load
+from harness.turns.load import Dataset, Load
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -209,24 +210,22 @@ def test_reexecute_brings_an_upsert_in(scene: Scene) -> None:
 
 @pytest.mark.slow
 async def test_upserts_win_while_others_append(scene: Scene) -> None:
-    chosen = load.Load(upserts=30, upserters=3, appends_per_second=40, timeout=240)
+    chosen = Load(upserts=30, upserters=3, appends_per_second=40, timeout=240)
     load.create(scene.table.uri, chosen)
     scene.started(COMMIT__HOLD_SECONDS_MAX="10")
-    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
-        place = load.Place(servers=scene.topics.servers, dataset=scene.name, uri=scene.table.uri)
-        measured = await load.run(client, place, chosen)
+    dataset = Dataset(servers=scene.topics.servers, name=scene.name, uri=scene.table.uri)
+    measured = await load.run(dataset, chosen)
     assert (len(measured.upserts), measured.lost, measured.not_appended) == (30, [], {})
     assert len(measured.appended) > 10
     assert not load.wrong_rows(scene.table.uri, chosen, measured)
 
 
 async def test_writers_of_one_row_get_their_turn_one_after_the_other(scene: Scene) -> None:
-    chosen = load.Load(upserts=24, upserters=4, appends_per_second=20, timeout=240, names_keys=True, shares_row=True)
+    chosen = Load(upserts=24, upserters=4, appends_per_second=20, timeout=240, names_keys=True, shares_row=True)
     load.create(scene.table.uri, chosen)
     daemon = scene.started(COMMIT__HOLD_SECONDS_MAX="20")
-    async with CommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
-        place = load.Place(servers=scene.topics.servers, dataset=scene.name, uri=scene.table.uri)
-        measured = await load.run(client, place, chosen)
+    dataset = Dataset(servers=scene.topics.servers, name=scene.name, uri=scene.table.uri)
+    measured = await load.run(dataset, chosen)
     assert (len(measured.upserts), measured.lost, measured.not_appended) == (24, [], {})
     assert measured.attempts()[-1] == 2
     assert not load.wrong_rows(scene.table.uri, chosen, measured)

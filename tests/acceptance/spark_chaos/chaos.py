@@ -21,17 +21,17 @@ from pathlib import Path
 import lance
 import psutil
 import pyarrow as pa
-from kafka import KafkaConsumer, TopicPartition
 
 from committerd_client import ClientError, CommitClient, RetryableConflict, staging
 from committerd_client.errors import NotCommitted
 from committerd_client.reexecution import Work
-from committerd_common.messages import Outcome, Status
+from committerd_common.messages import Status
 from harness.child import ChildProcess
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker
 from harness.scene import QUICK
 from harness.spark import CONFIG
+from harness.topics import Topics
 
 _ROOT = Path(__file__).resolve().parents[3]
 _EXAMPLE = _ROOT / "examples" / "spark_stream.py"
@@ -163,7 +163,10 @@ class Chaos:
             with daemon:
                 daemon.wait_line("http.listening")
                 asyncio.run(self._race(kafka, daemon))
-                self._report.outcomes = outcomes(kafka.bootstrap_servers, "chaos")
+                with Topics(kafka.bootstrap_servers, "chaos") as topics:
+                    last = {outcome.offset: outcome for outcome in topics.read_outcomes()}
+                for outcome in last.values():
+                    self._report.outcomes[f"{Status.Name(outcome.status)} {outcome.reason}".strip()] += 1
         self._report.seconds = time.monotonic() - began
         return self._report
 
@@ -290,23 +293,3 @@ class Chaos:
 
     def _tails(self, applications: list[Application]) -> str:
         return "\n".join(each.log.read_text(errors="replace")[-3000:] for each in applications if each.log.exists())
-
-
-def outcomes(servers: str, dataset: str) -> Counter[str]:
-    """Return the outcomes of all records, by status."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, isolation_level="read_committed")
-    topic, status = f"{dataset}.outcomes", {}
-    try:
-        places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < ends[place] for place in places):
-            for records in consumer.poll(timeout_ms=200).values():
-                for record in records:
-                    outcome = Outcome.FromString(record.value)
-                    name = Status.Name(outcome.status)
-                    status[outcome.offset] = f"{name} {outcome.reason}".strip()
-    finally:
-        consumer.close(autocommit=False)
-    return Counter(status.values())
