@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import subprocess
@@ -143,13 +144,15 @@ def run_in_4(script: str, *arguments: str) -> Any:
     """Run a script under pylance 4.0.0; returns the JSON that it prints last."""
     environment = os.environ | {"LANCE_LOG": "error"}
     done = subprocess.run(
-        [_old_python(), "-c", script, *arguments], capture_output=True, text=True, check=False, env=environment
+        [old_python(), "-c", script, *arguments], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _old_python() -> str:
+@functools.cache
+def old_python() -> str:
+    """The Python that has pylance 4.0.0; it may not exist."""
     given = os.environ.get("COMMITTERD_PYLANCE_4")
     if given:
         return given

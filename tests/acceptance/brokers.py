@@ -16,8 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-from scripts import bootstrap
-
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.3.2", "3.7.2", "3.9.1", "4.3.0")
 TESTS = (
@@ -39,7 +37,7 @@ def main(arguments: list[str]) -> int:
     versions, chosen = arguments[:split] or list(VERSIONS), arguments[split + 1 :]
     os.chdir(ROOT)
     bare = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
-    environment = {"COMMITTERD_PYLANCE_4": str(bootstrap.old_pylance()), "LANCE_LOG": "error"} | bare
+    environment = {"LANCE_LOG": "error"} | bare
     said, failed = [], False
     for version in versions:
         print(f"Kafka {version}", flush=True)

@@ -28,12 +28,11 @@ from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.table.prepare import Prepared, Rejected
 from committerd_common.messages import Manifest, Transaction
+from harness.lance_table import old_python
 from tests.conformance import operations, reader
 from tests.conformance.commit import commit_alone
 from tests.conformance.facts import latest_facts, manifests
 from tests.conformance.operations import Step, random_shape, random_step
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pylance:
@@ -96,9 +95,7 @@ class Pylances:
 
 def pylances() -> Pylances:
     """14.0.2, and 4.0.0 if its environment is there."""
-    named = [sys.executable, str(ROOT / "scripts" / "bootstrap.py"), "--pylance-4"]
-    python = os.environ.get("COMMITTERD_PYLANCE_4") or subprocess.check_output(named, text=True).strip()
-    return Pylances(Pylance(), Pylance(python) if Path(python).exists() else None)
+    return Pylances(Pylance(), Pylance(old_python()) if Path(old_python()).exists() else None)
 
 
 def outcome_of(error: str | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.table.prepare import Prepared
 from committerd_common.request import decode_transaction
+from harness.lance_table import old_python
 from tests.conformance import cases, reader
 from tests.conformance.cases import Case
 from tests.conformance.commit import commit_alone
@@ -22,7 +22,6 @@ from tests.conformance.facts import in_order, latest_facts, manifests
 
 pytestmark = pytest.mark.pylance
 
-ROOT = Path(__file__).resolve().parents[2]
 
 AS_14: dict[str, dict[tuple[str | int, ...], Any]] = {
     # 4.0.0 lets an index cover a column that was rewritten after it was built: a lookup in the result misses rows.
@@ -68,12 +67,10 @@ class Oldest:
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Oldest | None]:
-    named = [sys.executable, str(ROOT / "scripts" / "bootstrap.py"), "--pylance-4"]
-    python = os.environ.get("COMMITTERD_PYLANCE_4") or subprocess.check_output(named, text=True).strip()
-    if not Path(python).exists():
+    if not Path(old_python()).exists():
         yield None
         return
-    process = Oldest(python)
+    process = Oldest(old_python())
     yield process
     process.close()
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+
+from harness.lance_table import old_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def old_pylance() -> str:
     """The path of its interpreter; skips the test if there is none."""
-    named = [sys.executable, str(ROOT / "scripts" / "bootstrap.py"), "--pylance-4"]
-    python = os.environ.get("COMMITTERD_PYLANCE_4") or subprocess.check_output(named, text=True).strip()
+    python = old_python()
     if not Path(python).exists():
         pytest.skip("no pylance 4.0.0: `make setup` makes its environment, or name its Python in COMMITTERD_PYLANCE_4")
     return python
