@@ -7,6 +7,7 @@ an error that names its column.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -176,13 +177,20 @@ def _items(items: list[Any]) -> Rows:
     """Rows of a list: one dict for each row, or record batches."""
     import pyarrow as pa
 
-    if all(isinstance(one, Mapping) for one in items):
+    kinds = set(map(type, items))
+    if all(issubclass(kind, Mapping) for kind in kinds):
         if not items:
             return _none()
-        names = tuple(dict.fromkeys(name for one in items for name in one))
+        orders = dict.fromkeys(map(tuple, items))
+        names = tuple(dict.fromkeys(itertools.chain.from_iterable(orders)))
         if not names:
             raise StagingError("the rows have no columns", code="schema_differs")
-        return _objects({name: [one.get(name) for one in items] for name in names}, len(items))
+        if len(orders) == 1 and kinds == {dict}:  # several times as fast as a look-up for each value
+            values = list(itertools.chain.from_iterable(map(dict.values, items)))
+            columns = {name: values[place :: len(names)] for place, name in enumerate(names)}
+        else:
+            columns = {name: [one.get(name) for one in items] for name in names}
+        return _objects(columns, len(items))
     batches = [batch for one in items for batch in (one.to_batches() if isinstance(one, pa.Table) else [one])]
     others = [one for one in batches if not isinstance(one, pa.RecordBatch)]
     if others:

@@ -10,7 +10,7 @@ import datetime
 import decimal
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committerd_client.casting import (
@@ -68,7 +68,7 @@ def inferred(values: Iterable[Any], *, from_pandas: bool = False) -> pa.DataType
     import numpy as np
     import pyarrow as pa
 
-    plain = _Conversion(fill=True, from_pandas=from_pandas).plain(values)
+    plain = _Conversion(fill=True, from_pandas=from_pandas).plain(values)[0]
     arrays = {(one.shape, one.dtype) if isinstance(one, np.ndarray) else None for one in plain if one is not None}
     if len(arrays) == 1:
         (found,) = arrays
@@ -87,29 +87,30 @@ class _Conversion:
     def array(self, given: Iterable[Any], field: pa.Field, path: str) -> Any:
         import pyarrow as pa
 
-        values = self.plain(given)
+        values, classes = self.plain(given)
         try:
-            return self._array(values, field, path)
+            return self._array(values, classes, field, path)
         except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StagingError):
                 raise
             raise misfit(path, field.type, _classes(values), error) from error
 
-    def plain(self, given: Iterable[Any]) -> list[Any]:
-        """The values, with None for each kind of null, and Python values for Arrow's scalars."""
+    def plain(self, given: Iterable[Any]) -> tuple[list[Any], set[type]]:
+        """The values, with None for each kind of null, and Python values for Arrow's scalars; and their classes."""
         import pyarrow as pa
 
         values = given if isinstance(given, list) else list(given)
-        kinds = set(map(type, values))
-        if any(issubclass(kind, pa.Scalar) for kind in kinds):
+        classes = set(map(type, values))
+        before = values
+        if any(issubclass(one, pa.Scalar) for one in classes):
             values = [one.as_py() if isinstance(one, pa.Scalar) else one for one in values]
-        if any(kind.__name__ in _MISSING for kind in kinds):
+        if any(one.__name__ in _MISSING for one in classes):
             values = [None if type(one).__name__ in _MISSING else one for one in values]
-        if self._from_pandas and any(kind.__name__.startswith("float") for kind in kinds):
+        if self._from_pandas and any(one.__name__.startswith("float") for one in classes):
             values = [None if type(one).__name__.startswith("float") and one != one else one for one in values]
-        return values
+        return values, classes if values is before else set(map(type, values))
 
-    def _array(self, values: list[Any], field: pa.Field, path: str) -> Any:
+    def _array(self, values: list[Any], classes: set[type], field: pa.Field, path: str) -> Any:
         import pyarrow as pa
         from pyarrow import types
 
@@ -124,7 +125,7 @@ class _Conversion:
             return self._maps(values, kind, path)
         if is_list(kind):
             return self._lists(values, kind, path)
-        return _leaf(values, kind, path)
+        return _leaf(values, classes, kind, path)
 
     def _extension(self, values: list[Any], field: pa.Field, path: str) -> Any:
         import pyarrow as pa
@@ -133,7 +134,10 @@ class _Conversion:
         if name == BFLOAT16 and not any(isinstance(one, bytes) for one in values):
             numbers = [one.as_float() if hasattr(one, "as_float") else one for one in values]
             _require_exact(numbers, 8, kind, path)
-            return cast(_leaf(numbers, pa.float64(), path), pa.field(path, kind, metadata=field.metadata))
+            return cast(
+                _leaf(numbers, set(map(type, numbers)), pa.float64(), path),
+                pa.field(path, kind, metadata=field.metadata),
+            )
         if tensor_shape(kind) is not None:
             return tensors(values, kind, path)
         if name == UUID:
@@ -303,24 +307,24 @@ def _with_unit(times: Any) -> Any:
     return made
 
 
-def _leaf(values: list[Any], kind: pa.DataType, path: str) -> Any:
-    """The array of a type that has no others inside."""
+def _leaf(values: list[Any], classes: set[type], kind: pa.DataType, path: str) -> Any:
+    """The array of a type that has no others inside. `classes`: those of the values."""
     import numpy as np
     import pyarrow as pa
 
     group = family(kind)
-    classes = _taken().get(group or "")
-    given = set(map(type, values)) - {type(None)}
-    if classes is not None:
-        for one in given:
-            if not issubclass(one, classes) or (group != "boolean" and issubclass(one, bool | np.bool_)):
+    taken = _taken().get(group or "")
+    classes = classes - {type(None)}
+    if taken is not None:
+        for one in classes:
+            if not issubclass(one, taken) or (group != "boolean" and issubclass(one, bool | np.bool_)):
                 example = next(value for value in values if type(value) is one)
                 raise misfit(path, kind, one.__name__, f"{example!r:.80} is of another kind")
-    if group == "float" and given == {float}:  # the usual case, without a look at each value
-        return cast(pa.array(values, pa.float64()), pa.field(path, kind))
-    if group in ("date", "timestamp", "duration") and any(issubclass(one, np.generic) for one in given):
+    if group in ("date", "timestamp", "duration") and any(issubclass(one, np.generic) for one in classes):
         return cast(_times(values, kind, path), pa.field(path, kind))
-    return _MADE.get(group or "", _as_is)(values, kind, path)
+    if group is None or group not in _MADE or classes <= _UNCHANGED.get(group, set()):
+        return pa.array(values, kind)
+    return _MADE[group](values, classes, kind, path)
 
 
 def _taken() -> dict[str, tuple[type, ...]]:
@@ -343,17 +347,11 @@ def _taken() -> dict[str, tuple[type, ...]]:
     }
 
 
-def _as_is(values: list[Any], kind: pa.DataType, _path: str) -> Any:
-    import pyarrow as pa
-
-    return pa.array(values, kind)
-
-
-def _integers(values: list[Any], kind: pa.DataType, path: str) -> Any:
+def _integers(values: list[Any], classes: set[type], kind: pa.DataType, path: str) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    if not all(issubclass(one, int | np.integer | None.__class__) for one in set(map(type, values))):
+    if not all(issubclass(one, int | np.integer) for one in classes):
         values = [None if one is None else _whole(one, kind, path) for one in values]
     return pa.array(values, kind)
 
@@ -365,15 +363,15 @@ def _whole(value: Any, kind: pa.DataType, path: str) -> int:
     return whole
 
 
-def _floats(values: list[Any], kind: pa.DataType, path: str) -> Any:
+def _floats(values: list[Any], classes: set[type], kind: pa.DataType, path: str) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    kinds = set(map(type, values))
-    if any(issubclass(one, decimal.Decimal) for one in kinds):
+    if any(issubclass(one, decimal.Decimal) for one in classes):
         values = [_float(one, kind, path) if isinstance(one, decimal.Decimal) else one for one in values]
-    _require_exact(values, MANTISSA_BITS[kind.bit_width], kind, path)
-    if any(issubclass(one, np.floating) for one in kinds):
+    if classes != {float}:
+        _require_exact(values, MANTISSA_BITS[kind.bit_width], kind, path)
+    if any(issubclass(one, np.floating) for one in classes):
         values = [None if one is None else float(one) for one in values]
     return cast(pa.array(values, pa.float64()), pa.field(path, kind))
 
@@ -395,7 +393,7 @@ def _float(value: decimal.Decimal, kind: pa.DataType, path: str) -> float:
     return float(near)
 
 
-def _decimals(values: list[Any], kind: pa.DataType, _path: str) -> Any:
+def _decimals(values: list[Any], _classes: set[type], kind: pa.DataType, _path: str) -> Any:
     import numpy as np
     import pyarrow as pa
 
@@ -407,13 +405,13 @@ def _decimals(values: list[Any], kind: pa.DataType, _path: str) -> Any:
     return pa.array([plain(one) for one in values], kind)
 
 
-def _binaries(values: list[Any], kind: pa.DataType, _path: str) -> Any:
+def _binaries(values: list[Any], _classes: set[type], kind: pa.DataType, _path: str) -> Any:
     import pyarrow as pa
 
     return pa.array([one.bytes if isinstance(one, uuid.UUID) else one for one in values], kind)
 
 
-def _dates(values: list[Any], kind: pa.DataType, path: str) -> Any:
+def _dates(values: list[Any], _classes: set[type], kind: pa.DataType, path: str) -> Any:
     import pyarrow as pa
 
     def day(value: Any) -> Any:
@@ -427,7 +425,7 @@ def _dates(values: list[Any], kind: pa.DataType, path: str) -> Any:
     return pa.array([day(one) for one in values], kind)
 
 
-def _timestamps(values: list[Any], kind: Any, path: str) -> Any:
+def _timestamps(values: list[Any], classes: set[type], kind: Any, path: str) -> Any:
     import pyarrow as pa
 
     def moment(value: Any) -> Any:
@@ -440,12 +438,21 @@ def _timestamps(values: list[Any], kind: Any, path: str) -> Any:
             raise misfit(path, kind, type(value).__name__, f"{value!r}: {way} first")
         return value
 
-    moments = [moment(one) for one in values]
-    unit = "ns" if any(getattr(one, "nanosecond", 0) for one in moments) else "us"
+    if classes == {datetime.datetime} and _zones_are_sure(values, aware=kind.tz is not None):
+        moments, unit = values, "us"
+    else:
+        moments = [moment(one) for one in values]
+        unit = "ns" if any(getattr(one, "nanosecond", 0) for one in moments) else "us"
     return cast(pa.array(moments, pa.timestamp(unit, kind.tz)), pa.field(path, kind))
 
 
-def _clock(values: list[Any], kind: pa.DataType, path: str) -> Any:
+def _zones_are_sure(values: list[Any], *, aware: bool) -> bool:
+    """Whether all these datetimes are known to have a time zone (`aware`), or all none, without a look at each."""
+    zones = {one.tzinfo for one in values if one is not None}
+    return all(isinstance(one, datetime.timezone) if aware else one is None for one in zones)
+
+
+def _clock(values: list[Any], _classes: set[type], kind: pa.DataType, path: str) -> Any:
     import pyarrow as pa
 
     for one in values:
@@ -454,7 +461,7 @@ def _clock(values: list[Any], kind: pa.DataType, path: str) -> Any:
     return cast(pa.array(values, pa.time64("us")), pa.field(path, kind))
 
 
-def _durations(values: list[Any], kind: pa.DataType, path: str) -> Any:
+def _durations(values: list[Any], _classes: set[type], kind: pa.DataType, path: str) -> Any:
     import pyarrow as pa
 
     unit = "ns" if any(getattr(one, "nanoseconds", 0) for one in values) else "us"
@@ -476,7 +483,14 @@ def _times(values: list[Any], kind: pa.DataType, path: str) -> Any:
     return from_numpy(times)
 
 
-_MADE = {
+_UNCHANGED: dict[str, set[type]] = {
+    "integer": {int},
+    "decimal": {decimal.Decimal},
+    "binary": {str, bytes, bytearray, memoryview},
+    "date": {datetime.date},
+}
+"""The classes whose values pyarrow itself takes without a change, or refuses, by families of types."""
+_MADE: dict[str, Callable[[list[Any], set[type], Any, str], Any]] = {
     "integer": _integers,
     "float": _floats,
     "decimal": _decimals,
