@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_ctrl_c_says_which_transaction_is_staged(servers: str, dataset: str, tmp_path: Path, call: str) -> None:
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"id": [1]}), uri)
-    # Another process may read the record before the client has Kafka's acknowledgement, so the program interrupts itself.
+    # Another process may read the record before the client has Kafka's acknowledgement: the program interrupts itself.
     # It sets the handler because a program that a shell starts in the background ignores SIGINT.
     program = f"""
         import lance, os, pyarrow as pa, signal, threading, time
