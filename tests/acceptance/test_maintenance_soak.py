@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from committerd_common.messages import Transaction
-from tests.acceptance.maintenance_soak.cheap import Cheaply, Delete, Upsert
+from tests.acceptance.maintenance_soak.cheap_staging import CheapStager, Delete, Upsert
 from tests.acceptance.maintenance_soak.expected import Expected
 from tests.acceptance.maintenance_soak.figures import Sample, Targets
 from tests.acceptance.maintenance_soak.reader import Reader
-from tests.acceptance.maintenance_soak.spent import Spent
 from tests.acceptance.maintenance_soak.table import STORAGE, columns_of, rows, wrong_rows
+from tests.acceptance.maintenance_soak.usage import Usage
 from tests.producers.direct_commit import commit
 
 
@@ -76,23 +76,23 @@ def test_the_worst_moment_is_found_with_its_second() -> None:
 
 
 def test_the_time_of_this_process_is_counted() -> None:
-    spent = Spent()
-    before = spent.look()["the rest"]
-    while spent.look()["the rest"] < before + 0.05:
+    usage = Usage()
+    before = usage.look()["the rest"]
+    while usage.look()["the rest"] < before + 0.05:
         pass
-    assert spent.memory["the rest"] > 1 << 20
+    assert usage.memory["the rest"] > 1 << 20
 
 
 @pytest.mark.pylance
 async def test_cheap_changes_do_what_those_of_pylance_do(tmp_path: Path) -> None:
     uri = str(tmp_path / "table.lance")
     lance.write_dataset(rows(dict.fromkeys(range(50), 0)), uri, data_storage_version=STORAGE)
-    cheaply = Cheaply(uri)
-    made: list[Transaction] = cheaply.appends({100: 0, 101: 0})
-    made += cheaply.changes([Upsert(old=3, new=102, value=9), Delete(old=4), Delete(old=5)])
+    stager = CheapStager(uri)
+    made: list[Transaction] = stager.appends({100: 0, 101: 0})
+    made += stager.changes([Upsert(old=3, new=102, value=9), Delete(old=4), Delete(old=5)])
     for transaction in made:
         await commit(uri, transaction)
-    for transaction in cheaply.changes([Upsert(old=101, new=103, value=8), Delete(old=100)]):
+    for transaction in stager.changes([Upsert(old=101, new=103, value=8), Delete(old=100)]):
         await commit(uri, transaction)
     table = lance.dataset(uri).to_table()
     ids, values, _ = columns_of(table)
@@ -101,7 +101,7 @@ async def test_cheap_changes_do_what_those_of_pylance_do(tmp_path: Path) -> None
     assert expected(wanted).differences(ids, values) == []
     assert wrong_rows(table) == []
     with pytest.raises(AssertionError, match="has \\[\\] for \\[4\\]"):
-        cheaply.changes([Delete(old=4)])
+        stager.changes([Delete(old=4)])
 
 
 @pytest.mark.pylance

@@ -13,7 +13,7 @@ second part committer, maintenance and a client are killed now and then. With --
 nothing is killed, and an hour of the settings lasts a minute. Temporary files in memory (TMPDIR) save a third of the
 processor time.
 
-`soak` is one run, `writers`, `reader` and `client` are its processes, `kills` is what is killed, `cheap` how the
-writers stage, `table` the table with what each row must contain, `expected` what must be in it, `figures` the table
-beside its targets, `spent` who took the time, and `checks` what must hold at the end.
+`soak` is one run; `writers`, `reader` and `client` are its processes; `kills` is what is killed; `cheap_staging` is how
+the writers stage; `table` is the table with what each row must contain, and `expected` what must be in it; `figures`
+has the table beside its targets; `usage` counts processor time and memory; `checks` is what must hold at the end.
 """

@@ -17,16 +17,16 @@ from tests.acceptance.maintenance_soak.table import columns_of, wrong_rows
 
 _READ_IN_4 = """
 import json, sys, lance, pyarrow.compute as pc
-uri, places = sys.argv[1], json.loads(sys.argv[2])
+uri, references = sys.argv[1], json.loads(sys.argv[2])
 found = []
-for branch, version in places:
+for branch, version in references:
     table = lance.dataset(uri)
     table = table.checkout_version((branch, version) if branch else version)
     rows = table.to_table()
     found.append([rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in ("id", "value"))])
 print(json.dumps(found))
 """
-Place = tuple[str | None, int | str | None]
+Reference = tuple[str | None, int | str | None]
 """A branch or None, and a version, a tag, or None for the latest one."""
 
 
@@ -48,14 +48,14 @@ def check_rows(scene: Scene, written: Expected, clients: Clients) -> list[str]:
     return problems + [f"a query through the index does not find row {one}" for one in missed]
 
 
-def check_places(scene: Scene, names: Names) -> list[str]:
+def check_references(scene: Scene, names: Names) -> list[str]:
     """Every version, tag and branch must be readable as a whole, by both pylances and with the same rows."""
     table = scene.table.open()
-    places: list[Place] = [(None, one["version"]) for one in table.versions()]
-    places += [(None, tag) for tag in names.tags]
-    places += [(branch, None) for branch in names.branches]
+    references: list[Reference] = [(None, one["version"]) for one in table.versions()]
+    references += [(None, tag) for tag in names.tags]
+    references += [(branch, None) for branch in names.branches]
     here, problems = [], []
-    for branch, version in places:
+    for branch, version in references:
         try:
             opened = table.checkout_version((branch, version) if branch else version)
             rows = opened.to_table()
@@ -69,10 +69,10 @@ def check_places(scene: Scene, names: Names) -> list[str]:
         expected = names.branches.get(branch) if branch else names.tags.get(str(version))
         if expected is not None and expected != rows.num_rows:
             problems.append(f"{branch or version} had {expected} rows, and has {rows.num_rows}")
-    there = run_in_4(_READ_IN_4, scene.table.uri, json.dumps(places))
+    there = run_in_4(_READ_IN_4, scene.table.uri, json.dumps(references))
     problems += [
-        f"{place}: pylance 4.0.0 reads {four}, {lance.__version__} reads {own}"
-        for place, own, four in zip(places, here, there, strict=True)
+        f"{reference}: pylance 4.0.0 reads {four}, {lance.__version__} reads {own}"
+        for reference, own, four in zip(references, here, there, strict=True)
         if own != four
     ]
     return problems

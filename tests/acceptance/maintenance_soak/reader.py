@@ -48,7 +48,7 @@ _SPARE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Read:
+class ReadCounts:
     """What was read until now."""
 
     reads: int = 0
@@ -69,7 +69,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RowRange:
     """Some rows of a fragment."""
 
     fragment: int
@@ -77,14 +77,14 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
+class _Snapshot:
     """What was found in a version."""
 
     version: int
     opened: float
     """When it was the latest one."""
     count: int
-    places: tuple[_Place, ...]
+    ranges: tuple[_RowRange, ...]
     rows: pa.Table
 
 
@@ -94,13 +94,13 @@ class Reader:
     def __init__(self, uri: str, keep_seconds: float, seed: int) -> None:
         self._uri, self._keep = uri, keep_seconds
         self._rng = np.random.default_rng(seed)
-        self._before: list[_Before] = []
+        self._before: list[_Snapshot] = []
         self._whole: tuple[int, float, list[int]] | None = None
         self._spare = min(_SPARE_SECONDS, keep_seconds / 2)
         self._every = {self._look: _READ, self._look_back: _OLD, self._read_whole: _WHOLE}
         self._due = dict.fromkeys(self._every, 0.0)
         self._query_at = 0.0
-        self.read = Read()
+        self.read = ReadCounts()
 
     def round(self) -> None:
         """Do what is due; what it meets is a problem."""
@@ -121,15 +121,15 @@ class Reader:
     def _look(self) -> None:
         table = lance.dataset(self._uri)
         opened = time.monotonic()
-        places = self._places(table)
-        found = _rows_at(table, places)
+        ranges = self._ranges(table)
+        found = _rows_at(table, ranges)
         count = table.count_rows()
         if wrong := wrong_rows(found):
             self._problem(table, f"the vectors of rows {wrong[:10]} are not those of their values")
         self.read.reads += 1
         self.read.rows += found.num_rows
         self._before.append(
-            _Before(version=table.version, opened=opened, count=count, places=places, rows=found.combine_chunks())
+            _Snapshot(version=table.version, opened=opened, count=count, ranges=ranges, rows=found.combine_chunks())
         )
         while self._before[0].opened < opened - self._keep:
             del self._before[0]
@@ -137,14 +137,14 @@ class Reader:
             self._query_at = opened + _QUERY * self._keep
             self._query(table, found)
 
-    def _places(self, table: lance.LanceDataset) -> tuple[_Place, ...]:
+    def _ranges(self, table: lance.LanceDataset) -> tuple[_RowRange, ...]:
         fragments = table.get_fragments()
         chosen = self._rng.choice(len(fragments), min(_FRAGMENTS, len(fragments)), replace=False)
-        places = []
+        ranges = []
         for number in chosen.tolist():
             beyond = max(fragments[number].count_rows() - _ROWS, 0)
-            places.append(_Place(fragments[number].fragment_id, int(self._rng.integers(beyond + 1))))
-        return tuple(places)
+            ranges.append(_RowRange(fragments[number].fragment_id, int(self._rng.integers(beyond + 1))))
+        return tuple(ranges)
 
     def _query(self, table: lance.LanceDataset, scanned: pa.Table) -> None:
         """Ask the indices for rows that a scan of this version has found."""
@@ -173,8 +173,8 @@ class Reader:
         before = young[0 if self._rng.random() < 0.5 else int(self._rng.integers(len(young)))]
         self._again(before.version, before.opened, lambda table: self._compare(table, before))
 
-    def _compare(self, table: lance.LanceDataset, before: _Before) -> str:
-        if table.count_rows() == before.count and _rows_at(table, before.places).equals(before.rows):
+    def _compare(self, table: lance.LanceDataset, before: _Snapshot) -> str:
+        if table.count_rows() == before.count and _rows_at(table, before.ranges).equals(before.rows):
             return ""
         return "has other rows than before"
 
@@ -218,11 +218,11 @@ class Reader:
         self.read.problems.append(f"version {table.version}: {said}")
 
 
-def _rows_at(table: lance.LanceDataset, places: tuple[_Place, ...]) -> pa.Table:
+def _rows_at(table: lance.LanceDataset, ranges: tuple[_RowRange, ...]) -> pa.Table:
     parts = []
-    for place in places:
-        fragment: Any = table.get_fragment(place.fragment)
-        parts.append(fragment.to_table(columns=["id", "value", "vector"], offset=place.offset, limit=_ROWS))
+    for one in ranges:
+        fragment: Any = table.get_fragment(one.fragment)
+        parts.append(fragment.to_table(columns=["id", "value", "vector"], offset=one.offset, limit=_ROWS))
     return pa.concat_tables(parts).combine_chunks()
 
 
@@ -257,7 +257,7 @@ def main() -> None:
     _print(reader.read)
 
 
-def _print(read: Read) -> None:
+def _print(read: ReadCounts) -> None:
     print(json.dumps(asdict(read)), flush=True)
     read.problems.clear()
 

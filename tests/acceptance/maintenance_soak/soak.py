@@ -25,9 +25,9 @@ from tests.acceptance.maintenance_soak import checks, table
 from tests.acceptance.maintenance_soak.expected import EXPECTED, Expected
 from tests.acceptance.maintenance_soak.figures import Sample, Targets, beside_targets, files_of, table_of
 from tests.acceptance.maintenance_soak.kills import Clients, Killer, Names
-from tests.acceptance.maintenance_soak.reader import Read
-from tests.acceptance.maintenance_soak.spent import Spent
-from tests.acceptance.maintenance_soak.writers import Load, Written
+from tests.acceptance.maintenance_soak.reader import ReadCounts
+from tests.acceptance.maintenance_soak.usage import Usage
+from tests.acceptance.maintenance_soak.writers import Load, WriteCounts
 
 _MINUTE = 60.0
 _SETTLED_SECONDS = 600.0
@@ -100,12 +100,12 @@ class Soak:
             },
         )
         self._started = 0.0
-        self._spent = Spent()
+        self._usage = Usage()
         self._before: Mapping[str, float] = {}
         """Processor time when writing began."""
-        self._minute: tuple[Written, Read, Mapping[str, float]] = (Written(), Read(), self._before)
+        self._minute: tuple[WriteCounts, ReadCounts, Mapping[str, float]] = (WriteCounts(), ReadCounts(), self._before)
         """As of the last minute told; processor time is the third."""
-        self.written, self.read = Written(), Read()
+        self.written, self.read = WriteCounts(), ReadCounts()
         """Of the last call of `write`."""
         self.samples: list[Sample] = []
         self.problems: list[str] = []
@@ -150,8 +150,8 @@ class Soak:
             self._clients.start()
         writing = _child(folder, "writers", json.dumps(asdict(load)))
         reading = _child(folder, "reader", load.uri, str(plan.hour_seconds), str(plan.seed))
-        self._before = self._spent.look()
-        self._minute = (Written(), Read(), self._before)
+        self._before = self._usage.look()
+        self._minute = (WriteCounts(), ReadCounts(), self._before)
         try:
             with self._sampled():
                 self._watch(writing, reading, time.monotonic() + seconds)
@@ -187,7 +187,7 @@ class Soak:
             self.problems.append(f"the writers ended with code {writing.code}:\n{writing.log_tail()}")
 
     def _look(self, writing: ChildProcess, reading: ChildProcess) -> None:
-        self.written, self.read = self._last(writing.log, Written), self._last(reading.log, Read)
+        self.written, self.read = self._last(writing.log, WriteCounts), self._last(reading.log, ReadCounts)
 
     def _last(self, log: Path, kind: type[_Said]) -> _Said:
         """The last line of a process; the problems of all its lines are noted, each once."""
@@ -200,14 +200,14 @@ class Soak:
 
     def _of_minute(self, number: int) -> list[str]:
         """What happened since the last minute, for people."""
-        written, read, seconds = self.written, self.read, self._spent.look()
+        written, read, seconds = self.written, self.read, self._usage.look()
         written_before, read_before, seconds_before = self._minute
         passed = max(written.seconds - written_before.seconds, 1e-9)
         rates = {name: (getattr(written, name) - getattr(written_before, name)) / passed for name in _RATES}
         changes = written.upserts + written.deletes - written_before.upserts - written_before.deletes
         attempts = (written.attempts - written_before.attempts) / max(changes, 1)
         took = {name: one - seconds_before.get(name, 0.0) for name, one in seconds.items()}
-        memory = sorted(self._spent.memory.items(), key=lambda one: -one[1])
+        memory = sorted(self._usage.memory.items(), key=lambda one: -one[1])
         self._minute = written, read, seconds
         return [
             f"minute {number}: {', '.join(f'{rate:.1f} {name}/s' for name, rate in rates.items())}; "
@@ -227,7 +227,7 @@ class Soak:
         worst = self._targets.worst(self.samples, after=self._plan.settled)
         said = ", ".join(f"{what} {times:.2f} (in second {second:.0f})" for what, (times, second) in worst.items())
         rates = ", ".join(f"{getattr(written, name) / max(written.seconds, 1e-9):.1f} {name}/s" for name in _RATES)
-        took = {name: one - self._before.get(name, 0.0) for name, one in self._spent.look().items()}
+        took = {name: one - self._before.get(name, 0.0) for name, one in self._usage.look().items()}
         return [
             f"\n{written.appends} appends, {written.upserts} upserts, {written.deletes} deletes in "
             f"{written.seconds:.0f} s ({rates}); upserts and deletes took {written.attempts} executions, one at most "
@@ -258,7 +258,7 @@ class Soak:
         self._command("maintain", "--once")
         self._command("audit")
         problems += checks.check_rows(scene, expected, self._clients)
-        problems += checks.check_places(scene, self._names)
+        problems += checks.check_references(scene, self._names)
         left = checks.needless(scene)
         problems += [f"{len(left)} files that nobody needs are left: {left[:5]}"] if left else []
         problems += [f"the report {one} is not finished" for one in checks.unfinished_reports(scene)]
@@ -358,7 +358,7 @@ class Soak:
         )
 
 
-_Said = TypeVar("_Said", Written, Read)
+_Said = TypeVar("_Said", WriteCounts, ReadCounts)
 
 
 def _child(folder: Path, name: str, *words: str) -> ChildProcess:

@@ -23,7 +23,7 @@ from committerd_client import ClientError, CommitClient, RetryableConflict
 from committerd_client.options import CommitOptions
 from committerd_client.reexecution import ATTEMPTS_MAX
 from committerd_common.messages import Transaction
-from tests.acceptance.maintenance_soak.cheap import Cheaply, Delete, Upsert
+from tests.acceptance.maintenance_soak.cheap_staging import CheapStager, Delete, Upsert
 from tests.acceptance.maintenance_soak.expected import EXPECTED, Expected
 
 _TICK_SECONDS = 0.1
@@ -57,7 +57,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Written:
+class WriteCounts:
     """What was done until now, or in a part of the time."""
 
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class Writers:
     def __init__(self, client: CommitClient, load: Load) -> None:
         self._client, self._load = client, load
         self._rng = random.Random(load.seed)
-        self._cheaply = Cheaply(load.uri)
+        self._stager = CheapStager(load.uri)
         self.expected = Expected.load(Path(load.folder, EXPECTED))
         ids, _ = self.expected.rows()
         self._next_id = int(ids[-1]) + 1
@@ -106,7 +106,7 @@ class Writers:
         self._appends_waiting = 0
         self._again: list[_Change] = []
         """Changes that were refused, to be executed again."""
-        self.written = Written()
+        self.written = WriteCounts()
 
     async def run(self) -> None:
         """Write for as long as the load says, then wait for all outcomes."""
@@ -132,7 +132,7 @@ class Writers:
             if count > 0 and self._appends_waiting < _APPENDS_WAITING_MAX:
                 begun += count
                 ids = self._new_ids(count)
-                made = await asyncio.to_thread(self._cheaply.appends, dict.fromkeys(ids, 0))
+                made = await asyncio.to_thread(self._stager.appends, dict.fromkeys(ids, 0))
                 for id_, transaction in zip(ids, made, strict=True):
                     self._appends_waiting += 1
                     self._begin(self._commit_append(id_, transaction))
@@ -165,7 +165,7 @@ class Writers:
         changes, self._again = [*self._again, *new], []
         opened = time.monotonic()
         try:
-            made = await asyncio.to_thread(self._cheaply.changes, [one.what for one in changes])
+            made = await asyncio.to_thread(self._stager.changes, [one.what for one in changes])
         except OSError:
             if time.monotonic() < opened + self._load.keep_seconds:
                 raise
@@ -261,7 +261,7 @@ def main() -> None:
     try:
         asyncio.run(_run(Load(**json.loads(sys.argv[1]))))
     except ClientError as error:
-        print(json.dumps(asdict(Written(problems=[f"the writers ended: {error}"]))), flush=True)
+        print(json.dumps(asdict(WriteCounts(problems=[f"the writers ended: {error}"]))), flush=True)
         raise
 
 

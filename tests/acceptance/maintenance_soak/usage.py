@@ -21,7 +21,7 @@ _OTHERS: Final = "(others on this machine)"
 
 
 @dataclass(slots=True)
-class Spent:
+class Usage:
     """This process and all below it."""
 
     _seconds: dict[int, tuple[str, float]] = field(default_factory=dict)

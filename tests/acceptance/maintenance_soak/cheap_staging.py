@@ -57,16 +57,16 @@ class SmallFiles:
         (written,) = write_fragments(row, uri, mode="append", data_storage_version=STORAGE)
         self._fragment = fragment(written)
         self._body = (self._folder / self._fragment.files[0].path).read_bytes()
-        self._places = []
+        self._parts = []
         for part in _bytes_of(row):
             if self._body.count(part) != 1:
                 raise ValueError(f"a file of pylance {lance.__version__} does not hold rows as they are")
-            self._places.append((self._body.index(part), len(part)))
+            self._parts.append((self._body.index(part), len(part)))
 
     def write(self, some: pa.Table) -> DataFragment:
         """Write a file with these rows."""
         body = bytearray(self._body)
-        for (start, size), part in zip(self._places, _bytes_of(some), strict=True):
+        for (start, size), part in zip(self._parts, _bytes_of(some), strict=True):
             body[start : start + size] = part
         made = DataFragment()
         made.CopyFrom(self._fragment)
@@ -75,7 +75,7 @@ class SmallFiles:
         return made
 
 
-class Cheaply:
+class CheapStager:
     """Stages changes of one table. Threads may share it."""
 
     def __init__(self, uri: str) -> None:
@@ -106,13 +106,13 @@ class Cheaply:
         view = self._cache.narrowed(dataset, read_table(dataset), {"id": ids})
         asked = f"id in ({', '.join(map(str, ids.to_pylist()))})"
         found = view.to_table(columns=["id"], filter=asked, with_row_address=True)
-        places = dict(zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True))
-        if found.num_rows != len(wanted) or len(places) != len(wanted):
-            raise AssertionError(f"version {dataset.version} has {sorted(places)} for {sorted(ids.to_pylist())}")
+        addresses = dict(zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True))
+        if found.num_rows != len(wanted) or len(addresses) != len(wanted):
+            raise AssertionError(f"version {dataset.version} has {sorted(addresses)} for {sorted(ids.to_pylist())}")
         table, made = read_table(view), []
         for one in wanted:
             offsets = RowOffsets()
-            offsets.add(pa.array([places[one.old]], pa.uint64()))
+            offsets.add(pa.array([addresses[one.old]], pa.uint64()))
             changed, removed = delete_rows(view, table, offsets, f"id = {one.old}")
             transaction = table.transaction(None, None)
             if isinstance(one, Delete):
