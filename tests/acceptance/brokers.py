@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.acceptance.pytest_runs import each_version
+
 VERSIONS = ("3.3.2", "3.7.2", "3.9.1", "4.3.0")
 TESTS = (
     "tests/e2e/test_main_job.py",
@@ -31,25 +30,13 @@ TESTS = (
 """A queue from end to end, and every request that committerd and its client send to a broker."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the tests on each version and print a line for each; the exit code is 1 if one failed."""
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    versions, chosen = arguments[:split] or list(VERSIONS), arguments[split + 1 :]
-    os.chdir(ROOT)
+def run(version: str, arguments: list[str]) -> bool:
+    """Run the tests on this version of Kafka."""
     bare = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
-    environment = {"LANCE_LOG": "error"} | bare
-    said, failed = [], False
-    for version in versions:
-        print(f"Kafka {version}", flush=True)
-        started = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.no_skips", *TESTS, *chosen]
-        done = subprocess.run(command, env=environment | {"COMMITTERD_TEST_KAFKA_VERSION": version}, check=False)
-        failed |= done.returncode != 0
-        result = "passed" if done.returncode == 0 else "FAILED"
-        said.append(f"Kafka {version}: {result} in {time.monotonic() - started:.0f} s")
-    print("\n".join(said))
-    return int(failed)
+    environment = {"LANCE_LOG": "error"} | bare | {"COMMITTERD_TEST_KAFKA_VERSION": version}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.no_skips", *TESTS, *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(each_version("Kafka", sys.argv[1:], VERSIONS, run))

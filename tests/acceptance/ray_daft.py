@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from pathlib import Path
 
-from tests.acceptance.beside import installed, pytest_with
+from tests.acceptance.pytest_runs import ROOT, installed, pytest_with
 
-ROOT = Path(__file__).resolve().parents[2]
 _REQUIREMENTS = ROOT / "requirements" / "ray-daft.txt"
 _WARNINGS = ["DeprecationWarning", "FutureWarning", "ResourceWarning", "UserWarning"]
 """Ray and Daft themselves warn of these."""

@@ -9,14 +9,10 @@ pytest.
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from pathlib import Path
 
-from tests.acceptance.beside import installed, pytest_with
+from tests.acceptance.pytest_runs import each_version, installed, pytest_with
 
-ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = {
     "3.5.9": "py4j==0.10.9.7",
     "4.0.5": "py4j==0.10.9.9",
@@ -36,24 +32,13 @@ _OLD = ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"]
 """Spark 3.5 calls functions of Python and pandas that warn."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the tests on each version and print a line for each; the exit code is 1 if one failed."""
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    versions, chosen = arguments[:split] or list(VERSIONS), arguments[split + 1 :]
-    os.chdir(ROOT)
-    said, failed = [], False
-    for version in versions:
-        print(f"Spark {version}", flush=True)
-        folder = installed(f"pyspark-{version}", [f"pyspark=={version}", VERSIONS[version]], size="430 MB")
-        old = version.startswith("3.")
-        tests = [one for one in TESTS if not (old and one.endswith("test_datasource.py"))]
-        started = time.monotonic()
-        passed = pytest_with(folder, [*(_OLD if old else []), *tests, *chosen])
-        failed |= not passed
-        said.append(f"Spark {version}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s")
-    print("\n".join(said))
-    return int(failed)
+def run(version: str, arguments: list[str]) -> bool:
+    """Run the tests on this version of Spark."""
+    folder = installed(f"pyspark-{version}", [f"pyspark=={version}", VERSIONS[version]], size="430 MB")
+    old = version.startswith("3.")
+    tests = [one for one in TESTS if not (old and one.endswith("test_datasource.py"))]
+    return pytest_with(folder, [*(_OLD if old else []), *tests, *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(each_version("Spark", sys.argv[1:], list(VERSIONS), run))

@@ -1,4 +1,4 @@
-"""Packages beside `.venv`: installed once into a folder of the cache, and put in front of it for one run of pytest."""
+"""Runs tests several times: on other versions of a part, and with packages beside `.venv`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,38 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness import cache_folder
 
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def each_version(
+    part: str, arguments: list[str], versions: Sequence[str], run: Callable[[str, list[str]], bool]
+) -> int:
+    """Run tests on each version and print a line for each; returns the exit code, which is 1 if one failed.
+
+    `arguments`: versions, and after `--` those of pytest; without versions, all of `versions`. `run` gets a version and
+    pytest's arguments, and returns whether all tests passed.
+    """
+    os.chdir(ROOT)
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    said, failed = [], False
+    for version in arguments[:split] or versions:
+        print(f"{part} {version}", flush=True)
+        started = time.monotonic()
+        passed = run(version, arguments[split + 1 :])
+        failed |= not passed
+        said.append(f"{part} {version}: {'passed' if passed else 'FAILED'} in {time.monotonic() - started:.0f} s")
+    print("\n".join(said))
+    return int(failed)
+
 
 def installed(name: str, requirements: Sequence[str], *, size: str) -> Path:
-    """The folder `name` of the cache, with these requirements of uv. `size`: of the download, to tell."""
+    """The folder `name` of the cache, with these requirements of uv; made once. `size`: of the download, to tell."""
     folder = cache_folder() / name
     if not folder.exists():
         print(f"==> {name} into {folder} (about {size} to download, once)", flush=True)
