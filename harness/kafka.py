@@ -27,10 +27,10 @@ from typing import Self
 from committerd.dev import kafka_node
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.parts import free_ports
-from committerd.dev.ready_made import ready_made
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import INSTALL, LOCKS, java
+from harness.ready_made import ready_made
 from harness.restartable import Restartable
 
 _INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"

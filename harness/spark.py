@@ -15,10 +15,10 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
-from committerd.dev.ready_made import key_of, writes_archives
 from harness import PartMissingError
 from harness.child import ChildProcess
 from harness.java import BRIEFLY, INSTALL_JDK, jdk
+from harness.ready_made import key_of, writes_archives
 
 _JARS = Path(pyspark.__file__).resolve().parent / "jars"
 

