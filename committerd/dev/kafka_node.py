@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.errors import (
@@ -20,6 +21,7 @@ from kafka.errors import (
     KafkaError,
     NotCoordinatorError,
 )
+from kafka.net.compat import KafkaNetClient
 
 from committerd.dev.parts import PartFailedError
 
@@ -120,11 +122,17 @@ def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: floa
 
 def answering(bootstrap_servers: str, *, seconds: float) -> str | None:
     """The id of the cluster that responds at this address; None if none does within this time."""
+    networks = list[KafkaNetClient]()
+
+    def network(**options: Any) -> KafkaNetClient:
+        networks.append(KafkaNetClient(**options))
+        return networks[-1]
+
     try:
-        with _admin(bootstrap_servers, seconds=seconds) as admin:
+        with _admin(bootstrap_servers, seconds=seconds, kafka_client=network) as admin:
             admin.list_topics()
-            # kafka-python's describe_cluster fails on brokers before 3.7.
-            return str(admin._manager.run(admin._get_cluster_metadata, [])["cluster_id"])
+            # Not `describe_cluster`, which fails on brokers before 3.7 (docs/upstream/cluster-of-old-brokers.md).
+            return str(networks[-1].cluster.cluster_id)
     except KafkaError:
         return None
 
@@ -141,10 +149,10 @@ def _group_error(bootstrap_servers: str, *, seconds: float) -> type[KafkaError] 
 
 
 @contextlib.contextmanager
-def _admin(bootstrap_servers: str, *, seconds: float) -> Iterator[KafkaAdminClient]:
+def _admin(bootstrap_servers: str, *, seconds: float, **options: Any) -> Iterator[KafkaAdminClient]:
     """A client that waits this long for a connection. Raises a KafkaError."""
     admin = KafkaAdminClient(
-        bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000)
+        bootstrap_servers=bootstrap_servers, client_id="ready", bootstrap_timeout_ms=int(seconds * 1000), **options
     )
     try:
         yield admin

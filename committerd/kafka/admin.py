@@ -23,6 +23,7 @@ from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
 from committerd.kafka.access import denied, lacking
 from committerd.kafka.clients import Opened, in_words, open_client
 from committerd.kafka.options import admin_options
+from committerd.kafka.repairs import send_to
 from committerd.queue.port import Acknowledged, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 
@@ -58,12 +59,12 @@ class TopicAdmin:
     @property
     def client(self) -> Any:
         """kafka-python's admin client."""
-        with self._one:
-            if self._closed:
-                raise QueueUnavailable("the Kafka client is closed")
-            if self._opened is None:
-                self._opened = open_client(KafkaAdminClient, self._options)
-            return self._opened.client
+        return self._open().client
+
+    def broker_version(self) -> tuple[int, ...]:
+        """Kafka's version, as in (4, 3): of the broker that the client asked when it connected."""
+        version: tuple[int, ...] = self._open().network.get_broker_version()
+        return version
 
     def identity(self, topic: str, leader: int | None) -> TopicIdentity:
         """Ask the partition's leader for the cluster id and the topic's id.
@@ -259,21 +260,23 @@ class TopicAdmin:
             return TopicIdentity(cluster_id=response.cluster_id, topic=topic, topic_id=_written(found.topic_id))
         raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
 
+    def _open(self) -> Opened[Any]:
+        with self._one:
+            if self._closed:
+                raise QueueUnavailable("the Kafka client is closed")
+            if self._opened is None:
+                self._opened = open_client(KafkaAdminClient, self._options)
+            return self._opened
+
     def _metadata(self, topic: str | None, node: int | None) -> Any:
-        # kafka-python has no public method that sends a request to a given node.
-        manager = self.client._manager
         request = MetadataRequest(
             topics=[] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
-
-        async def ask() -> Any:
-            seconds = min(self._timeout_ms / 1000, _METADATA_SECONDS_MAX)
-            return await manager.wait_for(manager.send(request, node_id=node), seconds * 1000)
-
-        return manager.run(ask)
+        seconds = min(self._timeout_ms / 1000, _METADATA_SECONDS_MAX)
+        return send_to(self._open().network, request, node=node, seconds=seconds)
 
     def failed(
         self, doing: str, error: errors.KafkaError, operation: str = "Read", *, topic: str = "", group: str = ""

@@ -24,7 +24,7 @@ from kafka import errors
 from kafka.net.compat import KafkaNetClient
 
 from committerd.errors import QueueUnavailable, SettingsError
-from committerd.kafka.repairs import repair_kafka_python
+from committerd.kafka.repairs import heard_at, repair_kafka_python
 
 _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
@@ -83,13 +83,9 @@ def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[
 
 
 def silent_seconds(network: KafkaNetClient) -> float:
-    """Seconds since a broker last sent anything to this client; infinite if it has no connection.
-
-    kafka-python 3.0.12 has no public API for it.
-    """
-    transports = [connection.transport for connection in list(network._manager._conns.values())]
-    heard = [transport.last_read for transport in transports if transport is not None]
-    return time.monotonic() - max(heard) if heard else float("inf")
+    """Seconds since a broker last sent anything to this client; infinite if it has no connection."""
+    heard = heard_at(network)
+    return float("inf") if heard is None else time.monotonic() - heard
 
 
 def in_words(error: errors.KafkaError) -> str:

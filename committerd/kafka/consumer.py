@@ -41,6 +41,7 @@ from committerd.kafka.calls import Call, Delivery
 from committerd.kafka.clients import Opened, in_words, open_client, silent_seconds
 from committerd.kafka.options import Topics, member_options
 from committerd.kafka.records import to_record
+from committerd.kafka.repairs import connection_to
 from committerd.queue.port import Assigned
 from committerd.settings.kafka import KafkaSettings
 
@@ -257,12 +258,9 @@ class GroupMember:
         return False
 
     def _note_connection(self) -> None:
-        """Note whether the leader has changed, or has reconnected: its log may have been rewritten meanwhile.
-
-        kafka-python has no API for it. It keeps one connection to each node that it fetches from.
-        """
-        connection = self._network._manager._conns.get(self.leader())
-        if connection is None or connection is self._connection or not connection.connected:
+        """Note whether the leader has changed, or has reconnected: its log may have been rewritten meanwhile."""
+        connection = connection_to(self._network, self.leader())
+        if connection is None or connection is self._connection:
             return
         if self._connection is not None:
             self._unbroken = False

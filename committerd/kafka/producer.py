@@ -27,13 +27,13 @@ from committerd.errors import QueueUnavailable
 from committerd.kafka.access import denied
 from committerd.kafka.clients import Opened, in_words, open_client
 from committerd.kafka.options import producer_options
+from committerd.kafka.repairs import abandon
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
 _REOPEN_BOOTSTRAP_MS = 5_000
-_CLOSE_SECONDS = 1.0
 _PATIENCE_SECONDS = 4.0
 """How long records may wait without any acknowledgement before the producer is replaced."""
 
@@ -198,11 +198,4 @@ class RecordSender:
         if opened is None:
             return
         self.replaced += 1
-        # `close` alone would wait for deliveries, and leave its thread running if there are none.
-        opened.client._sender.force_close()
-        threading.Thread(target=_close, args=(opened.client,), name="closes-a-producer", daemon=True).start()
-
-
-def _close(producer: Any) -> None:
-    with suppress(errors.KafkaError):
-        producer.close(timeout=_CLOSE_SECONDS)
+        abandon(opened.client)

@@ -1,9 +1,12 @@
-"""Repairs four faults of kafka-python 3.0 that would stop a committer; patches the library's classes.
+"""All that uses private names of kafka-python 3.0.12: patches of its classes, and requests for which it has no API.
+
+`docs/decisions/kafka-python.md` lists the faults, with the report of each for its maintainers and the test that fails
+when a newer version needs no repair. Patched are:
 
 * Header names. kafka-python can't read a record whose header names aren't UTF-8, nor the rest of its batch, ever. Kafka
   accepts such records; its Java client replaces the bytes that can't be decoded, and so do we.
-* Many headers. A record of 1 MiB may have 500,000 headers, which take 100 times as much memory, and the library reads
-  many records ahead. We read only the first headers of such a record.
+* Many headers. A record of 1 MiB may have 500,000 headers, which take more than 30 times as much memory, and the
+  library reads many records ahead. We read only the first headers of such a record.
 * Last bytes. kafka-python drops the bytes that a broker sends right before it closes a connection: the reason why it
   refuses a login, or the response to a request.
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
@@ -13,16 +16,21 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from kafka import errors
+from kafka import KafkaProducer, errors
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.net.compat import KafkaNetClient
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
 HEADERS_MAX = 1000
 """Number of headers that are read. The wire contract has 17; with those of tracing and routing it is a few dozen."""
+
+_CLOSE_SECONDS = 1.0
 
 Method = Callable[[Any], Any]
 
@@ -38,6 +46,39 @@ def repair_kafka_python() -> None:
         method = getattr(owner, name)
         if not hasattr(method, "__wrapped__"):
             setattr(owner, name, functools.wraps(method)(mended(method)))
+
+
+def send_to(network: KafkaNetClient, request: Any, *, node: int | None, seconds: float) -> Any:
+    """Send a request to this node (None = any) and return the response. Blocks. Raises KafkaError."""
+    manager = network._manager
+
+    async def ask() -> Any:
+        return await manager.wait_for(manager.send(request, node_id=node), seconds * 1000)
+
+    return manager.run(ask)
+
+
+def connection_to(network: KafkaNetClient, node: int | None) -> object | None:
+    """The open connection to a node, another object after each reconnect; None if there is none."""
+    connection = network._manager._conns.get(node)
+    return connection if connection is not None and connection.connected else None
+
+
+def heard_at(network: KafkaNetClient) -> float | None:
+    """When a broker last sent anything (monotonic clock, seconds); None without a connection."""
+    transports = [connection.transport for connection in list(network._manager._conns.values())]
+    return max((transport.last_read for transport in transports if transport is not None), default=None)
+
+
+def abandon(producer: KafkaProducer) -> None:
+    """Close a producer without waiting for its records, which fail. `close` alone leaves its thread running."""
+    producer._sender.force_close()
+    threading.Thread(target=_close, args=(producer,), name="closes-a-producer", daemon=True).start()
+
+
+def _close(producer: KafkaProducer) -> None:
+    with suppress(errors.KafkaError):
+        producer.close(timeout=_CLOSE_SECONDS)
 
 
 def _with_last_bytes(receive: Method) -> Method:

@@ -170,7 +170,7 @@ def survey_topics(
     """
     topics = topics_of(settings, name)
     client = admin.client
-    version = client._manager.broker_version
+    version = admin.broker_version()
     if version < _BROKER_MIN:
         shown = ".".join(map(str, version))
         raise SettingsError(

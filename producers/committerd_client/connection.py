@@ -25,9 +25,6 @@ _OURS = frozenset(
 )  # fmt: skip
 """Options that users can't set: the client's guarantees depend on them, or `CommitClient` has its own argument."""
 
-_SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
-"""Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
@@ -110,38 +107,6 @@ class Connection:
             "bootstrap_timeout_ms": int(self.connect_timeout * 1000),
             **({"allow_auto_create_topics": False} if "allow_auto_create_topics" in accepted else {}),
         }
-
-
-def connect(kind: Any, config: Mapping[str, Any]) -> Any:
-    """A connected `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient`. Raises what kafka-python raises.
-
-    If a client can't connect, kafka-python 3.0.12 leaves its sockets open and a consumer's thread running; this
-    function closes them. kafka-python also waits up to 36 s for a connection whose packets are lost, and has no public
-    option for that; this function sets a limit of 5 s.
-    """
-    networks: list[Any] = []
-
-    def network(**options: Any) -> Any:
-        networks.append(kind.DEFAULT_CONFIG["kafka_client"](**{**options, **_SETUP}))
-        return networks[-1]
-
-    try:
-        return kind(**config, kafka_client=network)
-    except BaseException:
-        for one in networks:
-            one.close()
-        raise
-
-
-def heard_at(consumer: Any) -> float:
-    """The time at which a broker last sent anything to a `KafkaConsumer` (monotonic clock, seconds); 0 if none did.
-
-    kafka-python 3.0.12 has no public API for it: `poll` returns nothing if there are no new records, and also if no
-    broker responds.
-    """
-    connections = list(consumer._client._manager._conns.values())
-    transports = [connection.transport for connection in connections]
-    return max((transport.last_read for transport in transports if transport is not None), default=0.0)
 
 
 class RecentWarnings(logging.Handler):

@@ -24,7 +24,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, KafkaError, for_code
 
-from committerd_client.connection import Connection, connect
+from committerd_client.connection import Connection
+from committerd_client.kafka_repairs import connect
 from committerd_client.place import Place
 from committerd_client.queue_status import Cause, Observed, QueueStatus, era_of, explain, table_position
 from committerd_client.quiet import quieten_kafka

@@ -21,8 +21,9 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from committerd_client.connection import Connection, connect, heard_at
+from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable
+from committerd_client.kafka_repairs import connect, heard_at
 from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcome
 
 _log = logging.getLogger(__name__)

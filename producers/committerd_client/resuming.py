@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
 
-from committerd_client.connection import Connection, connect
+from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable, OutcomeNotFound
+from committerd_client.kafka_repairs import connect
 from committerd_common.messages import COMMITTED, DECODE_ERRORS, DUPLICATE, STATUS_UNSPECIFIED, UNDECIDED, Outcome
 
 T = TypeVar("T")

@@ -45,16 +45,16 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from committerd_client.connection import Connection, connect
+from committerd_client.connection import Connection
 from committerd_client.errors import ClientClosed, ClientError, SubmitFailed, TransactionTooLarge
 from committerd_client.headers import StagedRecord
 from committerd_client.in_flight import Submission
+from committerd_client.kafka_repairs import abandon_producer, connect, leave_to_parent
 from committerd_client.results import CommitResult
 
 _log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 0.1
-_CLOSE_SECONDS = 1.0
 _RECONNECT_MS = 5_000
 _LOOK_SECONDS = 0.5
 """Time between two checks of the producer's progress."""
@@ -190,8 +190,7 @@ class Sender:
         """In a forked process, keep the producer from closing its sockets: they are the parent's."""
         producer = self._producer
         if producer is not None:
-            producer._unregister_cleanup()  # kafka-python 3.0.12 would close it at exit
-            producer._closed = True
+            leave_to_parent(producer)
 
     def _run(self) -> None:
         try:
@@ -272,7 +271,7 @@ class Sender:
                 len(self._unacknowledged),
             )
         self._patience = min(self._patience * 2, _PATIENCE_SECONDS_MAX)
-        _abandon_producer(old)
+        abandon_producer(old)
         self._send_again()
 
     def _is_stalled(self, now: float) -> bool:
@@ -294,7 +293,7 @@ class Sender:
         """Abandon a dead producer; the next record connects another one."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            _abandon_producer(producer)
+            abandon_producer(producer)
 
     # Records
 
@@ -416,7 +415,7 @@ class Sender:
 
     def _close(self) -> None:
         if self._producer is not None:
-            _abandon_producer(self._producer)
+            abandon_producer(self._producer)
         with self._guard:
             left = [handed.submission for handed in self._unacknowledged]
             self._unacknowledged.clear()
@@ -460,17 +459,3 @@ class Sender:
 
 def _retriable(error: Exception) -> bool:
     return isinstance(error, KafkaError) and bool(error.retriable)
-
-
-def _abandon_producer(producer: Any) -> None:
-    """Close the producer without waiting for Kafka; its undelivered records fail.
-
-    In kafka-python 3.0.12 `close` alone would wait for deliveries, and leave its thread running if there are none.
-    """
-    producer._sender.force_close()
-    threading.Thread(target=_close_producer, args=(producer,), name="closes-a-producer", daemon=True).start()
-
-
-def _close_producer(producer: Any) -> None:
-    with contextlib.suppress(KafkaError):
-        producer.close(timeout=_CLOSE_SECONDS)

@@ -1,0 +1,69 @@
+"""All that uses private names of kafka-python 3.0.12, or that a fault of it needs.
+
+`docs/decisions/kafka-python.md` in committerd's repository lists the faults, with the report of each for its
+maintainers and the test that fails when a newer version needs no repair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from kafka.errors import KafkaError
+
+_SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
+"""Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
+_CLOSE_SECONDS = 1.0
+
+
+def connect(kind: Any, config: Mapping[str, Any]) -> Any:
+    """A connected `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient`. Raises what kafka-python raises.
+
+    If a client can't connect, kafka-python leaves its sockets open and a consumer's thread running; this function
+    closes them. kafka-python also waits up to 36 s for a connection whose packets are lost, and its clients have no
+    option for that; this function sets a limit of 5 s.
+    """
+    networks: list[Any] = []
+
+    def network(**options: Any) -> Any:
+        networks.append(kind.DEFAULT_CONFIG["kafka_client"](**{**options, **_SETUP}))
+        return networks[-1]
+
+    try:
+        return kind(**config, kafka_client=network)
+    except BaseException:
+        for one in networks:
+            one.close()
+        raise
+
+
+def heard_at(consumer: Any) -> float:
+    """The time at which a broker last sent anything to a `KafkaConsumer` (monotonic clock, seconds); 0 if none did.
+
+    `poll` returns nothing if there are no new records, and also if no broker responds.
+    """
+    connections = list(consumer._client._manager._conns.values())
+    transports = [connection.transport for connection in connections]
+    return max((transport.last_read for transport in transports if transport is not None), default=0.0)
+
+
+def abandon_producer(producer: Any) -> None:
+    """Close the producer without waiting for Kafka; its undelivered records fail.
+
+    `close` alone would wait for deliveries, and then leave its thread running.
+    """
+    producer._sender.force_close()
+    threading.Thread(target=_close_producer, args=(producer,), name="closes-a-producer", daemon=True).start()
+
+
+def leave_to_parent(producer: Any) -> None:
+    """In a forked process, keep the producer from waiting at exit for records that only its parent can send."""
+    producer._unregister_cleanup()
+    producer._closed = True
+
+
+def _close_producer(producer: Any) -> None:
+    with contextlib.suppress(KafkaError):
+        producer.close(timeout=_CLOSE_SECONDS)
