@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from committerd_common.messages import Member, Outcome, Refusal, Status, Transaction
 from harness.lance_table import LanceTable, Version
-from harness.topics import Letter, Place, Staged, Topics
+from harness.topics import Letter, RecordId, Staged, Topics
 
 _DEAD = (Status.INVALID, Status.UNSUPPORTED)
 
@@ -40,7 +40,7 @@ class Expected:
 
     ids: Collection[int]
     """Ids of the rows that the latest version must have, each once."""
-    unanswered: Collection[Place] = field(default_factory=frozenset)
+    unanswered: Collection[RecordId] = field(default_factory=frozenset)
     """Records that were deleted before a committer could read them."""
     rewound: bool = False
     """The table had lost versions, and an operator has set the position: outcomes from before that may be false now."""
@@ -51,9 +51,9 @@ class Expected:
 def collect(topics: Topics, table: LanceTable) -> Evidence:
     """Read the topics and the table."""
     present = topics.read_staged()
-    known = {record.place for record in present}
+    known = {record.record_id for record in present}
     return Evidence(
-        staged=[*(record for record in topics.sent if record.place not in known), *present],
+        staged=[*(record for record in topics.sent if record.record_id not in known), *present],
         outcomes=topics.read_outcomes(),
         letters=topics.read_letters(),
         versions=table.versions(),
@@ -142,17 +142,17 @@ def _members(evidence: Evidence) -> Iterator[str]:
 def _answers(evidence: Evidence, expected: Expected) -> Iterator[str]:
     """Each record has an outcome, and all its outcomes are equal; UNDECIDED contradicts nothing."""
     given: dict[tuple[str, int, int], set[tuple[object, ...]]] = defaultdict(set)
-    answered: set[Place] = set()
-    staged = {record.place: record for record in evidence.staged}
+    answered: set[RecordId] = set()
+    staged = {record.record_id: record for record in evidence.staged}
     for outcome in evidence.outcomes:
-        place = outcome.topic_id, outcome.offset
-        answered.add(place)
-        if place not in staged:
+        record_id = outcome.topic_id, outcome.offset
+        answered.add(record_id)
+        if record_id not in staged:
             yield f"an answer to a record that nobody staged: {_told(outcome)}"
-        elif outcome.uuid and outcome.uuid != _uuid(staged[place]):
-            yield f"record {place} is of {_uuid(staged[place])}, its answer of {outcome.uuid}"
+        elif outcome.uuid and outcome.uuid != _uuid(staged[record_id]):
+            yield f"record {record_id} is of {_uuid(staged[record_id])}, its answer of {outcome.uuid}"
         if outcome.status != Status.UNDECIDED:
-            given[*place, outcome.era if expected.rewound else 0].add(_content(outcome))
+            given[*record_id, outcome.era if expected.rewound else 0].add(_content(outcome))
     for (topic_id, offset, _), contents in given.items():
         if len(contents) > 1:
             yield f"record {offset} of {topic_id} has {len(contents)} different answers: {contents}"
@@ -171,8 +171,8 @@ def _truth(evidence: Evidence, expected: Expected) -> Iterator[str]:
                 entries[str(version.position["topic_id"]), entry.offset] = version, entry
     told = {(outcome.topic_id, outcome.offset) for outcome in evidence.outcomes}
     era = max((_rank(v.position)[0] for v in evidence.versions if v.position is not None), default=0)
-    for place in entries.keys() - told:
-        yield f"version {entries[place][0].number} settles record {place}, and nobody was told"
+    for record_id in entries.keys() - told:
+        yield f"version {entries[record_id][0].number} settles record {record_id}, and nobody was told"
     for outcome in evidence.outcomes:
         if expected.rewound and outcome.era < era:
             continue
@@ -197,14 +197,14 @@ def _truth(evidence: Evidence, expected: Expected) -> Iterator[str]:
 
 def _dead_letters(evidence: Evidence) -> Iterator[str]:
     """INVALID and UNSUPPORTED records have a dead letter with the original record; no other record has one."""
-    staged = {record.place: record for record in evidence.staged}
+    staged = {record.record_id: record for record in evidence.staged}
     letters: dict[int, list[Letter]] = defaultdict(list)
     for letter in evidence.letters:
         letters[int(letter.header("committerd-offset"))].append(letter)
     dead = {(outcome.topic_id, outcome.offset): outcome for outcome in evidence.outcomes if outcome.status in _DEAD}
-    for place, outcome in dead.items():
-        record, fitting = staged.get(place), False
-        for letter in letters.get(place[1], ()):
+    for record_id, outcome in dead.items():
+        record, fitting = staged.get(record_id), False
+        for letter in letters.get(record_id[1], ()):
             kept = letter.headers[: len(record.headers)] if record else ()
             fitting = fitting or (
                 record is not None

@@ -19,7 +19,7 @@ from harness.child import ChildProcess, Launch
 from harness.daemon import Daemon
 from harness.lance_table import LanceTable
 from harness.places import StorePlace
-from harness.topics import Header, Place, Topics
+from harness.topics import Header, RecordId, Topics
 
 QUICK = {
     "KAFKA__SESSION_TIMEOUT_MS": "3000",
@@ -167,7 +167,7 @@ class Scene:
         self,
         ids: Collection[int],
         *,
-        unanswered: Collection[Place] = (),
+        unanswered: Collection[RecordId] = (),
         rewound: bool = False,
         cleaned: bool = False,
     ) -> Evidence:

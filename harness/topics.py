@@ -28,13 +28,13 @@ OUTCOME_PARTITIONS = 8
 _PATIENCE_SECONDS = 60
 
 Header = tuple[str, bytes]
-Place = tuple[str, int]
+RecordId = tuple[str, int]
 """Topic id and offset, which identify a staged record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A staged record, with its place."""
+    """A record in the staged topic."""
 
     topic_id: str
     offset: int
@@ -43,7 +43,7 @@ class Staged:
     headers: Sequence[Header]
 
     @property
-    def place(self) -> Place:
+    def record_id(self) -> RecordId:
         return self.topic_id, self.offset
 
 
@@ -70,7 +70,7 @@ class Topics:
         self.partition = TopicPartition(self.staged, 0)
         self.sent: list[Staged] = []
         """All records that were staged with this object, also those that the topic has lost since."""
-        self.answers: dict[Place, Outcome] = {}
+        self.answers: dict[RecordId, Outcome] = {}
         """The first outcome of each record."""
         self._topic_id = ""
         self._producer: Any = None
