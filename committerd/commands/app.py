@@ -10,7 +10,7 @@ import click
 
 from committerd.commands.committing import world
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import monotonic, stores_of
+from committerd.commands.system import monotonic, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.errors import SettingsError

@@ -17,7 +17,7 @@ from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
 from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
-from committerd.commands.surroundings import stores_of
+from committerd.commands.system import stores_of
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.commands.system import stores_of, wall_clock
 from committerd.daemon.process import Serve
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.settings.load import Settings

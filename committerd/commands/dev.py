@@ -25,17 +25,17 @@ from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option
 from committerd.commands.printing import echo_table
 from committerd.commands.run import commit_until_stopped
-from committerd.commands.surroundings import monotonic
+from committerd.commands.system import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.daemon import logs
-from committerd.dev import broker, kept
+from committerd.dev import broker, state
 from committerd.dev.broker import Broker
 from committerd.dev.brokers import BrokerKind, choose
 from committerd.dev.child import ChildProcess
-from committerd.dev.kept import Kept
 from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, Screen
+from committerd.dev.state import DevTable
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.load import Settings, load_settings
@@ -102,9 +102,9 @@ def dev(
         raise click.UsageError("give the URI of a table, or --list")
     if name is not None and len(uris) > 1:
         raise click.UsageError("--name is for one table")
-    tables = [kept.named(uri, name) for uri in uris]
+    tables = [state.named(uri, name) for uri in uris]
     if removed:
-        kept.remove(tables)
+        state.remove(tables)
         for table in tables:
             click.echo(json.dumps({"removed": table.uri}) if as_json else f"removed what was kept of {table.uri}")
         return
@@ -130,7 +130,7 @@ def dev(
 
 
 def _list(*, as_json: bool) -> None:
-    found = [kept.summary_of(one) for one in kept.all_kept()]
+    found = [state.summary_of(one) for one in state.all_tables()]
     if as_json:
         click.echo(json.dumps({"kept": [asdict(one) for one in found]}))
         return
@@ -143,7 +143,7 @@ def _list(*, as_json: bool) -> None:
     echo_table(["dataset", "table", "Kafka of", "MiB", "last used", "runs in process"], rows)
 
 
-def _refuse_same_names(tables: Sequence[Kept]) -> None:
+def _refuse_same_names(tables: Sequence[DevTable]) -> None:
     """Two tables with one name would share their topics. Raises `SettingsError`."""
     seen: dict[str, str] = {}
     for one in tables:
@@ -155,7 +155,7 @@ def _refuse_same_names(tables: Sequence[Kept]) -> None:
             )
 
 
-def _load(table: Kept, port: int, kafka: Broker | None = None, *, short_session: bool = False) -> Settings:
+def _load(table: DevTable, port: int, kafka: Broker | None = None, *, short_session: bool = False) -> Settings:
     connection: dict[str, object] = {"bootstrap_servers": kafka.bootstrap_servers if kafka else "localhost:9092"}
     if short_session:  # a Kafka that was started here allows it
         connection["session_timeout_ms"] = _SESSION_TIMEOUT_MS
@@ -166,7 +166,7 @@ def _load(table: Kept, port: int, kafka: Broker | None = None, *, short_session:
     )
 
 
-def _with_kafka(tables: Sequence[Kept], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool) -> str:
+def _with_kafka(tables: Sequence[DevTable], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool) -> str:
     """Start Kafka, and serve the tables. Returns why it ended, unless a signal ended it."""
     found = broker.look_around()
     kind = BrokerKind(chosen) if chosen else choose(found)
@@ -181,11 +181,11 @@ def _with_kafka(tables: Sequence[Kept], chosen: str | None, screen: Screen, *, f
         )
     with contextlib.ExitStack() as stack:
         if len(tables) == 1:
-            stack.enter_context(kept.table_locked(tables[0]))
+            stack.enter_context(state.table_locked(tables[0]))
         home = tables[0].folder
         if kind is not BrokerKind.GIVEN:
-            home = kept.shared_kafka(tables, fresh=fresh)
-            stack.enter_context(kept.kafka_locked(home))
+            home = state.shared_kafka(tables, fresh=fresh)
+            stack.enter_context(state.kafka_locked(home))
         tables = [one.write(one.kafka if kind is BrokerKind.GIVEN else home) for one in tables]
         kafka = stack.enter_context(broker.started(kind, found, home, fresh=fresh, say=screen.say))
         # What follows at the end takes a few seconds at most, and leaves a broken broker behind if it is interrupted.
@@ -195,13 +195,13 @@ def _with_kafka(tables: Sequence[Kept], chosen: str | None, screen: Screen, *, f
         return _committers(tables, kafka, fresh=fresh, as_json=as_json)
 
 
-def _serve(table: Kept, kafka: Broker, screen: Screen, *, fresh: bool) -> str:
+def _serve(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool) -> str:
     """Commit to one of several tables, with the Kafka of the parent."""
-    with kept.table_locked(table):
+    with state.table_locked(table):
         return _committer(table, kafka, screen, fresh=fresh, short_session=True)
 
 
-def _committers(tables: Sequence[Kept], kafka: Broker, *, fresh: bool, as_json: bool) -> str:
+def _committers(tables: Sequence[DevTable], kafka: Broker, *, fresh: bool, as_json: bool) -> str:
     """Run a process for each table until a signal comes. Returns why it ended otherwise."""
     options = [word for word, given in (("--fresh", fresh), ("--json", as_json)) if given]
     environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
@@ -232,11 +232,11 @@ def _committers(tables: Sequence[Kept], kafka: Broker, *, fresh: bool, as_json: 
 @contextlib.contextmanager
 def _metrics_port(folder: Path) -> Iterator[int]:
     """The usual port, or a free one if another process has that, or another `committerd dev` is about to take it."""
-    with kept.locked(folder / f"{_METRICS_PORT}.lock") as holder:
+    with state.locked(folder / f"{_METRICS_PORT}.lock") as holder:
         yield free_port() if holder else free_port(_METRICS_PORT)
 
 
-def _committer(table: Kept, kafka: Broker, screen: Screen, *, fresh: bool, short_session: bool) -> str:
+def _committer(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool, short_session: bool) -> str:
     """Commit until a signal ends it. Returns why it ended, unless a signal ended it."""
     file = table.folder / "committerd.log"
     with _metrics_port(table.folder.parent) as port, file.open("w", encoding="utf-8") as log:

@@ -16,7 +16,7 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.commands.system import stores_of, wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of, writer_options
 from committerd.lance.format.kind import Kind

@@ -13,7 +13,7 @@ import click
 
 from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import monotonic, stores_of
+from committerd.commands.system import monotonic, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.operate import Situation

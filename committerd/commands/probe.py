@@ -12,7 +12,7 @@ import anyio
 import click
 
 from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.commands.system import stores_of, wall_clock
 from committerd.settings.load import Settings, StorageSettings, load_storage_settings
 from committerd.stores.probing import Check
 from committerd.stores.probing import probe as try_out

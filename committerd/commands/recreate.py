@@ -12,7 +12,7 @@ import click
 from committerd.commands.committing import stores_and_queue, world
 from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_fields, size
-from committerd.commands.surroundings import monotonic
+from committerd.commands.system import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation

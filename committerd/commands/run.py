@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.committing import listening, opened_queue
 from committerd.commands.options import config_option, settings, settings_help
-from committerd.commands.surroundings import monotonic, stores_of, wall_clock
+from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
-from committerd.daemon.process import Surroundings
+from committerd.daemon.process import Dependencies
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
@@ -85,7 +85,7 @@ async def commit_until_stopped(configured: Settings) -> None:
         async with opened_queue(configured) as queue:
             await daemon.run(
                 configured,
-                Surroundings(
+                Dependencies(
                     store=store,
                     queue=queue,
                     member=queue,

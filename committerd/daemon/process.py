@@ -116,7 +116,7 @@ class Membership(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Dependencies:
     """The store, queue, clocks, random numbers and ids that the daemon uses."""
 
     store: ObjectStore
@@ -149,13 +149,13 @@ def _forming(settings: CommitSettings) -> FormingOptions:
     )
 
 
-def _prove(settings: Settings, around: Surroundings) -> Callable[[], Awaitable[None]]:
+def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[None]]:
     """A function that tests the store; it does nothing if the settings trust the store."""
     prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
     return prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
 
 
-def make_committer(settings: Settings, around: Surroundings) -> Committer:
+def make_committer(settings: Settings, around: Dependencies) -> Committer:
     """A committer with these settings."""
     clock = QueueClock(around.wall_clock, around.monotonic)
     intake = Intake(around.queue, note_time=clock.note)
@@ -247,7 +247,7 @@ def make_committer(settings: Settings, around: Surroundings) -> Committer:
     return Committer(parts, intervals)
 
 
-async def run(settings: Settings, around: Surroundings) -> None:
+async def run(settings: Settings, around: Dependencies) -> None:
     """Commit until SIGTERM or SIGINT, then drain."""
     committer = make_committer(settings, around)
     beat = _Beat(around.monotonic)
@@ -274,7 +274,7 @@ async def run(settings: Settings, around: Surroundings) -> None:
     _log.info("daemon.end", extra={"dataset": settings.dataset.name})
 
 
-def track_queue(state: State, around: Surroundings) -> None:
+def track_queue(state: State, around: Dependencies) -> None:
     """Let the metrics read the queue's state. This does not need the committer, which may wait or refuse to run."""
     member, telemetry = around.member, around.telemetry
 

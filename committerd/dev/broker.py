@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from committerd.dev import docker, kafka_node
-from committerd.dev.brokers import BrokerKind, FoundBrokers
+from committerd.dev.brokers import AvailableBrokers, BrokerKind
 from committerd.dev.child import ChildProcess
 from committerd.dev.jars import KAFKA, jars
 from committerd.dev.java import java
-from committerd.dev.kept import container_of
 from committerd.dev.parts import PartFailedError, PartMissingError, free_port, free_ports
+from committerd.dev.state import container_of
 
 PORT = 9092
 """The port that is taken if it is free."""
@@ -47,14 +47,14 @@ class Broker:
     """Where its output is."""
 
 
-def look_around() -> FoundBrokers:
+def look_around() -> AvailableBrokers:
     """Find which kinds of Kafka there are. Raises `PartMissingError` if KAFKA_HOME names no unpacked Kafka."""
     home = os.environ.get("KAFKA_HOME")
     if home and not (Path(home) / "libs").is_dir():
         raise PartMissingError(f"KAFKA_HOME={home} has no folder `libs`: name the folder of an unpacked Apache Kafka")
     given_by = next((name for name in _ADDRESS_VARIABLES if os.environ.get(name)), _ADDRESS_VARIABLES[0])
     given = os.environ.get(given_by, "")
-    return FoundBrokers(
+    return AvailableBrokers(
         given=given,
         given_by=given_by,
         home=Path(home).absolute() if home else None,
@@ -64,7 +64,7 @@ def look_around() -> FoundBrokers:
 
 
 @contextmanager
-def started(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, say: Say) -> Iterator[Broker]:
+def started(kind: BrokerKind, found: AvailableBrokers, folder: Path, *, fresh: bool, say: Say) -> Iterator[Broker]:
     """Run a Kafka of this kind during the block. `folder`: where its data stays. `fresh`: delete its data first.
 
     Raises `PartMissingError` if it can't be had, and `PartFailedError` if it does not start.
@@ -98,7 +98,7 @@ class _Node:
     seconds: float
 
 
-def _java(kind: BrokerKind, found: FoundBrokers, folder: Path, *, fresh: bool, say: Say) -> _Node:
+def _java(kind: BrokerKind, found: AvailableBrokers, folder: Path, *, fresh: bool, say: Say) -> _Node:
     program = java(_PART)
     if kind is BrokerKind.HOME and found.home is not None:
         libs, what = found.home / "libs", f"the Apache Kafka in {found.home}"

@@ -21,7 +21,7 @@ class BrokerKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundBrokers:
+class AvailableBrokers:
     """What there is on this machine."""
 
     given: str
@@ -34,7 +34,7 @@ class FoundBrokers:
     """Whether a Docker engine responds."""
 
 
-def choose(found: FoundBrokers) -> BrokerKind:
+def choose(found: AvailableBrokers) -> BrokerKind:
     """The Kafka that there is; what the user has named goes first."""
     if found.given:
         return BrokerKind.GIVEN

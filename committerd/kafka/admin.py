@@ -21,7 +21,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
 from committerd.kafka.access import denied, lacking
-from committerd.kafka.clients import Opened, in_words, open_client
+from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import admin_options
 from committerd.kafka.repairs import send_to
 from committerd.queue.port import Acknowledged, TopicIdentity
@@ -54,7 +54,7 @@ class TopicAdmin:
         # One call at a time: a failed call closes the client, which no other call may be using.
         self._one = threading.RLock()
         self._closed = False
-        self._opened: Opened[Any] | None = open_client(KafkaAdminClient, self._options)
+        self._opened: OpenClient[Any] | None = open_client(KafkaAdminClient, self._options)
 
     @property
     def client(self) -> Any:
@@ -260,7 +260,7 @@ class TopicAdmin:
             return TopicIdentity(cluster_id=response.cluster_id, topic=topic, topic_id=_written(found.topic_id))
         raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
 
-    def _open(self) -> Opened[Any]:
+    def _open(self) -> OpenClient[Any]:
         with self._one:
             if self._closed:
                 raise QueueUnavailable("the Kafka client is closed")

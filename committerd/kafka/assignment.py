@@ -11,13 +11,22 @@ import collections
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import TopicPartition
 
-from committerd.kafka.calls import Delivery
-from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked
+from committerd.queue.port import Assigned, Fetched, FetchFailed, QueueEvent, Record, Revoked
 from committerd.queue.records import record_size
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event on its way to the event loop."""
+
+    event: QueueEvent
+    seeks: int
+    """Number of seeks before this delivery."""
 
 
 class Assignment:

@@ -39,14 +39,14 @@ Client = TypeVar("Client")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(Generic[Client]):
+class OpenClient(Generic[Client]):
     """A client of kafka-python, and its network client."""
 
     client: Client
     network: KafkaNetClient
 
 
-def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Opened[Client]:
+def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> OpenClient[Client]:
     """Construct a KafkaConsumer, KafkaProducer or KafkaAdminClient. Blocks until it is connected.
 
     Raises `QueueUnavailable` with the lines that the client logged, or `SettingsError` if it rejects the value of an
@@ -62,7 +62,7 @@ def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Open
 
     with recent_lines() as lines:
         try:
-            return Opened(make(**options, kafka_client=hold), held[0])
+            return OpenClient(make(**options, kafka_client=hold), held[0])
         except (errors.KafkaConfigurationError, ValueError) as error:
             _close_all(held)
             raise SettingsError(f"Kafka client: {error}") from error

@@ -25,8 +25,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+import anyio
 from anyio import from_thread
 from kafka import KafkaConsumer, TopicPartition, errors
 from kafka.consumer.fetcher import RecordTooLargeError
@@ -36,9 +37,8 @@ from kafka.structs import MemberState, OffsetAndMetadata
 
 from committerd.errors import CommitterError
 from committerd.kafka.access import denied
-from committerd.kafka.assignment import Assignment
-from committerd.kafka.calls import Call, Delivery
-from committerd.kafka.clients import Opened, in_words, open_client, silent_seconds
+from committerd.kafka.assignment import Assignment, Delivery
+from committerd.kafka.clients import OpenClient, in_words, open_client, silent_seconds
 from committerd.kafka.options import Topics, member_options
 from committerd.kafka.records import to_record
 from committerd.kafka.repairs import connection_to
@@ -74,6 +74,37 @@ _UNREADABLE = (
 
 MembershipState = Literal["active", "standby", "joining"]
 Result = TypeVar("Result")
+
+
+class Call(Generic[Result]):
+    """Work for the owner thread; the event loop creates and awaits it."""
+
+    def __init__(self, work: Callable[[Any], Result]) -> None:
+        self._work = work
+        self._done = anyio.Event()
+        self._results: list[Result] = []
+        self._error: errors.KafkaError | None = None
+        self._abandoned = False
+
+    def execute(self, consumer: Any) -> None:
+        """Execute the work, in the owner thread."""
+        if self._abandoned:
+            return
+        try:
+            self._results.append(self._work(consumer))
+        except errors.KafkaError as error:
+            self._error = error
+        from_thread.run_sync(self._done.set)
+
+    async def result(self) -> Result:
+        """Await the result. Raises the KafkaError of the work. If cancelled, work that has not begun is dropped."""
+        try:
+            await self._done.wait()
+        finally:
+            self._abandoned = True
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
 class GroupMember:
@@ -173,7 +204,7 @@ class GroupMember:
 
         Raises `QueueUnavailable` if the first one can't be opened.
         """
-        opened: Opened[Any] | None = self._open(self._options)
+        opened: OpenClient[Any] | None = self._open(self._options)
         from_thread.run_sync(ready)
         while opened is not None:
             began = time.monotonic()
@@ -186,7 +217,7 @@ class GroupMember:
             opened = self._open_again()
         self._network = None
 
-    def _serve(self, opened: Opened[Any]) -> None:
+    def _serve(self, opened: OpenClient[Any]) -> None:
         """Poll until stopped, or until the consumer must be replaced."""
         consumer = opened.client
         self._network, self._topic_id, self._replace_because = opened.network, None, ""
@@ -316,7 +347,7 @@ class GroupMember:
                 _log.info("kafka.revoked", extra=facts)
             self._deliver(change)
 
-    def _close(self, opened: Opened[Any]) -> None:
+    def _close(self, opened: OpenClient[Any]) -> None:
         self.state = "joining"
         try:
             # Calls the listener, then leaves the group.
@@ -329,13 +360,13 @@ class GroupMember:
         self.assignment.revoked(lost=True)  # in case the listener was not called
         self._deliver_changes()
 
-    def _open(self, options: dict[str, Any]) -> Opened[Any]:
+    def _open(self, options: dict[str, Any]) -> OpenClient[Any]:
         # The only assignor that never takes the topic from its owner when a standby joins.
         self._assignor = CooperativeStickyAssignor()
         strategy = {"partition_assignment_strategy": [self._assignor]}
         return open_client(KafkaConsumer, options | strategy)
 
-    def _open_again(self) -> Opened[Any] | None:
+    def _open_again(self) -> OpenClient[Any] | None:
         """Open a new consumer, however long it takes; None if stopped meanwhile."""
         options = self._options | {"bootstrap_timeout_ms": _REOPEN_BOOTSTRAP_MS}
         while not self._stopping.wait(self._reopen_seconds):
@@ -351,7 +382,7 @@ class GroupMember:
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is untyped
     """Passes kafka-python's rebalance events on. It must not wait: heartbeats run in the same thread."""
 
-    def __init__(self, assignment: Assignment, opened: Opened[Any], assignor: Any) -> None:
+    def __init__(self, assignment: Assignment, opened: OpenClient[Any], assignor: Any) -> None:
         self._assignment = assignment
         self._consumer = opened.client
         self._assignor = assignor

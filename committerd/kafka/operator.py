@@ -35,7 +35,7 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMemberFound:
+class MemberDescription:
     """A committer, as Kafka describes it."""
 
     client_id: str
@@ -48,13 +48,13 @@ class GroupMemberFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFound:
+class GroupDescription:
     """The dataset's consumer group."""
 
     name: str
     state: str
     """Kafka's term: Stable, PreparingRebalance, Empty, Dead (the group does not exist), ..."""
-    members: Sequence[GroupMemberFound]
+    members: Sequence[MemberDescription]
 
 
 class TopicOperator:
@@ -127,11 +127,11 @@ class TopicOperator:
         """The records of the staged partition in the half-open range that still exist."""
         return await _in_thread(partial(self._reader.staged, start, end))
 
-    async def group(self) -> GroupFound:
+    async def group(self) -> GroupDescription:
         """The committers' group and its members."""
         described = await _in_thread(partial(self._admin.group, self.topics.group))
         members = [
-            GroupMemberFound(
+            MemberDescription(
                 client_id=member["client_id"],
                 machine=member["client_id"].removeprefix(f"{client_id('consumer', self._name, machine='')}"),
                 host=member["client_host"].lstrip("/"),
@@ -139,7 +139,7 @@ class TopicOperator:
             )
             for member in described["members"]
         ]
-        return GroupFound(name=self.topics.group, state=described["group_state"], members=members)
+        return GroupDescription(name=self.topics.group, state=described["group_state"], members=members)
 
     async def stream(
         self, topic: str, ranges: Bounds, *, held_back: bool = False

@@ -25,7 +25,7 @@ from kafka import KafkaProducer, errors
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka.access import denied
-from committerd.kafka.clients import Opened, in_words, open_client
+from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import producer_options
 from committerd.kafka.repairs import abandon
 from committerd.queue.port import Publication
@@ -66,7 +66,7 @@ class RecordSender:
         self._patience = self._patience_min = min(_PATIENCE_SECONDS, self._patience_max)
         self._one = threading.Lock()
         self._closed = False
-        self._opened: Opened[Any] | None = None
+        self._opened: OpenClient[Any] | None = None
         self.replaced = 0
         """Number of producers that were replaced so far."""
 

@@ -21,7 +21,7 @@ from kafka import TopicPartition, errors
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
 from committerd.kafka.admin import TopicAdmin
-from committerd.kafka.calls import Delivery
+from committerd.kafka.assignment import Delivery
 from committerd.kafka.clients import in_words, no_broker, recent_lines
 from committerd.kafka.consumer import GroupMember, MembershipState
 from committerd.kafka.contact import KafkaContact

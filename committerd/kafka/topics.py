@@ -50,7 +50,7 @@ class TopicPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundTopic:
+class TopicDescription:
     """A topic as Kafka describes it."""
 
     partitions: int
@@ -81,7 +81,7 @@ class TopicSurvey:
     checks: Sequence[TopicCheck]
     created: Sequence[str]
     """Names of the topics that were created just now."""
-    found: Mapping[str, FoundTopic]
+    found: Mapping[str, TopicDescription]
 
 
 def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> list[TopicPlan]:
@@ -191,7 +191,7 @@ def survey_topics(
 
 
 def checks(
-    plans: list[TopicPlan], found: Mapping[str, FoundTopic], settings: KafkaSettings, *, rights: bool = True
+    plans: list[TopicPlan], found: Mapping[str, TopicDescription], settings: KafkaSettings, *, rights: bool = True
 ) -> Iterator[TopicCheck]:
     """All checks of the topics, with their results. `rights`: as for `survey_topics`."""
     for plan in plans:
@@ -221,7 +221,7 @@ def checks(
             )
 
 
-def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
+def _shape(plan: TopicPlan, topic: TopicDescription) -> TopicCheck:
     only_one = plan.role == "staged"
     return TopicCheck(
         topic=plan.name,
@@ -236,7 +236,7 @@ def _shape(plan: TopicPlan, topic: FoundTopic) -> TopicCheck:
     )
 
 
-def _rights(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+def _rights(plan: TopicPlan, topic: TopicDescription) -> Iterator[TopicCheck]:
     """The checks of this user's rights on the topic; none if Kafka does not return them."""
     for operation in _OPERATIONS[plan.role] if topic.allowed else ():
         allowed = operation.upper() in topic.allowed
@@ -249,7 +249,7 @@ def _rights(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
         )
 
 
-def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Iterator[TopicCheck]:
+def _configs(plan: TopicPlan, topic: TopicDescription, settings: KafkaSettings) -> Iterator[TopicCheck]:
     check = partial(_config, plan, topic)
     configs = topic.configs
     yield check(
@@ -293,7 +293,7 @@ def _configs(plan: TopicPlan, topic: FoundTopic, settings: KafkaSettings) -> Ite
         yield from _outcome_configs(plan, topic)
 
 
-def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+def _staged_configs(plan: TopicPlan, topic: TopicDescription) -> Iterator[TopicCheck]:
     yield _config(
         plan,
         topic,
@@ -310,7 +310,7 @@ def _staged_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
     )
 
 
-def _outcome_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]:
+def _outcome_configs(plan: TopicPlan, topic: TopicDescription) -> Iterator[TopicCheck]:
     """The checks of the outcomes and dead letter topics: records must fit, and readers must be able to unpack them."""
     if "max.message.bytes" in topic.configs:
         dead = plan.role == "dead"
@@ -338,7 +338,7 @@ def _outcome_configs(plan: TopicPlan, topic: FoundTopic) -> Iterator[TopicCheck]
 
 def _config(
     plan: TopicPlan,
-    topic: FoundTopic,
+    topic: TopicDescription,
     config: str,
     *,
     good: bool,
@@ -367,7 +367,7 @@ def _unreadable_codecs() -> list[str]:
     return [name for name, present in readable.items() if not present]
 
 
-def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
+def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription]:
     """The topics that exist. Raises KafkaError, also if this user may not describe one."""
     names = [plan.name for plan in plans]
     shapes = {}
@@ -385,7 +385,7 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, FoundTopic]:
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in shapes]
     configs = client.describe_configs(resources, config_filter="all").get("topic", {})
     return {
-        name: FoundTopic(
+        name: TopicDescription(
             partitions=len(described["partitions"]),
             replicas=min((len(p["replica_nodes"]) for p in described["partitions"]), default=0),
             allowed=frozenset(described.get("authorized_operations") or ()),

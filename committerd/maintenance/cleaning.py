@@ -33,7 +33,7 @@ from anyio import to_thread
 from committerd.concurrency import for_each
 from committerd.errors import ObjectUnreadable, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.maintenance import report
-from committerd.maintenance.files import File, RemovalReason, Until, why
+from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.report import Report
@@ -46,7 +46,7 @@ from committerd.maintenance.survey import (
 )
 from committerd.maintenance.versions import Choice, Needs, Retention, choose
 from committerd.maintenance.waiting import (
-    ReadTo,
+    ReadPosition,
     RecordNeeds,
     StagedTopic,
     keep_named_at,
@@ -126,7 +126,7 @@ class CleanupPlan:
 
 
 @dataclass(slots=True)
-class Cleaned:
+class CleanupResult:
     """What a run has deleted."""
 
     versions: int = 0
@@ -144,7 +144,7 @@ class Cleaned:
 
 
 @dataclass(slots=True)
-class _Since:
+class _CleanupState:
     """What a run has learned since the look, and what it has deleted."""
 
     highest: int
@@ -157,7 +157,7 @@ class _Since:
     """The lowest version at which a record was read that was staged since; the latest one if there is none."""
 
 
-class Cleaning:
+class Cleanup:
     """The cleanup of one table.
 
     `note` is called with each deletion, before it; `passes_over` with the key of each object that can't be read or
@@ -174,7 +174,7 @@ class Cleaning:
         wall_clock: Callable[[], datetime],
         note: Callable[[Mapping[str, Any]], None] = lambda _: None,
         passes_over: Callable[[str, str], None] = lambda *_: None,
-        progress: Callable[[Cleaned, int], None] = lambda *_: None,
+        progress: Callable[[CleanupResult, int], None] = lambda *_: None,
     ) -> None:
         if not isinstance(table.store, Walkable):
             raise SettingsError(f"{table.uri}: this store can't list files with their times, so nothing is deleted")
@@ -188,7 +188,7 @@ class Cleaning:
         self.passed_over = PassedOver()
         """What the last look, and the deletions after it, have passed over."""
         self._progress = progress
-        self._read_to = ReadTo(end=0)
+        self._read_to = ReadPosition(end=0)
         """How far `look` has read the staged topic."""
         self._identity: TopicIdentity | None = None
         """The topic's, at the look."""
@@ -254,7 +254,7 @@ class Cleaning:
             await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
         await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
         await self._read_promises()
-        until = Until(
+        until = GracePeriod(
             before_ms=lately_ms,
             deletions_before_ms=now_ms - self._policy.keep_ms,
             is_gone=lambda version: version <= found.latest and version not in choice.kept,
@@ -290,14 +290,14 @@ class Cleaning:
         *,
         may_go_on: Callable[[], bool] = lambda: True,
         summary: Mapping[str, int] = MappingProxyType({}),
-    ) -> Cleaned:
+    ) -> CleanupResult:
         """Delete what `look` has just found.
 
         `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows;
         read at its end.
         """
-        cleaned = Cleaned()
-        since = _Since(
+        cleaned = CleanupResult()
+        since = _CleanupState(
             highest=found.latest,
             detached=set(found.detached),
             going=dict(found.manifests),
@@ -322,12 +322,14 @@ class Cleaning:
             await self._finish(found, cleaned, summary)
         return cleaned
 
-    async def _write_down(self, key: str, since: _Since, page: Sequence[Going]) -> None:
+    async def _write_down(self, key: str, since: _CleanupState, page: Sequence[Going]) -> None:
         versions = [since.going[file.key] for file, reason in page if reason is RemovalReason.MANIFEST]
         body = Report(key=key, versions=versions, files=page).encode(time_ms=self._now_ms())
         await self._table.store.put(key, body)
 
-    async def _step(self, turn: int, since: _Since, cleaned: Cleaned, may_go_on: Callable[[], bool]) -> None:
+    async def _step(
+        self, turn: int, since: _CleanupState, cleaned: CleanupResult, may_go_on: Callable[[], bool]
+    ) -> None:
         """Delete what goes in the turns up to this one: all manifests, then the other files."""
         lists, is_later = self._lists, False
         while manifests := lists.first(turn, _STEP_MAX, manifests=True):
@@ -388,7 +390,7 @@ class Cleaning:
             self.passed_over.add(key, error)
             return b""
 
-    async def _look_again(self, since: _Since) -> None:
+    async def _look_again(self, since: _CleanupState) -> None:
         """Let stay what newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
         assert self._identity is not None
@@ -464,7 +466,7 @@ class Cleaning:
         except ObjectUnreadable:
             raise error from None
 
-    async def _finish(self, found: CleanupPlan, cleaned: Cleaned, figures: Mapping[str, int]) -> None:
+    async def _finish(self, found: CleanupPlan, cleaned: CleanupResult, figures: Mapping[str, int]) -> None:
         store, now_ms = self._table.store, await self._common_now_ms()
         keys = await store.list(report.FOLDER)
         for key in report.unfinished_reports(keys):  # of runs that were killed: this run has done what was left

@@ -35,7 +35,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class FileUse:
     """Who names a file, by the name that `names.owner` gives it."""
 
     kept: bool = False
@@ -47,7 +47,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
+class GracePeriod:
     """How long files stay that nothing names. Times are Unix milliseconds."""
 
     before_ms: int
@@ -69,7 +69,7 @@ class Until:
         return read_at is not None and self.is_gone(read_at)
 
 
-def why(file: File, standing: Standing, until: Until) -> RemovalReason | None:
+def why(file: File, standing: FileUse, until: GracePeriod) -> RemovalReason | None:
     """Why the file goes; None if it stays."""
     if file.key.startswith(VERSIONS):
         return _why_of_version(file, until.before_ms)

@@ -25,7 +25,7 @@ _WHY_CHARS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failure:
     """Fragments that were to be rewritten together, or an index, and what became of it."""
 
     fragments: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class FailedWork:
     """All that has failed, by one version of pylance. Immutable."""
 
     pylance: str
-    entries: tuple[Failed, ...] = ()
+    entries: tuple[Failure, ...] = ()
 
     def after_failure(
         self, *, fragments: Collection[int] = (), index: str = "", why: str, proved: bool, now_ms: int
@@ -55,7 +55,7 @@ class FailedWork:
         times = 1 + max((one.times for one in hit), default=0)
         pauses = times if proved else times - _UNPROVED_MAX
         pause_ms = min(_PAUSE_MS_FIRST * 2 ** min(pauses - 1, 20), _PAUSE_MS_MAX) if pauses > 0 else 0
-        made = Failed(
+        made = Failure(
             fragments=tuple(sorted(given)),
             index=index,
             why=why[:_WHY_CHARS_MAX],
@@ -74,18 +74,18 @@ class FailedWork:
         left = (one for one in self._without(gone, "") if not one.index or one.index in indices)
         return replace(self, entries=tuple(left))
 
-    def left_alone(self, now_ms: int) -> tuple[Failed, ...]:
+    def left_alone(self, now_ms: int) -> tuple[Failure, ...]:
         """What is left alone now."""
         return tuple(one for one in self.entries if one.until_ms > now_ms)
 
-    def _without(self, fragments: Collection[int], index: str) -> Iterable[Failed]:
+    def _without(self, fragments: Collection[int], index: str) -> Iterable[Failure]:
         for one in self.entries:
             left = tuple(id for id in one.fragments if id not in fragments)
             if (left and not one.index) or (one.index and one.index != index):
                 yield replace(one, fragments=left)
 
     @staticmethod
-    def _is_hit(one: Failed, fragments: set[int], index: str) -> bool:
+    def _is_hit(one: Failure, fragments: set[int], index: str) -> bool:
         return one.index == index if index else not fragments.isdisjoint(one.fragments)
 
     def encode(self) -> bytes:
@@ -97,7 +97,7 @@ def decode(body: bytes | None, *, pylance: str = "") -> FailedWork:
     """What an object says. Nothing if it is damaged, or if another version of pylance has failed; empty = any."""
     try:
         found = json.loads(body) if body is not None else {}
-        entries = [Failed(**{**one, "fragments": tuple(one["fragments"])}) for one in found.get("entries", ())]
+        entries = [Failure(**{**one, "fragments": tuple(one["fragments"])}) for one in found.get("entries", ())]
         made = FailedWork(str(found.get("pylance", pylance)), tuple(entries))
     except (ValueError, TypeError, LookupError, AttributeError):
         return FailedWork(pylance)

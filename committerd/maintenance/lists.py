@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from committerd.errors import CommitterError
-from committerd.maintenance.files import File, RemovalReason, Standing
+from committerd.maintenance.files import File, FileUse, RemovalReason
 from committerd.maintenance.names import owner
 
 _CACHE_KIB = 4096
@@ -83,7 +83,7 @@ class Lists:
         self._many("INSERT OR IGNORE INTO promised VALUES (?)", ((one,) for one in keys))
 
     def decide(
-        self, why: Callable[[File, Standing], RemovalReason | None], manifests: Mapping[str, int], *, above: int
+        self, why: Callable[[File, FileUse], RemovalReason | None], manifests: Mapping[str, int], *, above: int
     ) -> None:
         """Choose what goes: these manifests, keys with versions, and the files for which `why` gives a reason.
 
@@ -99,7 +99,7 @@ class Lists:
             for key, size, modified_ms, name, version, promised in page:
                 file = File(key=key, size=size, modified_ms=modified_ms)
                 kept, removed = version is not None and version > above, version is not None and version <= above
-                found = why(file, Standing(kept=kept, removed=removed, promised=bool(promised)))
+                found = why(file, FileUse(kept=kept, removed=removed, promised=bool(promised)))
                 if found is not None:
                     alone += not removed
                     turn = version if removed else _LAST_TURNS + alone // _PAGE

@@ -87,7 +87,7 @@ async def survey(
     versions = [one for one in await table.versions() if one not in found.facts]
     versions.reverse()
     latest = max(versions, default=0)
-    reading = _Reading(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
+    reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
     for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
         bodies: dict[int, bytes | None] = {}
 
@@ -124,7 +124,7 @@ def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _SurveyReader:
     """Adds versions to a survey, in descending order."""
 
     found: Survey

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Kept(StrEnum):
+class KeepReason(StrEnum):
     """Why a version stays."""
 
     COUNT = "count"
@@ -70,41 +70,41 @@ class Choice:
 
     removable: tuple[int, ...]
     """Ascending."""
-    kept: Mapping[int, Kept] = field(default_factory=dict)
+    kept: Mapping[int, KeepReason] = field(default_factory=dict)
 
 
 def choose(versions: Sequence[VersionFacts], needs: Needs, retention: Retention, *, now_ms: int) -> Choice:
     """Which of these versions, all that the table has, may be deleted."""
     newest_first = sorted(versions, key=lambda one: one.version, reverse=True)
     carriers = _carriers(newest_first)
-    kept: dict[int, Kept] = {}
+    kept: dict[int, KeepReason] = {}
     latest_until_ms = now_ms
     for place, one in enumerate(newest_first):
         last_ms = max(one.time_ms, latest_until_ms)
         why = _why(one, needs, retention, is_young=last_ms > now_ms - retention.keep_ms, place=place)
         latest_until_ms = one.time_ms
         if why is None and one.version in carriers:
-            why = Kept.KEYS
+            why = KeepReason.KEYS
         if why is not None:
             kept[one.version] = why
     return Choice(removable=tuple(sorted({one.version for one in versions} - set(kept))), kept=kept)
 
 
-def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: bool, place: int) -> Kept | None:
+def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: bool, place: int) -> KeepReason | None:
     if place < retention.keep_versions:
-        return Kept.COUNT
+        return KeepReason.COUNT
     if is_young:
-        return Kept.AGE
+        return KeepReason.AGE
     if one.version in needs.tagged:
-        return Kept.TAG
+        return KeepReason.TAG
     if one.version in needs.branched:
-        return Kept.BRANCH
+        return KeepReason.BRANCH
     if not needs.all_known:
-        return Kept.UNKNOWN
+        return KeepReason.UNKNOWN
     if needs.read_at is not None and one.version >= needs.read_at:
-        return Kept.WAITING
+        return KeepReason.WAITING
     if needs.unpublished is not None and one.last_offset >= needs.unpublished:
-        return Kept.UNPUBLISHED
+        return KeepReason.UNPUBLISHED
     return None
 
 

@@ -28,7 +28,7 @@ Keep = Callable[[Iterable[str]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class CommitterProgress:
     """What committers have published."""
 
     group_offset: int | None = None
@@ -41,7 +41,7 @@ class Published:
 class StagedTopic(Protocol):
     """The staged topic, as far as maintenance reads it. Every method may raise `QueueUnavailable`."""
 
-    async def published(self) -> Published:
+    async def published(self) -> CommitterProgress:
         """The group offset and the last outcomes."""
         ...
 
@@ -86,7 +86,7 @@ class RecordNeeds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTo:
+class ReadPosition:
     """How far the topic was read."""
 
     end: int
@@ -97,7 +97,7 @@ class ReadTo:
 
 async def waiting(
     topic: StagedTopic, reader: StagedReader, position: Position | None, keep: Keep
-) -> tuple[RecordNeeds, ReadTo]:
+) -> tuple[RecordNeeds, ReadPosition]:
     """What the records that the position has not passed need, and how far the topic was read.
 
     `position`: None if it is not about this topic, or if there is none; all records wait then. `require_start` says
@@ -108,13 +108,13 @@ async def waiting(
     first = start if position is None else max(position.next_offset, start)
     last = await _read(topic, reader, wanted, (first, end), position=position)
     if last is not None:
-        return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
+        return wanted, ReadPosition(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
     if position is not None and position.next_offset == end:
-        return wanted, ReadTo(end=end, last_offset=position.last_offset, last_sha256=position.last_sha256)
-    return wanted, ReadTo(end=end)
+        return wanted, ReadPosition(end=end, last_offset=position.last_offset, last_sha256=position.last_sha256)
+    return wanted, ReadPosition(end=end)
 
 
-async def require_start(topic: StagedTopic, position: Position | None, published: Published) -> QueueFacts:
+async def require_start(topic: StagedTopic, position: Position | None, published: CommitterProgress) -> QueueFacts:
     """Raise `RefusedToRun` if a committer would refuse to run on this table and topic.
 
     Such a committer may take records for settled that are not. `published`: from before the table was read.
@@ -137,8 +137,8 @@ async def require_start(topic: StagedTopic, position: Position | None, published
 
 
 async def staged_since(
-    topic: StagedTopic, reader: StagedReader, read_to: ReadTo, identity: TopicIdentity, *, keep: Keep
-) -> tuple[RecordNeeds, ReadTo]:
+    topic: StagedTopic, reader: StagedReader, read_to: ReadPosition, identity: TopicIdentity, *, keep: Keep
+) -> tuple[RecordNeeds, ReadPosition]:
     """What the records need that were staged since, and how far the topic was read now.
 
     Raises `RefusedToRun` (`topic_id`, `log_rewritten`) if it is no longer the topic with this identity and log: then
@@ -157,7 +157,7 @@ async def staged_since(
     await _require_identity(topic, identity)
     if last is None:
         return wanted, replace(read_to, end=end)
-    return wanted, ReadTo(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
+    return wanted, ReadPosition(end=end, last_offset=last.offset, last_sha256=record_sha256(last))
 
 
 async def keep_named_at(topic: StagedTopic, reader: StagedReader, offsets: Iterable[int], keep: Keep) -> None:
@@ -184,7 +184,7 @@ async def _require_identity(topic: StagedTopic, identity: TopicIdentity) -> None
         raise _changed("the staged topic was deleted and recreated meanwhile", "topic_id")
 
 
-async def _require_same(topic: StagedTopic, read_to: ReadTo) -> None:
+async def _require_same(topic: StagedTopic, read_to: ReadPosition) -> None:
     async for batch in topic.records(read_to.last_offset, read_to.last_offset + 1):
         for record in batch:
             if record.offset == read_to.last_offset and record_sha256(record) != read_to.last_sha256:

@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from committerd.commands.lance_options import client_access
-from committerd.commands.surroundings import stores_of
+from committerd.commands.system import stores_of
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings, load_settings
 from harness.s3 import KMS_KEY, S3Endpoint, Versitygw

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain import loop
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
-from committerd.maintenance.left_alone import Failed
+from committerd.maintenance.left_alone import Failure
 from committerd.maintenance.passed_over import PassedOver
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceTelemetry
@@ -90,7 +90,7 @@ class Steps:
 
 
 class Cleanups:
-    """As `Cleaning`; the table has nothing to delete."""
+    """As `Cleanup`; the table has nothing to delete."""
 
     def __init__(self, steps: Steps, world: World, *, fails: bool = False) -> None:
         self._steps, self._world, self._fails = steps, world, fails
@@ -242,8 +242,8 @@ async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, m
 async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
     steps, world = Steps(), World()
     steps.left_alone = (
-        Failed(fragments=(1, 2, 3), why="", until_ms=0),
-        Failed(index="a", why="", until_ms=0),
+        Failure(fragments=(1, 2, 3), why="", until_ms=0),
+        Failure(index="a", why="", until_ms=0),
     )
     noon_ms = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
     async with running(steps, cleanup_seconds=0.05, world=world):

@@ -10,9 +10,9 @@ import pytest
 
 from committerd.commands.maintain import reporter as reporter_module
 from committerd.commands.maintain.reporter import Reporter
-from committerd.maintenance.cleaning import Cleaned
+from committerd.maintenance.cleaning import CleanupResult
 from committerd.maintenance.files import RemovalReason
-from committerd.maintenance.versions import Choice, Kept
+from committerd.maintenance.versions import Choice, KeepReason
 
 DELETION = {"key": "data/x.lance", "bytes": 1, "modified_ms": 1, "why": "version"}
 
@@ -22,7 +22,7 @@ def test_the_log_has_a_line_for_each_step_of_a_cleanup_and_not_for_each_file(cap
     with caplog.at_level(logging.DEBUG, logger="committerd.maintain"):
         for number in range(3):
             reporter.deletes(DELETION)
-            reporter.deleted(Cleaned(files=number + 1), 9)
+            reporter.deleted(CleanupResult(files=number + 1), 9)
     levels = [(one.levelname, one.message) for one in caplog.records]
     assert levels == [("DEBUG", "maintain.deletes"), ("INFO", "maintain.deleted")] * 3
     last: Any = caplog.records[-1]
@@ -38,7 +38,7 @@ def test_the_progress_of_a_long_cleanup_is_printed_every_few_seconds(
     for step in range(10):
         now += 1
         reporter.deletes(DELETION)
-        reporter.deleted(Cleaned(files=1000 * (step + 1), bytes=2048), 20_000)
+        reporter.deleted(CleanupResult(files=1000 * (step + 1), bytes=2048), 20_000)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
@@ -50,9 +50,13 @@ def test_the_progress_of_a_long_cleanup_is_printed_every_few_seconds(
 @pytest.mark.parametrize(
     ("removable", "kept", "said"),
     [
-        ((1, 2), {3: Kept.AGE, 4: Kept.AGE, 5: Kept.COUNT}, "2 versions would be deleted; 3 kept (2 age, 1 count)."),
-        ((1,), {3: Kept.AGE}, "1 version would be deleted; 1 kept (1 age)."),
-        ((), {3: Kept.AGE}, "0 versions would be deleted; 1 kept (1 age)."),
+        (
+            (1, 2),
+            {3: KeepReason.AGE, 4: KeepReason.AGE, 5: KeepReason.COUNT},
+            "2 versions would be deleted; 3 kept (2 age, 1 count).",
+        ),
+        ((1,), {3: KeepReason.AGE}, "1 version would be deleted; 1 kept (1 age)."),
+        ((), {3: KeepReason.AGE}, "0 versions would be deleted; 1 kept (1 age)."),
     ],
 )
 def test_a_dry_run_says_what_would_go(capsys: pytest.CaptureFixture[str], removable: Any, kept: Any, said: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from committerd.committer import State
-from committerd.daemon.process import Probes, Surroundings, track_queue
+from committerd.daemon.process import Dependencies, Probes, track_queue
 from committerd.telemetry import Telemetry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ def told(member: Membership, *, position: int | None, names: Sequence[str] = _NA
     """Lag, age and retention as they are scraped; or other metrics."""
     registry = CollectorRegistry()
     around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
-    track_queue(State(position=position), cast(Surroundings, around))
+    track_queue(State(position=position), cast(Dependencies, around))
     return {name: registry.get_sample_value(f"committerd_{name}") for name in names}
 
 
@@ -105,7 +105,7 @@ def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float,
     member = Membership(silent=silent)
     around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
     state = State(name="active", position=7, version=3)
-    track_queue(state, cast(Surroundings, around))
+    track_queue(state, cast(Dependencies, around))
     assert registry.get_sample_value("committerd_kafka_connected") == connected
     ready, text = Probes(state, member, cast(Any, None)).ready()
     assert ready is bool(connected)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from committerd.dev.brokers import BrokerKind, FoundBrokers, choose
+from committerd.dev.brokers import AvailableBrokers, BrokerKind, choose
 from committerd.dev.docker import engine_answers
 from committerd.dev.screen import Facts, Screen
 
@@ -24,7 +24,7 @@ from committerd.dev.screen import Facts, Screen
     ],
 )
 def test_what_the_user_names_goes_first(given: str, home: Path | None, docker: bool, kind: BrokerKind) -> None:
-    assert choose(FoundBrokers(given=given, given_by="", home=home, docker=docker)) is kind
+    assert choose(AvailableBrokers(given=given, given_by="", home=home, docker=docker)) is kind
 
 
 @pytest.mark.parametrize(("script", "answers"), [("exit 0", True), ("exit 1", False)])

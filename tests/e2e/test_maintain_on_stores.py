@@ -16,7 +16,7 @@ from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.errors import StoreUnavailable
 from committerd.kafka.operator import open_operator
 from committerd.maintenance import report
-from committerd.maintenance.cleaning import Cleaning, Policy
+from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.maintenance.files import RemovalReason
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.kafka import KafkaSettings
@@ -66,9 +66,7 @@ def scene(
 
 
 @asynccontextmanager
-async def cleaning_of(
-    scene: Scene, place: StorePlace, kafka: KafkaSettings, *, hours: float
-) -> AsyncIterator[Cleaning]:
+async def cleaning_of(scene: Scene, place: StorePlace, kafka: KafkaSettings, *, hours: float) -> AsyncIterator[Cleanup]:
     """The cleanup of this table, so many hours from now."""
     given = {name.partition("__")[2].lower(): value for name, value in place.settings.items() if name.startswith("S3")}
     dynamodb = DynamoDBSettings(endpoint_url=place.settings.get("DYNAMODB__ENDPOINT_URL"))
@@ -85,7 +83,7 @@ async def cleaning_of(
                 yield [replace(one, modified_ms=one.modified_ms + later) for one in batch]
 
         store.walk = ahead
-        cleaning = Cleaning(
+        cleaning = Cleanup(
             Table(store),
             OperatorsTopic(operator),
             Policy(

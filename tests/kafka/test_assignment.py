@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from kafka import TopicPartition
 
-from committerd.kafka.assignment import Assignment
-from committerd.kafka.calls import Delivery
+from committerd.kafka.assignment import Assignment, Delivery
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked
 from committerd.queue.records import record_size
 

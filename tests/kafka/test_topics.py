@@ -13,7 +13,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.options import topics_of
 from committerd.kafka.queue import open_kafka_queue
-from committerd.kafka.topics import FoundTopic, checks, planned_topics, prepare_topics
+from committerd.kafka.topics import TopicDescription, checks, planned_topics, prepare_topics
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.kafka.staging import operator, settings_for
@@ -21,23 +21,23 @@ from tests.kafka.staging import operator, settings_for
 SETTINGS = KafkaSettings(bootstrap_servers=("localhost:9092",))
 
 
-def as_planned(settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> dict[str, FoundTopic]:
+def as_planned(settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> dict[str, TopicDescription]:
     """Topics as the settings require them."""
     plans = planned_topics(settings, topics_of(settings, "t"), brokers=brokers)
     return {
-        plan.name: FoundTopic(
+        plan.name: TopicDescription(
             partitions=plan.partitions, replicas=plan.replicas, configs={**plan.configs, "segment.ms": "1"}
         )
         for plan in plans
     }
 
 
-def with_configs(topic: FoundTopic, **configs: str) -> FoundTopic:
+def with_configs(topic: TopicDescription, **configs: str) -> TopicDescription:
     changed = {name.replace("_", "."): value for name, value in configs.items()}
-    return FoundTopic(partitions=topic.partitions, replicas=topic.replicas, configs={**topic.configs, **changed})
+    return TopicDescription(partitions=topic.partitions, replicas=topic.replicas, configs={**topic.configs, **changed})
 
 
-def wrong(found: dict[str, FoundTopic], settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> list[str]:
+def wrong(found: dict[str, TopicDescription], settings: KafkaSettings = SETTINGS, *, brokers: int = 3) -> list[str]:
     plans = planned_topics(settings, topics_of(settings, "t"), brokers=brokers)
     return [check.problem for check in checks(plans, found, settings) if check.problem]
 
@@ -110,7 +110,7 @@ def test_each_deviation_is_named_with_its_remedy(role: str, configs: dict[str, s
 def test_all_deviations_are_listed_at_once() -> None:
     found = as_planned()
     del found["t.dead"]
-    found["t.staged"] = FoundTopic(partitions=3, replicas=3, configs={"cleanup.policy": "compact"})
+    found["t.staged"] = TopicDescription(partitions=3, replicas=3, configs={"cleanup.policy": "compact"})
     lines = wrong(found)
     assert any("t.staged has 3 partitions and must have one" in line for line in lines)
     assert any("cleanup.policy" in line for line in lines)
@@ -137,7 +137,7 @@ def test_what_is_safer_than_asked_or_none_of_our_business_is_right(role: str, co
 def test_more_partitions_of_the_outcomes_are_right() -> None:
     found = as_planned()
     outcomes = found["t.outcomes"]
-    found["t.outcomes"] = FoundTopic(partitions=40, replicas=3, configs=outcomes.configs)
+    found["t.outcomes"] = TopicDescription(partitions=40, replicas=3, configs=outcomes.configs)
     assert wrong(found) == []
 
 
@@ -147,7 +147,7 @@ def test_one_written_copy_is_right_where_there_are_two() -> None:
 
 def test_a_topic_whose_settings_can_not_be_read_is_wrong() -> None:
     found = as_planned()
-    found["t.staged"] = FoundTopic(partitions=1, replicas=3, configs={})
+    found["t.staged"] = TopicDescription(partitions=1, replicas=3, configs={})
     (line,) = wrong(found)
     assert line == "t.staged: its configuration can't be read; allow DescribeConfigs on the topic"
 

@@ -16,8 +16,8 @@ from lance.fragment import write_fragments
 
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import report
-from committerd.maintenance.cleaning import Cleaned, Cleaning, CleanupPlan, Policy
-from committerd.maintenance.waiting import Published
+from committerd.maintenance.cleaning import Cleanup, CleanupPlan, CleanupResult, Policy
+from committerd.maintenance.waiting import CommitterProgress
 from committerd.queue.dead_letter import Letter
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import Record, TopicIdentity
@@ -52,8 +52,8 @@ class StagedRecords:
         encoded = [(name, text.encode()) for name, text in (headers or {}).items()]
         self.staged.append(Record(offset=self.begins + len(self.staged), value=value, headers=encoded))
 
-    async def published(self) -> Published:
-        return Published(group_offset=self.acknowledged_to, group_era=0)
+    async def published(self) -> CommitterProgress:
+        return CommitterProgress(group_offset=self.acknowledged_to, group_era=0)
 
     async def identity(self) -> TopicIdentity:
         return TopicIdentity(cluster_id=self.cluster_id, topic="topic", topic_id=self.topic_id)
@@ -92,10 +92,10 @@ class Scene:
         """How far that of the store is, if it differs."""
         self.deleted: list[dict[str, Any]] = []
 
-    def cleaning(self, *, keep_versions: int = 1, republish_max: int = 10, **given: Any) -> Cleaning:
+    def cleaning(self, *, keep_versions: int = 1, republish_max: int = 10, **given: Any) -> Cleanup:
         store = ShiftedStore(Path(self.uri), durable=False)
         store.hours = self.hours if self.store_hours is None else self.store_hours
-        return Cleaning(
+        return Cleanup(
             Table(store),
             self.topic,
             Policy(
@@ -110,7 +110,7 @@ class Scene:
             **given,
         )
 
-    async def clean(self, *, keep_versions: int = 1) -> tuple[CleanupPlan, Cleaned]:
+    async def clean(self, *, keep_versions: int = 1) -> tuple[CleanupPlan, CleanupResult]:
         cleaning = self.cleaning(keep_versions=keep_versions)
         found = await cleaning.look()
         return found, await cleaning.clean(found)

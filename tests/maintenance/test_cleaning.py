@@ -22,11 +22,11 @@ from committerd.errors import CorruptTable, RefusedToRun, StoreUnavailable, Unsu
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
-from committerd.maintenance.cleaning import Cleaning
-from committerd.maintenance.files import File, RemovalReason, Until, why
+from committerd.maintenance.cleaning import Cleanup
+from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.passed_over import PassedOver
-from committerd.maintenance.versions import Kept, choose
+from committerd.maintenance.versions import KeepReason, choose
 from committerd.table import versions as versions_module
 from committerd_client import staging
 from committerd_common.messages import DeletionFile, Refusal, Status, Transaction
@@ -50,7 +50,7 @@ def scene(tmp_path: Path) -> Scene:
 async def test_nothing_goes_within_an_hour(scene: Scene) -> None:
     found, cleaned = await scene.clean()
     assert (found.choice.removable, cleaned.files) == ((), 0)
-    assert set(found.choice.kept.values()) == {Kept.COUNT, Kept.AGE}
+    assert set(found.choice.kept.values()) == {KeepReason.COUNT, KeepReason.AGE}
 
 
 async def test_old_versions_go_with_all_files_that_no_other_one_names(scene: Scene) -> None:
@@ -88,7 +88,7 @@ async def test_the_summary_keeps_when_other_steps_last_succeeded(scene: Scene) -
     """A process that has just started does not know it. What is damaged or missing counts as unknown."""
     progress: list[tuple[int, int]] = []
 
-    def new_cleaning() -> Cleaning:
+    def new_cleaning() -> Cleanup:
         return scene.cleaning(progress=lambda cleaned, files: progress.append((cleaned.files, files)))
 
     scene.put("_maintenance/latest.json", b"{")
@@ -111,7 +111,7 @@ async def test_tags_branches_and_a_number_of_versions_stay_whole(scene: Scene) -
     scene.hours = 2
     found, _ = await scene.clean(keep_versions=2)
     assert found.choice.removable == (1, 4)
-    assert (found.choice.kept[2], found.choice.kept[3]) == (Kept.TAG, Kept.BRANCH)
+    assert (found.choice.kept[2], found.choice.kept[3]) == (KeepReason.TAG, KeepReason.BRANCH)
     assert scene.read_all() == {2: 20, 3: 30, 5: 29, 6: 29}
     assert lance.dataset(scene.uri).checkout_version(("side", None)).to_table().num_rows == 30
 
@@ -133,7 +133,7 @@ async def test_what_a_waiting_record_needs_stays(scene: Scene) -> None:
     scene.hours = 24 * 10
     found, _ = await scene.clean()
     assert found.choice.removable == (1, 2, 3)
-    assert found.choice.kept[4] == Kept.WAITING
+    assert found.choice.kept[4] == KeepReason.WAITING
     assert (found.oldest_read_version, found.waiting_records) == (4, 3)
     assert scene.read_all() == {4: 29, 5: 29, 6: 29}
     assert append.append.fragments[0].files[0].path in scene.files("data")
@@ -538,7 +538,7 @@ async def test_outcomes_that_may_be_published_again_stay(
     scene.topic.acknowledged_to = acknowledged
     cleaning = scene.cleaning(republish_max=republish_max)
     found = await cleaning.look()
-    assert {one for one, reason in found.choice.kept.items() if reason is Kept.UNPUBLISHED} == kept
+    assert {one for one, reason in found.choice.kept.items() if reason is KeepReason.UNPUBLISHED} == kept
     await cleaning.clean(found)
     assert set(scene.read_all()) == {*kept, 6}
 
@@ -641,7 +641,7 @@ def test_many_files_take_little_memory() -> None:
         lists.add(File(key=one, size=10, modified_ms=5) for one in names)
         lists.name(names, first)
         lists.keep(one for one in names if one.endswith("7.lance"))
-    until = Until(before_ms=9, deletions_before_ms=9, is_gone=lambda _: False)
+    until = GracePeriod(before_ms=9, deletions_before_ms=9, is_gone=lambda _: False)
     lists.decide(partial(why, until=until), {}, above=10**6)
     deleted = 0
     while (turn := lists.next_turn(1000)) is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from committerd.maintenance.left_alone import LEFT_ALONE, Failed, FailedWork, decode, read_failed
+from committerd.maintenance.left_alone import LEFT_ALONE, FailedWork, Failure, decode, read_failed
 from committerd.stores.local import LocalStore
 from tests.maintenance.scene import HOUR_MS
 
@@ -75,7 +75,7 @@ async def test_an_object_that_cannot_be_read_says_nothing(tmp_path: Path) -> Non
     store = LocalStore(tmp_path, durable=False)
     assert await read_failed(store) == FailedWork("")
     await store.put(LEFT_ALONE, failed(NONE, 1).encode())
-    assert (await read_failed(store)).entries == (Failed(fragments=(1,), why="because", until_ms=HOUR_MS),)
+    assert (await read_failed(store)).entries == (Failure(fragments=(1,), why="because", until_ms=HOUR_MS),)
     path = tmp_path / LEFT_ALONE
     path.unlink()
     path.symlink_to("/dev/zero")

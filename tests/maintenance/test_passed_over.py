@@ -19,8 +19,8 @@ import pytest
 
 from committerd.errors import CorruptTable, ObjectUnreadable
 from committerd.lance.format.manifest_file import decode
-from committerd.maintenance.cleaning import Cleaning, Policy
-from committerd.maintenance.versions import Kept
+from committerd.maintenance.cleaning import Cleanup, Policy
+from committerd.maintenance.versions import KeepReason
 from committerd.settings.s3 import S3Settings
 from committerd.stores.s3 import S3Store, s3_client
 from committerd.stores.s3 import s3_place as place_of
@@ -70,7 +70,7 @@ class Choosy(ShiftedStore):
 
 def choosy(
     scene: Scene, *, unreadable: tuple[str, ...] = (), undeletable: tuple[str, ...] = ()
-) -> tuple[Cleaning, list[str]]:
+) -> tuple[Cleanup, list[str]]:
     said: list[str] = []
     cleaning = scene.cleaning(passes_over=lambda key, _: said.append(key))
     store: Any = Choosy(Path(scene.uri), durable=False)
@@ -79,7 +79,7 @@ def choosy(
     return cleaning, said
 
 
-async def cleaned(cleaning: Cleaning) -> Any:
+async def cleaned(cleaning: Cleanup) -> Any:
     return await cleaning.clean(await cleaning.look())
 
 
@@ -124,7 +124,7 @@ async def test_a_tag_or_branch_that_cannot_be_read_keeps_all_versions(
     scene.hours = 24 * 10
     cleaning, said = choosy(scene, unreadable=(key,) if body is None else ())
     found = await cleaning.look()
-    assert found.choice.kept == {1: Kept.UNKNOWN, 2: Kept.COUNT}
+    assert found.choice.kept == {1: KeepReason.UNKNOWN, 2: KeepReason.COUNT}
     done = await cleaning.clean(found)
     assert (done.by_reason, said) == ({"unnamed": 1}, [key])
     assert scene.read_all() == {1: 10, 2: 20}
@@ -231,7 +231,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 @asynccontextmanager
-async def cleaning_on(server: S3Endpoint, topic: StagedRecords, said: list[str]) -> AsyncIterator[Cleaning]:
+async def cleaning_on(server: S3Endpoint, topic: StagedRecords, said: list[str]) -> AsyncIterator[Cleanup]:
     place = s3_place(server)
     for first in (0, 10):
         rows = pa.table({"id": range(first, first + 10)})
@@ -243,7 +243,7 @@ async def cleaning_on(server: S3Endpoint, topic: StagedRecords, said: list[str])
     policy = Policy(
         keep_ms=-HOUR_MS, keep_versions=1, reclaim_ms=HOUR_MS, republish_max=0, transaction_bytes_max=8 << 20
     )
-    cleaning = Cleaning(
+    cleaning = Cleanup(
         Table(S3Store(client, where)),
         topic,
         policy,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from committerd.committer import Committer
-from committerd.daemon.process import Surroundings, make_committer
+from committerd.daemon.process import Dependencies, make_committer
 from tests.simulation.faults import Weather, When
 from tests.simulation.queue import FakeQueue
 from tests.simulation.staging import URI, new_uuid
@@ -109,8 +109,8 @@ class Process:
             while self._resumed is not None:
                 await self._resumed.wait()
 
-    def _surroundings(self, queue: FakeQueue) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, queue: FakeQueue) -> Dependencies:
+        return Dependencies(
             store=FakeStore(self.world.bucket, self.weather, uri=URI),
             queue=queue,
             member=_Membership(),

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.__main__ import cli
 from committerd.commands.committing import world
-from committerd.commands.surroundings import stores_of
+from committerd.commands.system import stores_of
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.load import load_storage_settings
 from committerd.table.staged_files import Places

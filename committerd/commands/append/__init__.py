@@ -24,7 +24,7 @@ from committerd_client.place import place_of
 from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
-    from committerd.commands.append.loading import Appended
+    from committerd.commands.append.loading import AppendResult
 
 _STEPS = 1000
 """Steps of the progress bar for each file."""
@@ -104,7 +104,7 @@ def append(
     topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
     access = client_access(configured)
     found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
-    done: list[Appended] = []
+    done: list[AppendResult] = []
     try:
         with _client(configured, access, timeout) as client, _progress(len(found)) as advance:
             loader = Loader(
@@ -152,7 +152,7 @@ def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncC
     )
 
 
-def _line(one: Appended) -> str:
+def _line(one: AppendResult) -> str:
     version = "" if one.version is None else f" in version {one.version}"
     if one.duplicate:
         return f"{one.file}: appended by this job before{version and ',' + version}"

@@ -36,7 +36,7 @@ _NOTE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class AppendResult:
     """What became of a file."""
 
     file: str
@@ -61,7 +61,7 @@ class Loader:
     """Called while a file is read, with its number in the order given and the share of it that is read."""
     _kept: dict[str, SourceRows] = field(default_factory=dict)
 
-    def load(self, sources: Sequence[Source], job: str | None) -> Iterator[Appended]:
+    def load(self, sources: Sequence[Source], job: str | None) -> Iterator[AppendResult]:
         """Append the files in their order. Raises the errors of `client.append`, which name the file.
 
         Nothing is written before all schemas are checked, and before it is known which files are new.
@@ -72,11 +72,13 @@ class Loader:
             for number, source in enumerate(sources):
                 with _naming(source):
                     done = self.client.append(self._rows(source, number), create=self.create)
-                yield Appended(file=source.path, rows=done.num_inserted_rows, version=done.version, duplicate=False)
+                yield AppendResult(file=source.path, rows=done.num_inserted_rows, version=done.version, duplicate=False)
         else:
             yield from self._load_once(list({one.identity: one for one in sources}.values()), job, dataset)
 
-    def _load_once(self, sources: Sequence[Source], job: str, dataset: lance.LanceDataset | None) -> Iterator[Appended]:
+    def _load_once(
+        self, sources: Sequence[Source], job: str, dataset: lance.LanceDataset | None
+    ) -> Iterator[AppendResult]:
         record = jobs.NOTHING if dataset is None else _record(dataset, job)
         _refuse_changed([one for one in sources if record.differs(one.identity)], job)
         new = [one for one in sources if not record.has(one.identity)]
@@ -89,7 +91,7 @@ class Loader:
         with run.noting():
             for number, source in enumerate(sources):
                 if run.record.has(source.identity):
-                    yield Appended(file=source.path, rows=0, version=run.found.get(source.identity), duplicate=True)
+                    yield AppendResult(file=source.path, rows=0, version=run.found.get(source.identity), duplicate=True)
                     continue
                 with _naming(source):
                     yield run.append(source, self._rows(source, number))
@@ -178,7 +180,7 @@ class _Run:
         if undecided:
             raise _undecided(by_name[undecided[0].file.name].path, self.job)
 
-    def append(self, source: Source, rows: SourceRows) -> Appended:
+    def append(self, source: Source, rows: SourceRows) -> AppendResult:
         """Append a file that is planned."""
         file = source.identity
         try:
@@ -193,8 +195,8 @@ class _Run:
         if time.monotonic() - self._noted > _NOTE_SECONDS:
             self._note()
         if result is None:
-            return Appended(file=source.path, rows=0, version=None, duplicate=False)
-        return Appended(
+            return AppendResult(file=source.path, rows=0, version=None, duplicate=False)
+        return AppendResult(
             file=source.path,
             rows=0 if result.duplicate else inserted,
             version=result.version,

@@ -16,7 +16,7 @@ from committerd.commands.dead.letters import Selection, Summary, letters_below, 
 from committerd.commands.dead.replay import Replay, replay_letters
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.printing import echo_counts, echo_fields, echo_table, plain, since_ms, when
-from committerd.commands.surroundings import wall_clock
+from committerd.commands.system import wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.load import Settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from committerd.commands.dead.letters import Selection, Summary, summary_of, wanted_letters
 from committerd.commands.printing import ProgressLine
-from committerd.commands.surroundings import monotonic, stores_of, wall_clock
+from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain, earlier
 from committerd.committer.intake import Pending

@@ -19,17 +19,17 @@ from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.failed_work import FailedWorkOfTable
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.reporter import Reporter
-from committerd.commands.maintain.rewriting import Rewriting
+from committerd.commands.maintain.rewriting import Rewriter
 from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.options import config_option, json_option, settings, table_argument
-from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.commands.system import stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of
 from committerd.lance.format.kind import Kind
-from committerd.maintenance.cleaning import Cleaning, Policy
+from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd.telemetry import MaintenanceTelemetry
@@ -98,7 +98,7 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
         client = _client(configured, access)
         share = CommitterShare(client, configured.maintain.committer_share, telemetry)
         stop = await stack.enter_async_context(_stopping())
-        cleaning = Cleaning(
+        cleaning = Cleanup(
             table,
             OperatorsTopic(operator),
             policy_of(configured, hour_ms=hour_ms),
@@ -109,7 +109,7 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
         )
         stack.callback(cleaning.close)
         loop = MaintenanceLoop(
-            Rewriting(
+            Rewriter(
                 share,
                 configured.dataset.uri,
                 access.storage_options,

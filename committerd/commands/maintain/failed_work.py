@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from importlib.metadata import version
 
-from committerd.maintenance.left_alone import LEFT_ALONE, Failed, FailedWork, read_failed
+from committerd.maintenance.left_alone import LEFT_ALONE, FailedWork, Failure, read_failed
 from committerd.stores.port import ObjectStore
 from committerd_client.maintenance.table import TableState
 
@@ -20,11 +20,11 @@ class FailedWorkOfTable:
         self._found: FailedWork | None = None
 
     @property
-    def left_alone(self) -> tuple[Failed, ...]:
+    def left_alone(self) -> tuple[Failure, ...]:
         """What is left alone now; nothing before it was read."""
         return () if self._found is None else self._found.left_alone(self._now_ms())
 
-    async def among(self, state: TableState) -> tuple[Failed, ...]:
+    async def among(self, state: TableState) -> tuple[Failure, ...]:
         """What of this table is left alone now."""
         found = await self._read()
         left = found.among(fragments=[one.id for one in state.fragments], indices=[one.name for one in state.indices])

@@ -10,8 +10,8 @@ import anyio
 
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.reporter import Reporter
-from committerd.commands.maintain.rewriting import Rewriting
-from committerd.maintenance.cleaning import Cleaning
+from committerd.commands.maintain.rewriting import Rewriter
+from committerd.maintenance.cleaning import Cleanup
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
 from committerd_client import ClientError
@@ -74,8 +74,8 @@ class MaintenanceLoop:
 
     def __init__(
         self,
-        rewriting: Rewriting,
-        cleaning: Cleaning,
+        rewriting: Rewriter,
+        cleaning: Cleanup,
         settings: MaintainSettings,
         reporter: Reporter,
         *,

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from committerd.commands.maintain.rewriting import Rewritten
+from committerd.commands.maintain.rewriting import CommittedRewrite
 from committerd.commands.printing import echo_fields, echo_table, plain, size
 from committerd.errors import CommitterError
-from committerd.maintenance.cleaning import Cleaned, CleanupPlan
+from committerd.maintenance.cleaning import CleanupPlan, CleanupResult
 from committerd.maintenance.files import RemovalReason
-from committerd.maintenance.left_alone import Failed
+from committerd.maintenance.left_alone import Failure
 from committerd.settings.maintain import MaintainSettings
 from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup
 from committerd_client.maintenance.table import IndexState, TableState
@@ -45,7 +45,7 @@ class Reporter:
         """When the progress of a cleanup was printed last."""
 
     def plan(
-        self, state: TableState, plan: MaintenancePlan, settings: MaintainSettings, left_alone: Sequence[Failed] = ()
+        self, state: TableState, plan: MaintenancePlan, settings: MaintainSettings, left_alone: Sequence[Failure] = ()
     ) -> None:
         """The state of the table, and what would be done. `left_alone`: what an earlier run has failed to rewrite."""
         if self._as_json:
@@ -101,7 +101,7 @@ class Reporter:
         if not self._as_json and not self._logged and seconds > _PROGRESS_SECONDS:
             click.echo(f"leaving the committer to others for {seconds:.0f} s (maintain.committer_share) ...", err=True)
 
-    def rewritten(self, done: Rewritten | None) -> None:
+    def rewritten(self, done: CommittedRewrite | None) -> None:
         """They have been rewritten; None: others have rewritten or deleted all of them."""
         if done is None:
             self._say("rewritten", {"version": None}, "nothing was rewritten: others have changed these fragments")
@@ -178,7 +178,7 @@ class Reporter:
         else:
             click.echo(f"passed over {plain(key)}: {plain(reason)}", err=True)
 
-    def deleted(self, cleaned: Cleaned, files: int) -> None:
+    def deleted(self, cleaned: CleanupResult, files: int) -> None:
         """A step of a cleanup has ended; `files`: how many the whole cleanup found to delete."""
         facts = {"versions": cleaned.versions, "files": cleaned.files, "bytes": cleaned.bytes, "files_found": files}
         if self._logged:
@@ -187,7 +187,7 @@ class Reporter:
             self._said_at = time.monotonic()
             click.echo(f"deleted {cleaned.files} of {files} files, {size(cleaned.bytes)} ...", err=True)
 
-    def cleaned(self, found: CleanupPlan, cleaned: Cleaned, *, seconds: float) -> None:
+    def cleaned(self, found: CleanupPlan, cleaned: CleanupResult, *, seconds: float) -> None:
         """Old versions and files have been deleted."""
         text = (
             f"deleted {_counted(cleaned.versions, 'version')}, {_counted(cleaned.files, 'file')} of "

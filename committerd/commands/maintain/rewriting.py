@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from committerd.commands.maintain.failed_work import FailedWorkOfTable
-from committerd.maintenance.left_alone import Failed
+from committerd.maintenance.left_alone import Failure
 from committerd.settings.maintain import MaintainSettings
 from committerd_client import ClientError, CompactionResult, LeftAlone, Staged, StagingError
 from committerd_client.compacting import Commits, compact, optimize_index, require_committer
@@ -65,7 +65,7 @@ def limits_of(settings: MaintainSettings, *, tasks: int) -> Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class CommittedRewrite:
     """The result of one commit of rewritten fragments."""
 
     version: int | None
@@ -78,7 +78,7 @@ class Rewritten:
     """Fragments that pylance can't rewrite."""
 
 
-class Rewriting:
+class Rewriter:
     """The work on one table. Opens the table anew for each plan and each execution."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Rewriting:
         return state, replace(wanted, indices=tuple(one for one in wanted.indices if one.name not in names))
 
     @property
-    def left_alone(self) -> tuple[Failed, ...]:
+    def left_alone(self) -> tuple[Failure, ...]:
         """What was left alone at the last look, and since."""
         return self._failed.left_alone
 
@@ -123,7 +123,7 @@ class Rewriting:
         """How many of these groups, from the first on, one call of `rewrite` replaces."""
         return in_one_commit(groups, limits_of(self._settings, tasks=self._settings.tasks_max), self.pace)
 
-    async def rewrite(self, groups: Sequence[RewriteGroup]) -> Rewritten | None:
+    async def rewrite(self, groups: Sequence[RewriteGroup]) -> CommittedRewrite | None:
         """Rewrite these fragments, all in one commit; None if they have changed so that nothing is left to do.
 
         Raises the errors of `CommitClient.commit` and of pylance.
@@ -155,7 +155,7 @@ class Rewriting:
             return None
         for alone in done.left_alone:
             await self._failed.note(fragments=alone.fragments, why=alone.why, proved=True)
-        return Rewritten(
+        return CommittedRewrite(
             version=done.version,
             fragments_before=done.fragments_removed,
             fragments_after=done.fragments_added,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from committerd.kafka.operator import TopicOperator
-from committerd.maintenance.waiting import LETTERS_MAX, Published
+from committerd.maintenance.waiting import LETTERS_MAX, CommitterProgress
 from committerd.queue.dead_letter import Letter, decode_letter
 from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
@@ -18,10 +18,10 @@ class OperatorsTopic:
     def __init__(self, operator: TopicOperator) -> None:
         self._operator = operator
 
-    async def published(self) -> Published:
+    async def published(self) -> CommitterProgress:
         """As the port says."""
         acknowledged = await self._operator.acknowledged()
-        return Published(
+        return CommitterProgress(
             group_offset=None if acknowledged is None else acknowledged.offset,
             group_era=era_of(acknowledged),
             outcomes=decode_outcomes(await self._operator.outcomes_tail(OUTCOMES_TAIL)),

@@ -15,11 +15,11 @@ from committerd.commands.options import config_option, json_option, settings, ta
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, plain, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
-from committerd.commands.surroundings import stores_of, wall_clock
+from committerd.commands.system import stores_of, wall_clock
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
-from committerd.maintenance.left_alone import Failed
+from committerd.maintenance.left_alone import Failure
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
@@ -263,7 +263,7 @@ def _maintenance(table: TableSummary, now_ms: int) -> str:
     )
 
 
-def _left_alone(one: Failed, now_ms: int) -> str:
+def _left_alone(one: Failure, now_ms: int) -> str:
     ids = ", ".join(map(str, one.fragments[:_FRAGMENTS_SHOWN_MAX]))
     more = ", ..." if len(one.fragments) > _FRAGMENTS_SHOWN_MAX else ""
     what = f"index {plain(one.index)}" if one.index else f"fragments {ids}{more}"

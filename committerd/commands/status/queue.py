@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from committerd.errors import CommitterError, RefusedToRun
-from committerd.kafka.operator import GroupFound, TopicOperator
+from committerd.kafka.operator import GroupDescription, TopicOperator
 from committerd.kafka.transactions import OpenTransaction
 from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
@@ -31,7 +31,7 @@ class QueueState:
     bounds: tuple[int, int] | None = None
     acknowledged: Acknowledged | None = None
     outcomes: Sequence[Outcome] | None = None
-    group: GroupFound | None = None
+    group: GroupDescription | None = None
     retention_ms: int | None = None
     """Retention of the staged topic; -1 = unlimited."""
     end: int | None = None

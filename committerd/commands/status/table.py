@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.lance.format.timestamps import to_ms
-from committerd.maintenance.left_alone import Failed, read_failed
+from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
@@ -52,7 +52,7 @@ class TableSummary:
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
     """The figures of the last cleanup of `committerd maintain`; None if there was none."""
-    left_alone: Sequence[Failed] = ()
+    left_alone: Sequence[Failure] = ()
     """What `committerd maintain` has failed to rewrite, and tries again later."""
     damaged: Sequence[str] = ()
     """Old versions that can't be read, a sentence each; committers leave them out."""

@@ -23,7 +23,7 @@ _ABOUT, _LOCK, _KAFKA_LOCK = "table.json", "lock", "kafka.lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DevTable:
     """A table and its folder."""
 
     folder: Path
@@ -38,32 +38,32 @@ class Kept:
         """Whether a Kafka was kept for it."""
         return any(self.kafka.glob("kafka-*")) or (self.kafka / "docker.log").exists()
 
-    def write(self, kafka: Path) -> Kept:
+    def write(self, kafka: Path) -> DevTable:
         """Note the table, and whose Kafka holds its queue."""
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {"uri": self.uri, "dataset": self.dataset, "kafka": kafka.name}
         (self.folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
-        return Kept(self.folder, self.uri, self.dataset, kafka)
+        return DevTable(self.folder, self.uri, self.dataset, kafka)
 
 
-def kept_of(uri: str, dataset: str) -> Kept:
+def table_of(uri: str, dataset: str) -> DevTable:
     """What is kept of this table, or where it will be."""
     digest = hashlib.sha256(canonical_uri(uri).encode()).hexdigest()[:8]
     folder = _root() / f"{dataset}-{digest}"
-    return Kept(folder, uri, dataset, _kafka_of(folder))
+    return DevTable(folder, uri, dataset, _kafka_of(folder))
 
 
-def all_kept() -> list[Kept]:
+def all_tables() -> list[DevTable]:
     """Of every table, by the name of its folder."""
     found = []
     for folder in sorted(one for one in _root().glob("*") if one.is_dir()):
         about = _about(folder)
         name = folder.name.rpartition("-")[0]
-        found.append(Kept(folder, about.get("uri", ""), about.get("dataset", name), _kafka_of(folder)))
+        found.append(DevTable(folder, about.get("uri", ""), about.get("dataset", name), _kafka_of(folder)))
     return found
 
 
-def shared_kafka(tables: Sequence[Kept], *, fresh: bool) -> Path:
+def shared_kafka(tables: Sequence[DevTable], *, fresh: bool) -> Path:
     """The folder of the Kafka that serves these tables in one command: where their queues are, or the first table's.
 
     Raises `CommitterError` if their queues are in different ones, or if a new Kafka would take the queue of a table
@@ -73,7 +73,7 @@ def shared_kafka(tables: Sequence[Kept], *, fresh: bool) -> Path:
     if fresh or not homes:
         home = tables[0].folder
         others = [
-            one for one in all_kept() if fresh and one.kafka == home and one.folder not in {t.folder for t in tables}
+            one for one in all_tables() if fresh and one.kafka == home and one.folder not in {t.folder for t in tables}
         ]
         if others:
             raise CommitterError(
@@ -92,7 +92,7 @@ def shared_kafka(tables: Sequence[Kept], *, fresh: bool) -> Path:
 
 
 @contextlib.contextmanager
-def table_locked(table: Kept) -> Iterator[None]:
+def table_locked(table: DevTable) -> Iterator[None]:
     """For the process of the table's committer. Raises `CommitterError` if another process has it."""
     with locked(table.folder / _LOCK) as holder:
         if holder:
@@ -150,7 +150,7 @@ class Summary:
     """The process that runs it; empty if none does."""
 
 
-def summary_of(table: Kept) -> Summary:
+def summary_of(table: DevTable) -> Summary:
     """What a listing says of it."""
     with locked(table.folder / _LOCK) as process:
         pass
@@ -167,13 +167,13 @@ def summary_of(table: Kept) -> Summary:
     )
 
 
-def remove(tables: Sequence[Kept]) -> None:
+def remove(tables: Sequence[DevTable]) -> None:
     """Delete what is kept of these tables; the tables themselves stay. Raises `CommitterError`."""
     with contextlib.ExitStack() as stack:
         for one in tables:
             if not one.folder.is_dir():
                 raise CommitterError(f"nothing is kept of {one.uri}", code="not_kept")
-            guests = [two for two in all_kept() if two.kafka == one.folder and two.folder != one.folder]
+            guests = [two for two in all_tables() if two.kafka == one.folder and two.folder != one.folder]
             missing = [two.uri or two.dataset for two in guests if two.folder not in {t.folder for t in tables}]
             if missing:
                 raise CommitterError(
@@ -193,12 +193,12 @@ def container_of(folder: Path) -> str:
     return f"committerd-dev-{folder.name}"
 
 
-def named(uri: str, name: str | None) -> Kept:
+def named(uri: str, name: str | None) -> DevTable:
     """A table by its URI, with the name under which it is kept."""
     place = uri if "://" in uri or uri.startswith("file:") else str(Path(uri).absolute())
-    same = [one for one in all_kept() if one.uri and canonical_uri(one.uri) == canonical_uri(place)]
+    same = [one for one in all_tables() if one.uri and canonical_uri(one.uri) == canonical_uri(place)]
     found = next((one for one in same if name in (None, one.dataset)), None)
-    return found or kept_of(place, name or dataset_name(place))
+    return found or table_of(place, name or dataset_name(place))
 
 
 def _root() -> Path:
