@@ -58,7 +58,7 @@ class Process:
         """Run, die and run again until cancelled."""
         while True:
             self.queue = FakeQueue(self.world.broker, self.weather, outstanding_records_max=self.world.room)
-            self.committer = make_committer(self.world.settings, self._surroundings(self.queue))
+            self.committer = make_committer(self.world.settings, self._dependencies(self.queue))
             self.world.broker.join(self.queue)
             self._note("starts")
             self._scope = anyio.CancelScope()
@@ -109,7 +109,7 @@ class Process:
             while self._resumed is not None:
                 await self._resumed.wait()
 
-    def _surroundings(self, queue: FakeQueue) -> Dependencies:
+    def _dependencies(self, queue: FakeQueue) -> Dependencies:
         return Dependencies(
             store=FakeStore(self.world.bucket, self.weather, uri=URI),
             queue=queue,
