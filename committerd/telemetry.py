@@ -432,8 +432,8 @@ class Telemetry:
         self.hold_seconds = metrics.counter("committerd_hold_seconds_total", "Time that commits spent in holds.")
         self.precedences = metrics.counter(
             "committerd_precedences_total",
-            "Times that a refused transaction had precedence, by how it ended: its re-execution was committed or "
-            "refused, or did not arrive in time.",
+            "Reservations of rows and keys for refused transactions, by how they ended: the re-execution was committed "
+            "or refused, or did not arrive in time.",
             ended=HOLD_ENDINGS,
         )
 

@@ -38,6 +38,7 @@ from committerd.queue.outcomes import Status, Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
 from committerd.queue.race import Found, Race
+from committerd.queue.reservations import Retryable
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
 from committerd.table.work import LIGHT_BYTES_MAX
@@ -119,7 +120,7 @@ class Committer:
         self._last_put = self._last_refusals = float("-inf")
         self._refusal_interval = 0.0
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
-        self._holding = Holding(parts.telemetry, parts.former.precedence, hold_max=intervals.hold_max)
+        self._holding = Holding(parts.intake, parts.telemetry, seconds_max=intervals.hold_max)
         self._pipeline = Pipeline(
             parts.former, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
         )
@@ -254,28 +255,26 @@ class Committer:
         wait = self._last_put + self._intervals.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
-        moment, turn = intake.moment(), self._holding.turn(intake.retries())
-        await self._publish_held_back(turn.publish, generation)
+        moment = intake.moment()
+        await self._publish_held_back(self._holding.pass_time(), generation)
         view.learn_history()
+        hold = intake.reservations.hold
         may_take = self._pipeline.is_in_round or not intake.waiting_retries()
-        formed = await self._pipeline.take(view.head) if not turn.held_for and may_take else None
+        formed = await self._pipeline.take(view.head) if not hold and may_take else None
         if formed is None:
-            formed = await self._pipeline.form(view, held_for=turn.held_for or None)
-        if formed is None and turn.held_for:
-            await intake.changed(since=moment, timeout=turn.seconds)
-            return None
+            formed = await self._pipeline.form(view)
         if formed is None:
-            patience = self._holding.patience(self._intervals.recheck)
+            patience = min(self._intervals.recheck, self._holding.seconds_until())
             if not await intake.changed(since=moment, timeout=patience) and patience == self._intervals.recheck:
                 await self._look_for_foreign(view)
             return None
         group = formed.group
         few = group.settles < self._parts.former.options.limits.records
-        if few and not group.members and not turn.held_for:
+        if few and not group.members and not hold:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
-            # shorter if one of them gets precedence: its producer waits for it.
-            least = 0.0 if self._holding.is_awaited(formed.rows_and_keys.values()) else self._intervals.refusal_interval
+            # shorter if rows may be reserved for one of them: its producer waits for it.
+            least = 0.0 if formed.rows_and_keys else self._intervals.refusal_interval
             wait = self._last_refusals + max(least, self._refusal_interval) - anyio.current_time()
             if wait > 0 and await intake.changed(since=moment, timeout=wait):
                 return None
@@ -315,10 +314,8 @@ class Committer:
         parts = self._parts
         entries = [(found.settled, entry) for found in versions for entry in found.settled.entries()]
         refusals = [refusal for found in versions for refusal in found.settled.refusals]
-        for refusal in refusals:
-            if status_of(refusal) is Status.RETRYABLE:
-                parts.intake.tickets.give(refusal.uuid, refusal.producer)
-        records = parts.intake.records({entry.offset for _, entry in entries})
+        pending = parts.intake.records({entry.offset for _, entry in entries})
+        records = {offset: one.record for offset, one in pending.items()}
         if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
             # Another committer settled it, or it was revoked: Start reads such records again and publishes all.
             raise StartAgain("a dead letter needs its record, which is not here")
@@ -329,9 +326,21 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        settled = {entry.offset for _, entry in entries}
-        self._holding.note_retries([p.retry_of for p in parts.intake.waiting_retries() if p.offset in settled])
-        later = self._holding.to_hold_back(refusals, parts.intake.pending, rows_and_keys)
+        retryable = [
+            Retryable(
+                uuid=one.uuid,
+                producer=one.producer,
+                operation=one.operation,
+                attempt=pending[one.offset].attempt if one.offset in pending else 1,
+                retry_of=pending[one.offset].retry_of if one.offset in pending else None,
+                rows_and_keys=rows_and_keys.get(one.offset),
+            )
+            for one in refusals
+            if status_of(one) is Status.RETRYABLE
+        ]
+        self._holding.settle(view.head.position, retryable)
+        line = parts.intake.reservations.line
+        later = {one.offset for one in refusals if status_of(one) is Status.RETRYABLE and one.uuid in line}
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
             batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)
@@ -364,6 +373,7 @@ class Committer:
         """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
+            self._holding.settle(view.head.position)
             room = intake.settle(view.head.position)
             await self._parts.queue.done(generation, room.records, room.bytes)
 

@@ -8,7 +8,7 @@ version.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Literal
@@ -46,13 +46,11 @@ from committerd.queue.grouping import (
 )
 from committerd.queue.ledger import NOT_SEEN, Candidate, Earlier, Refused, dedupe, no_room_for
 from committerd.queue.outcomes import Settled, Status
-from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
-from committerd.queue.precedence import BYTES_MAX as ROWS_AND_KEYS_BYTES_MAX
-from committerd.queue.precedence import Precedence
+from committerd.queue.position import AHEAD_MAX, AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
 from committerd.queue.race import Found
+from committerd.queue.reservations import ROWS_BYTES_MAX, Reservations
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
-from committerd.queue.turns import AHEAD_MAX
 from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
     Judged,
@@ -83,7 +81,7 @@ _LOOK_UPS_AT_ONCE = 64
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
 _ROWS_AND_KEYS_MAX = 100
-"""Maximum number of refusals of a version that may lead to precedence: about as many as can have it, or wait for it."""
+"""Maximum number of refusals of a version for which rows may be reserved: about as many as find room."""
 _TURNS = 4
 """Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
 _CHECKED_SECONDS_MAX = 300.0
@@ -128,6 +126,8 @@ class _Forming:
     marks: dict[str, AppMark]
     now_ms: int
     """When forming began, in Unix milliseconds."""
+    reservations: Reservations = field(default_factory=Reservations)
+    """What is reserved when forming begins."""
     requests: list[Request] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -194,7 +194,6 @@ class Former:
     world: World
     telemetry: Telemetry
     containment: Containment
-    precedence: Precedence
     stale_history: StaleHistory = field(default_factory=StaleHistory)
     caution: _Caution = field(default_factory=_Caution)
     before_table: dict[int, Refusal] = field(default_factory=dict)
@@ -202,13 +201,11 @@ class Former:
     file_check_timing: FileCheckTiming = "together"
     """When the files of records are checked."""
 
-    async def form(
-        self, head: Head, intake: Intake, *, held_for: Container[str] | None = None, round_end: int | None = None
-    ) -> FormedVersion | None:
+    async def form(self, head: Head, intake: Intake, *, round_end: int | None = None) -> FormedVersion | None:
         """Form the next version; None when no record waits, or the first one waits for the table's older history.
 
-        `held_for`: during a hold, the uuids of the refused transactions whose re-executions alone may be committed.
-        Other re-executions that conflict are refused during the hold too, so that their next attempt comes in it.
+        During a hold (`Reservations.hold`) only re-executions are judged, and only those that have reserved everything
+        are committed. Others that conflict are refused, so that their next attempt comes in the hold.
         `round_end`: the last offset of the present round; None = a round begins. No record joins a round that has
         begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it is over,
         and the version is one of the next round.
@@ -218,20 +215,21 @@ class Former:
         # A snapshot: while we read, more records may arrive, or the assignment may end.
         records = min(limits.records, _AT_ONCE) if limits.coalesce is Coalesce.NONE else limits.records
         waiting = intake.first(records + 1, behind=head.position)
-        retries = intake.waiting_retries()
-        if held_for is not None:
-            retries.sort(key=lambda pending: pending.retry_of not in held_for)  # a stable sort: the others by offset
-        begun = [p for p in waiting if round_end is not None and p.offset <= round_end]
-        ordered = _in_turn(head, waiting, retries, only_retries=held_for is not None)
+        retries, reservations = intake.waiting_retries(), intake.reservations
+        hold = reservations.hold
+        retries.sort(key=lambda pending: pending.retry_of not in hold)  # a stable sort: the others by offset
+        begun = [p for p in waiting if round_end is not None and not hold and p.offset <= round_end]
+        ordered = _in_turn(head, waiting, retries, only_retries=bool(hold))
         if begun:
             of_round = {p.offset for p in begun}
             ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
-        held = {p.offset for p in ordered if held_for is not None and p.retry_of not in held_for}
         await self.decoder.decode_claims(ordered, head.table, room=DECODED_BYTES_MAX // 2)
         await self._check_files_of_all(ordered, head)
         while True:
             started = anyio.current_time()
-            forming = await self._gather(head, ordered, begun=len(begun), unbuildable=unbuildable, held=held)
+            forming = await self._gather(
+                head, ordered, reservations=reservations, begun=len(begun), unbuildable=unbuildable
+            )
             if not forming.requests and not forming.refusals:
                 return None
             self.telemetry.commit_duration.observe(anyio.current_time() - started, stage="judge")
@@ -306,16 +304,21 @@ class Former:
         head: Head,
         ordered: Sequence[Pending],
         *,
+        reservations: Reservations,
         begun: int,
         unbuildable: Mapping[int, Refused],
-        held: Container[int],
     ) -> _Forming:
         """Judge the records of the first part of the first round, until one can't join the group.
 
         Continues with the next part, and with the next round, while none can be committed. `begun`: the number of
-        records, from the first on, that belong to a round that has begun. Offsets in `held` can only be refused.
+        records, from the first on, that belong to a round that has begun.
         """
-        forming = _Forming(marks=dict(head.marks), now_ms=self._now_ms(), rows=RowGroup(keeps_apart=_keeps_apart(head)))
+        forming = _Forming(
+            marks=dict(head.marks),
+            now_ms=self._now_ms(),
+            reservations=reservations,
+            rows=RowGroup(keeps_apart=_keeps_apart(head)),
+        )
         left = ordered[: self.options.limits.records]
         while left and not forming.requests:
             parts = await self._round(forming, head, left[:begun] or left, full=len(left) < len(ordered))
@@ -327,7 +330,7 @@ class Former:
                 break
             await self._look_up(forming, collected, left, head)
             for part in (*Part, None):  # before a record that is a version of its own, only some that can't be decoded
-                await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable, held=held)
+                await self._gather_part(forming, part, parts.get(part, ()), head, unbuildable=unbuildable)
                 if forming.requests:
                     break
             settled = set(forming.offsets())
@@ -372,12 +375,12 @@ class Former:
         head: Head,
         *,
         unbuildable: Mapping[int, Refused],
-        held: Container[int],
     ) -> None:
         """Judge the records of one part of a round, until one can't join the group; the other arguments as `_gather`.
 
         `part`: None = the records, of which there is one, are versions of their own.
         """
+        hold = forming.reservations.hold
         for number, pending in enumerate(records, start=1):
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
@@ -390,7 +393,7 @@ class Former:
             if full or not joins(request, forming.weight, self.options.limits):
                 break
             try:
-                tells = part is Part.ROWS and self._tells_rows_and_keys(request)
+                tells = part is Part.ROWS and _tells_rows_and_keys(request, pending, forming)
                 decision = unbuildable.get(pending.offset) or await self._judge(
                     request, pending, forming, head, as_member=part is Part.ROWS, tells_rows_and_keys=tells
                 )
@@ -399,8 +402,8 @@ class Former:
                         break
                     decision = _after_members(decision, forming, version=head.version + 1, tells_rows_and_keys=tells)
                     if isinstance(decision, Judged) and pending.retry_of is None:
-                        decision = self._after_first(decision, tells_rows_and_keys=tells)
-                if not isinstance(decision, Refused) and pending.offset not in held:
+                        decision = _after_reserved(decision, forming, tells_rows_and_keys=tells)
+                if not isinstance(decision, Refused) and (not hold or pending.retry_of in hold):
                     self._take(forming, pending, decision, head)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
                 decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
@@ -567,25 +570,6 @@ class Former:
             forming.mark_room = MarkRoom.left_by(forming.marks, most=most, now_ms=pending.record.timestamp_ms)
         return None if forming.mark_room.takes(app.app_id, app.run) else no_room_for(app, most=most)
 
-    def _after_first(self, judged: Judged, *, tells_rows_and_keys: bool) -> Judged | Rejected:
-        """Judge a Delete or Update against those that have precedence over it (`queue.precedence`)."""
-        if judged.change is None or self.precedence.is_idle:
-            return judged
-        rows_and_keys = judged.change.rows_and_keys()
-        first = self.precedence.conflicting(rows_and_keys)
-        return (
-            judged
-            if first is None
-            else goes_later(first, judged, rows_and_keys=rows_and_keys if tells_rows_and_keys else None)
-        )
-
-    def _tells_rows_and_keys(self, request: Request) -> bool:
-        """Whether a refusal of this request may lead to precedence. One with a deadline can't wait in line."""
-        envelope = request.envelope
-        if not envelope.will_retry or envelope.deadline_ms is not None:
-            return False
-        return self.precedence.takes(attempt=envelope.attempt, now=anyio.current_time())
-
     def _prepare_options(
         self, request: Request, pending: Pending, now_ms: int, *, as_member: bool, tells_rows_and_keys: bool
     ) -> PrepareOptions:
@@ -681,7 +665,7 @@ class Former:
         rows_and_keys = refused.rows_and_keys if isinstance(refused, Rejected) else None
         if (
             rows_and_keys is not None
-            and rows_and_keys.bytes <= ROWS_AND_KEYS_BYTES_MAX
+            and rows_and_keys.bytes <= ROWS_BYTES_MAX
             and len(forming.rows_and_keys) < _ROWS_AND_KEYS_MAX
         ):
             forming.rows_and_keys[pending.offset] = rows_and_keys
@@ -808,6 +792,25 @@ def _after_members(judged: Judged, forming: _Forming, *, version: int, tells_row
     if found is None:
         return judged
     return can_not_follow(found, judged, version=version, tells_rows_and_keys=tells_rows_and_keys)
+
+
+def _after_reserved(judged: Judged, forming: _Forming, *, tells_rows_and_keys: bool) -> Judged | Rejected:
+    """Judge a Delete or Update against the rows and keys that are reserved."""
+    if judged.change is None or not forming.reservations.reserved:
+        return judged
+    rows_and_keys = judged.change.rows_and_keys()
+    first = forming.reservations.conflict_of(rows_and_keys)
+    if first is None:
+        return judged
+    return goes_later(first, judged, rows_and_keys=rows_and_keys if tells_rows_and_keys else None)
+
+
+def _tells_rows_and_keys(request: Request, pending: Pending, forming: _Forming) -> bool:
+    """Whether rows may be reserved if this request is refused. One with a deadline can't wait in line."""
+    envelope = request.envelope
+    if not envelope.will_retry or envelope.deadline_ms is not None:
+        return False
+    return forming.reservations.takes_rows(pending.attempt)
 
 
 def _to_look_up(records: Iterable[Pending], head: Head) -> list[_Asked]:

@@ -1,56 +1,36 @@
-"""Holds back the outcomes of refused transactions until a hold begins for their re-executions, or it is their turn.
+"""Replaces the reservations as time passes and versions settle records, and holds back the outcomes of those in line.
 
-A held-back refusal is already in the table. Until its outcome is published, the group offset does not pass it, so the
-next Start publishes it if this process crashes.
+A refusal whose outcome is held back is already in the table. Until the outcome is published, the group offset does not
+pass it, so the next Start publishes it if this process crashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 import anyio
 
-from committerd.committer.intake import Pending
+from committerd.committer.intake import Intake
 from committerd.committer.publisher import OutcomeBatch
-from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
-from committerd.queue.precedence import Precedence
-from committerd.queue.turns import HoldEnding, Turns
+from committerd.queue.reservations import Reservations, Retryable
 from committerd.telemetry import Telemetry
-from committerd_common.messages import Refusal
-from committerd_common.request import Request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """The loop's next step."""
-
-    publish: Sequence[OutcomeBatch]
-    """Held-back outcomes to publish first."""
-    held_for: frozenset[str]
-    """Uuids of the refused transactions whose re-executions alone may be committed; empty = no hold."""
-    seconds: float
-    """How long to wait for those re-executions; 0 = do not wait for more."""
 
 
 class Holding:
-    """`Turns` and `Precedence`, with a clock, metrics, and the outcomes that are held back."""
+    """The only writer of `Intake.reservations`, with a clock, metrics, and the outcomes that are held back."""
 
-    def __init__(self, telemetry: Telemetry, precedence: Precedence, *, hold_max: float) -> None:
+    def __init__(self, intake: Intake, telemetry: Telemetry, *, seconds_max: float) -> None:
+        """`seconds_max`: how long something is reserved at most, in seconds."""
+        self._intake = intake
         self._telemetry = telemetry
-        self._precedence = precedence
-        self._turns = Turns(hold_max)
-        self._held_back: dict[str, list[tuple[int, OutcomeBatch]]] = {}
-        """By uuid of the refused transaction: offset and held-back outcome of each of its records.
-
-        A transaction may have been staged twice.
-        """
+        self._intake.reservations = Reservations(seconds_max=seconds_max)
+        self._held_back: list[tuple[int, str, OutcomeBatch]] = []
+        """Offset, uuid and outcome of each record that is held back."""
         self._settled: tuple[Position, int] | None = None
         """The argument of the last `note_settled`."""
-        self._left: frozenset[str] = frozenset()
-        """Uuids of a hold that is over, whose re-executions have arrived and are not committed yet."""
 
     def note_settled(self, upto: tuple[Position, int] | None) -> None:
         """Note that all outcomes below this position are given to the publisher or held back here.
@@ -64,93 +44,47 @@ class Holding:
         if self._settled is None:
             return None
         position, version = self._settled
-        first = min((offset for some in self._held_back.values() for offset, _ in some), default=position.next_offset)
+        first = min((offset for offset, _, _ in self._held_back), default=position.next_offset)
         return replace(position, next_offset=min(first, position.next_offset)), version
 
-    def note_retries(self, retries: Iterable[str | None]) -> None:
-        """Note that re-executions were committed or refused; `retries` are the refused uuids that they name."""
-        if arrived := self._precedence.settled(uuid for uuid in retries if uuid is not None):
-            self._telemetry.precedences.add(arrived, ended=HoldEnding.ARRIVED.value)
-
-    def to_hold_back(
-        self, refusals: Iterable[Refusal], pending: Iterable[Pending], rows_and_keys: Mapping[int, RowsAndKeys]
-    ) -> set[int]:
-        """Return the offsets of those refused records whose outcomes are to be held back.
-
-        `rows_and_keys`: as `FormedVersion.rows_and_keys`.
-        """
-        refused = {refusal.offset for refusal in refusals if status_of(refusal) is Status.RETRYABLE}
-        if not refused:
-            return refused
-        return {
-            one.offset
-            for one in pending
-            if one.offset in refused
-            and isinstance(one.decoded, Request)
-            and self._waits(one.decoded, one.retry_of, rows_and_keys.get(one.offset))
-        }
-
-    def is_awaited(self, rows_and_keys: Iterable[RowsAndKeys]) -> bool:
-        """Whether one of these refused transactions gets precedence at once, so that its producer waits for it."""
-        return any(self._precedence.may_be_first(one) for one in rows_and_keys)
-
-    def _waits(self, request: Request, retry_of: str | None, rows_and_keys: RowsAndKeys | None) -> bool:
-        """Whether a refusal waits. `retry_of`: the refused uuid whose ticket the record had; None = it had none, so
-        that it counts as a first attempt for a hold, whatever its headers say.
-        """
-        attempt, now = request.envelope.attempt, anyio.current_time()
-        if rows_and_keys is not None and self._precedence.takes(attempt=attempt, now=now):
-            return self._precedence.refused(request.uuid, rows_and_keys, retry_of=retry_of, now=now)
-        return self._turns.refused(
-            request.uuid, operation=request.operation, attempt=1 if retry_of is None else max(attempt, 2)
-        )
+    def settle(self, position: Position, refused: Sequence[Retryable] = ()) -> None:
+        """Note that the table's position has passed records. `refused`: those that were refused RETRYABLE."""
+        retries = [one.retry_of for one in self._intake.waiting_retries() if position.passes(one.offset)]
+        now = anyio.current_time()
+        after = self._intake.reservations.settled([uuid for uuid in retries if uuid], refused, now=now)
+        self._replace(after, now, ended="arrived")
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
-        """Hold back an outcome."""
-        self._held_back.setdefault(uuid, []).append((offset, batch))
+        """Hold back an outcome, as long as its transaction is in line."""
+        self._held_back.append((offset, uuid, batch))
 
-    def turn(self, retries: Collection[str]) -> Turn:
-        """Return the next turn.
-
-        `retries`: uuids of the refused transactions whose re-executions have arrived. When those of the hold have all
-        arrived, the hold ends, but they keep the turn until they are committed, in several groups if necessary. Other
-        re-executions, which may have arrived earlier, still wait.
-        """
-        held, seconds = frozenset(self._turns.held_for), self._seconds_left(retries)
-        if seconds:
-            return Turn(publish=(), held_for=held, seconds=seconds)
-        before, self._left = self._left, (held or self._left) & frozenset(retries)
-        if self._left and self._left != before:
-            return Turn(publish=(), held_for=self._left, seconds=0.0)
-        if before:
-            self._turns.pause(anyio.current_time())
-        self._left = frozenset()
+    def pass_time(self) -> Sequence[OutcomeBatch]:
+        """Let time pass for the reservations; returns the outcomes that are not to be held back any more."""
         now = anyio.current_time()
-        if expired := self._precedence.expire(now, arrived=retries):
-            self._telemetry.precedences.add(expired, ended=HoldEnding.EXPIRED.value)
-        uuids = [*self._precedence.due(now), *self._turns.begin(now)]
-        due = [batch for uuid in uuids for _, batch in self._held_back.pop(uuid, ())]
-        return Turn(publish=due, held_for=frozenset(self._turns.held_for), seconds=self._seconds_left(retries))
+        self._replace(self._intake.reservations.at(now, arrived=self._intake.retries()), now, ended="expired")
+        return self._due()
 
-    def _seconds_left(self, retries: Iterable[str]) -> float:
-        now = anyio.current_time()
-        ended = self._turns.end(retries, now)
-        if ended is not None:
-            self._telemetry.holds.add(ended=ended[0].value)
-            self._telemetry.hold_seconds.add(ended[1])
-        return self._turns.seconds_left(now)
+    def seconds_until(self) -> float:
+        """Return the seconds until `pass_time` may change something; infinite if it never does."""
+        return self._intake.reservations.seconds_until(anyio.current_time())
 
-    def patience(self, seconds: float) -> float:
-        """Return how long to wait for records: `seconds`, or less if a hold can begin before."""
-        now = anyio.current_time()
-        untils = (self._turns.seconds_until(now), self._precedence.seconds_until(now))
-        return min([seconds, *(until for until in untils if until is not None)])
+    def end(self) -> Sequence[OutcomeBatch]:
+        """End the assignment; returns all outcomes that were held back."""
+        self._intake.reservations = self._intake.reservations.forgotten()
+        return self._due()
 
-    def end(self) -> list[OutcomeBatch]:
-        """End the assignment: returns all outcomes that were held back."""
-        self._turns.forget()
-        self._precedence.forget()
-        self._left = frozenset()
-        held_back = [batch for some in self._held_back.values() for _, batch in some]
-        self._held_back.clear()
-        return held_back
+    def _due(self) -> Sequence[OutcomeBatch]:
+        line = self._intake.reservations.line
+        due = [batch for _, uuid, batch in self._held_back if uuid not in line]
+        self._held_back = [one for one in self._held_back if one[1] in line]
+        return due
+
+    def _replace(self, after: Reservations, now: float, *, ended: Literal["arrived", "expired"]) -> None:
+        """Replace the reservations, and count those that are over."""
+        before, self._intake.reservations = self._intake.reservations, after
+        over = [one for uuid, one in before.reserved.items() if uuid not in after.reserved]
+        if rows := sum(one.rows is not None for one in over):
+            self._telemetry.precedences.add(rows, ended=ended)
+        if before.hold and not after.hold:
+            self._telemetry.holds.add(ended=ended)
+            self._telemetry.hold_seconds.add(before.held_seconds(now))

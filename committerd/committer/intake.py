@@ -24,7 +24,7 @@ from committerd.queue.ledger import Refused
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256, record_size
-from committerd.queue.turns import Tickets
+from committerd.queue.reservations import Reservations
 from committerd.table.staged_files import CheckedFiles
 from committerd_common.request import Request, who_asked
 
@@ -40,8 +40,6 @@ class Pending:
     """Sequence number of its arrival here: a record that arrived later has a higher one, even if it is redelivered."""
     retry_of: str | None = None
     """The refused transaction that it re-executes, if it has that one's ticket: then it is judged ahead of others."""
-    producer: str = ""
-    """Header `producer` of a record with a ticket."""
     decoded: Request | Refused | None = None
     """None = not decoded yet."""
     is_claim: bool = False
@@ -65,6 +63,13 @@ class Pending:
         if self.is_claim and self.decoded is None:
             return DECODED_BYTES_MAX
         return decoded_bytes_max(len(self.record.value))
+
+    @property
+    def attempt(self) -> int:
+        """The number of the try, as far as the ticket proves it."""
+        if self.retry_of is None or not isinstance(self.decoded, Request):
+            return 1
+        return max(self.decoded.envelope.attempt, 2)
 
     @property
     def fingerprint(self) -> tuple[str, int]:
@@ -144,12 +149,10 @@ class Intake:
         """Generation of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
         """The records that wait, by ascending offset."""
-        self.tickets = Tickets()
-        """The refusals whose re-executions may go first."""
-        self._retries: dict[int, Pending] = {}
-        """By offset, those waiting records that have taken a ticket."""
-        self._dropped_retries: dict[int, Pending] = {}
-        """By offset, records with tickets that `clear` has dropped."""
+        self.reservations = Reservations()
+        """Which of the records go first, and what is reserved for them; replaced by the committer's loop alone."""
+        self._retries: dict[str, Pending] = {}
+        """By refused uuid, the waiting record that has its ticket."""
         self.fetch_failure: str | None = None
         """Why no further records can be taken; None = they can."""
         self.next_offset = 0
@@ -201,22 +204,14 @@ class Intake:
     def clear(self) -> None:
         """Drop all delivered records: the queue is about to deliver from another offset."""
         self.pending.clear()
-        self._dropped_retries |= self._retries
         self._retries = {}
         self.fetch_failure = None
         self._last = None
         self._begun += 1
 
     def begin_behind(self, position: Position) -> None:
-        """Drop all records, and require the next one to follow the last record that this position has passed.
-
-        Records that are delivered again take their tickets again.
-        """
+        """Drop all records, and require the next one to follow the last record that this position has passed."""
         self.clear()
-        for offset, pending in self._dropped_retries.items():
-            if not position.passes(offset):
-                self.tickets.give(pending.retry_of or "", pending.producer)
-        self._dropped_retries = {}
         if position.last_offset >= 0:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
@@ -264,19 +259,19 @@ class Intake:
         some = (one for one in decoded_together(self.pending) if one.file_check is None and not one.is_claim)
         return list(islice(some, most))
 
-    def records(self, offsets: Collection[int]) -> dict[int, Record]:
+    def records(self, offsets: Collection[int]) -> dict[int, Pending]:
         """Return the waiting records that have one of these offsets, by offset."""
         last = max(offsets, default=-1)
         upto = takewhile(lambda pending: pending.offset <= last, self.pending)
-        return {pending.offset: pending.record for pending in upto if pending.offset in offsets}
+        return {pending.offset: pending for pending in upto if pending.offset in offsets}
 
     def waiting_retries(self) -> list[Pending]:
         """Return the waiting re-executions of refused transactions that may go first, by ascending offset."""
         return list(self._retries.values())
 
-    def retries(self) -> list[str]:
+    def retries(self) -> Collection[str]:
         """Return the uuids of refused transactions whose re-executions wait."""
-        return [p.retry_of for p in self._retries.values() if p.retry_of is not None]
+        return self._retries.keys()
 
     def oldest_timestamp_ms(self) -> int | None:
         """Return the timestamp of the first waiting record, in Unix milliseconds; None when none waits."""
@@ -320,7 +315,7 @@ class Intake:
             room.records += 1
             room.bytes += pending.size
             if pending.retry_of is not None:
-                self._retries.pop(pending.offset, None)
+                self._retries.pop(pending.retry_of, None)
         return room
 
     async def _take_what_follows(self, fetched: Fetched) -> None:
@@ -371,11 +366,11 @@ class Intake:
                 elif name == "retry-of":
                     pending.retry_of = value.decode("ascii", "replace")
             if pending.retry_of is not None:
-                pending.producer = who_asked(record.headers).producer
-                if self.tickets.take(pending.retry_of, pending.producer):
-                    self._retries[record.offset] = pending
-                else:
+                producer = who_asked(record.headers).producer
+                if pending.retry_of in self._retries or not self.reservations.has_ticket(pending.retry_of, producer):
                     pending.retry_of = None
+                else:
+                    self._retries[pending.retry_of] = pending
             self.pending.append(pending)
             self.next_offset = record.offset + 1
         if records:

@@ -10,7 +10,7 @@ back. A version whose files are still being written can't be built on, so nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -113,15 +113,13 @@ class Pipeline:
         if error is not None:
             raise error
 
-    async def form(self, view: View, *, held_for: Container[str] | None = None) -> FormedVersion | None:
+    async def form(self, view: View) -> FormedVersion | None:
         """Form a version on the view's head, as `Former.form`; drops what was formed ahead.
 
         The head's version is confirmed meanwhile, unless it just was. Raises `StartAgain` as the view does.
         """
         await self._drop()
-        forming = partial(
-            self._form, view.head, held_for=held_for, round_end=self._round_end if held_for is None else None
-        )
+        forming = partial(self._form, view.head, round_end=self._round_end)
         if view.confirmed_seconds <= _CONFIRMED_SECONDS:
             return await forming()
         asked_at, look = view.monotonic(), Concurrently(partial(view.table.standing, view.head.version))
@@ -175,19 +173,17 @@ class Pipeline:
         self._ahead = None
         return ahead.formed
 
-    async def _form(
-        self, head: Head, *, held_for: Container[str] | None = None, round_end: int | None = None
-    ) -> FormedVersion | None:
+    async def _form(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
         """As `Former.form`, with the identity of the topic that the records are from.
 
         The broker is asked for the identity after all records of the version have arrived. So they are from the topic
         that the response names, or from an earlier one, which the putter detects. Later changes to the topic do not
         affect them. So one response covers every version whose records had all arrived before the request.
         """
-        if not (self._intake.pending if held_for is None else self._intake.waiting_retries()):
+        if not (self._intake.waiting_retries() if self._intake.reservations.hold else self._intake.pending):
             return None
-        forming = partial(self._timed, head, held_for=held_for, round_end=round_end)
-        if self._known_of(self._newest_expected(head, held_for)) is not None:
+        forming = partial(self._timed, head, round_end=round_end)
+        if self._known_of(self._newest_expected(head)) is not None:
             formed = await forming()
         else:
             arrived, request = self._intake.arrived, Concurrently(self._identity)
@@ -199,12 +195,10 @@ class Pipeline:
             self._known = arrived, request.result
         return None if formed is None else replace(formed, identity=self._known_of(formed.newest))
 
-    async def _timed(
-        self, head: Head, *, held_for: Container[str] | None, round_end: int | None
-    ) -> FormedVersion | None:
+    async def _timed(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
         """Call `Former.form`, and remember how long it took to form a version."""
         began = anyio.current_time()
-        formed = await self._former.form(head, self._intake, held_for=held_for, round_end=round_end)
+        formed = await self._former.form(head, self._intake, round_end=round_end)
         if formed is not None:
             self._form_seconds = anyio.current_time() - began
         return formed
@@ -236,9 +230,9 @@ class Pipeline:
         """Return the topic's identity if it was asked for after the record with this number had arrived."""
         return self._known[1] if self._known is not None and number <= self._known[0] else None
 
-    def _newest_expected(self, head: Head, held_for: Container[str] | None) -> int:
+    def _newest_expected(self, head: Head) -> int:
         """Return an upper bound of the `number` of the records that the next version may settle."""
-        if held_for is not None or self._intake.waiting_retries():
+        if self._intake.waiting_retries():
             return self._intake.arrived
         return self._intake.newest_of(self._former.options.limits.full, behind=head.position)
 

@@ -60,7 +60,7 @@ class FormedVersion:
     round_end: int | None = None
     """The last offset of the version's round, if records of it still wait; None = the round is over."""
     rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)
-    """The rows and keys of each refused Delete or Update that may get precedence, by the record's offset."""
+    """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     """How its members and refusals were judged."""
     identity: TopicIdentity | None = None

@@ -39,7 +39,6 @@ from committerd.memory import limit_bytes
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
-from committerd.queue.precedence import Precedence
 from committerd.queue.published import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
@@ -220,7 +219,6 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
             world=world,
             telemetry=around.telemetry,
             containment=containment,
-            precedence=Precedence(settings.commit.hold_seconds_max),
             file_check_timing="early",
         ),
         file_checker=FileChecker(

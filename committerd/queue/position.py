@@ -25,6 +25,8 @@ APP_KEY_PREFIX = "committerd.app."
 FORMAT = 1
 """Version of the format of committerd's keys. A table with a higher version is refused: a newer committerd wrote it."""
 
+AHEAD_MAX = 256
+"""The largest number of offsets that a position carries as settled ahead."""
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
 """A mark that no commit has used for this time (30 days, in milliseconds) is dropped."""
 MARK_BYTES = 1024

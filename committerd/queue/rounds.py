@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from committerd.lance.rows.change import rewrites_rows
-from committerd.queue.turns import AHEAD_MAX
+from committerd.queue.position import AHEAD_MAX
 from committerd_common.messages import Transaction
 
 

@@ -50,7 +50,7 @@ class CommitSettings(SettingsGroup):
         ge=0,
         le=60,
         description="Shortest time between two versions that only record refusals; under load, refusals ride along "
-        "with commits. A refusal that leads to precedence is written sooner, as long as such versions take no more "
+        "with commits. A refusal that may reserve rows is written sooner, as long as such versions take no more "
         "than a twentieth of the time.",
     )
     hold_seconds_max: float = Field(
@@ -60,8 +60,8 @@ class CommitSettings(SettingsGroup):
         description="Longest hold: after the committer has refused a re-execution, it commits nothing else until the "
         "next try arrives, or this time is over. Holds take at most a quarter of the time. They may "
         "delay a second refusal by about 4 times this, for each operation that waits. Also the longest time for which "
-        "a refused transaction has precedence over others that change the same rows or keys. If another one waits in "
-        "line behind it, its refusal is published after at most 4 times this. 0 = no holds and no precedence.",
+        "a refused transaction reserves its rows and keys: others that change them are refused. If another one waits "
+        "in line behind it, its refusal is published after at most 4 times this. 0 = nothing is reserved.",
     )
     verify_files: Literal["always", "stale", "never"] = Field(
         default="always",

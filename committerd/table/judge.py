@@ -608,7 +608,7 @@ def can_not_follow(conflict: MemberConflict, judged: Judged, *, version: int, te
 
 
 def goes_later(first: RowsAndKeys, judged: Judged, *, rows_and_keys: RowsAndKeys | None) -> Rejected:
-    """The refusal of a transaction that conflicts with one that was refused before and has precedence.
+    """The refusal of a transaction that conflicts with rows that an earlier one has reserved.
 
     `rows_and_keys`: as in `Rejected`.
     """

@@ -28,7 +28,6 @@ from committerd.errors import StoreUnavailable
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue, Record
 from committerd.queue.position import Position
-from committerd.queue.precedence import Precedence
 from committerd.stores.local import LocalStore
 from committerd.stores.port import TailOrError
 from committerd.table.deletion_vectors import DeletionVectors
@@ -108,7 +107,6 @@ class Bench:
             world=world(random=random.Random(0)),
             telemetry=telemetry,
             containment=Containment(telemetry),
-            precedence=Precedence(0.0),
             file_check_timing=file_check_timing,
         )
         self.next_offset = 0

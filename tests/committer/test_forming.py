@@ -12,6 +12,7 @@ import pytest
 
 from committerd.committer.forming import Former, FormingOptions
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
+from committerd.queue.reservations import Reservation, Reservations, Retryable
 from committerd.stores.port import Tail
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
@@ -95,8 +96,8 @@ class TestReExecutions:
 
     @staticmethod
     def refused(one: Bench, producer: str = "") -> None:
-        for number in range(1, 4000):
-            one.intake.tickets.give(str(UUID(int=number)), producer)
+        refused = [Retryable(uuid=str(UUID(int=n)), producer=producer, operation="append") for n in range(1, 4000)]
+        one.intake.reservations = Reservations().settled((), refused, now=0.0)
 
     async def test_that_name_no_refused_record_go_in_the_order_of_offsets(self, scene: Scene) -> None:
         one = bench(scene)
@@ -118,21 +119,6 @@ class TestReExecutions:
         )
         assert [pending.offset for pending in one.intake.waiting_retries()] == [3]
 
-    async def test_that_are_delivered_again_still_go_first_unless_they_were_settled(self, scene: Scene) -> None:
-        one = bench(scene)
-        self.refused(one)
-        records = [record(at, staged(f"n{at}"), retry_of=str(UUID(int=at + 1))) for at in range(3)]
-        one.arrive(*records)
-        one.intake.clear()
-        position = replace((await one.head()).position, next_offset=1)
-        one.intake.begin_behind(position)
-        one.arrive(*records)
-        assert [pending.offset for pending in one.intake.waiting_retries()] == [1, 2]
-        one.intake.settle(replace(position, next_offset=2))
-        one.intake.begin_behind(replace(position, next_offset=2))
-        one.arrive(*records)
-        assert [pending.offset for pending in one.intake.waiting_retries()] == [2]
-
     async def test_that_do_not_go_first_do_not_end_a_round(self, scene: Scene) -> None:
         one = bench(scene)
         others = (record(at, staged(f"n{at}"), retry_of=str(uuid4())) for at in range(1, 300))
@@ -146,6 +132,8 @@ class TestReExecutions:
         one = bench(scene)
         self.refused(one)
         one.arrive(*(record(at, staged(f"n{at}"), retry_of=str(UUID(int=at))) for at in range(2000)))
-        formed = await one.former.form(await one.head(), one.intake, held_for={str(UUID(int=1999))})
+        reserved = {str(UUID(int=1999)): Reservation(operation="append", rows=None, since=0.0)}
+        one.intake.reservations = replace(one.intake.reservations, reserved=reserved)
+        formed = await one.former.form(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == [1999]

@@ -16,7 +16,7 @@ from committerd.committer.intake import Intake
 from committerd.committer.putting import FormedVersion
 from committerd.errors import StoreUnavailable
 from committerd.queue.port import Record
-from committerd.queue.turns import AHEAD_MAX
+from committerd.queue.position import AHEAD_MAX
 from committerd.stores.port import Tail
 from committerd_common.messages import Transaction
 from tests.committer.test_file_checks import Bench, record, staged

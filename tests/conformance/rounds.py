@@ -31,7 +31,6 @@ from committerd.committer.loading import Loading, load
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import start_of
-from committerd.queue.precedence import Precedence
 from committerd.queue.rounds import part_of
 from committerd.stores.port import Created
 from committerd.table.prepare import ANYTHING, Rejected, World
@@ -178,7 +177,6 @@ async def committed_by_round(
         ),
         telemetry=telemetry,
         containment=Containment(telemetry),
-        precedence=Precedence(0.0),
         file_check_timing="together",
     )
     loaded = await load(table, Loading(monotonic=anyio.current_time))

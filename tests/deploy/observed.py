@@ -107,7 +107,7 @@ def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
         _duplicates(scene, number)
         _rebases(scene, number)
         _conflicts(scene)
-        _precedence(scene, number)
+        _reserved_rows(scene, number)
         scene.table.write()
         scene.committed(5)
     _backlog(members, prometheus)
@@ -170,8 +170,8 @@ def _conflicts(scene: Scene) -> None:
     assert _ask(scene, second, attempt="2", retry_of=first.uuid) == Status.RETRYABLE
 
 
-def _precedence(scene: Scene, number: int) -> None:
-    """Two Deletes of the same row: the one that is refused has precedence until it is executed again."""
+def _reserved_rows(scene: Scene, number: int) -> None:
+    """Two Deletes of the same row: the one that is refused reserves it until it is executed again."""
     table = scene.table.open()
     first, second = (staging.delete(table, f"id = {50 + number}").transaction for _ in range(2))
     assert _ask(scene, first) == Status.COMMITTED

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from committerd.queue.position import AHEAD_MAX
 from committerd.queue.rounds import Coalesce, Part, Round, changed_keys, part_of
-from committerd.queue.turns import AHEAD_MAX
 from committerd_common.messages import Transaction
 from tests.lance.operations import append, config, delete, project, update
 from tests.lance.samples import fragment, transaction, updates

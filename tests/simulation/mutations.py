@@ -5,7 +5,7 @@ A rule that nothing misses is either not needed or not tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +48,9 @@ from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Found, Race
+from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
-from committerd.queue.turns import Tickets
 from committerd.stores.port import Created, Exists, ObjectStore
 from committerd.table import prepare as preparing
 from committerd.table import staged_files
@@ -543,12 +543,17 @@ def writes_the_rows_of_the_last_member(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_a_refused_uuid_be_a_ticket_for_any_number_of_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Tickets, "take", lambda self, uuid, producer: self._producers.get(uuid) == producer)
+    settled = Reservations.settled
+
+    def for_ever(self: Reservations, retries: Collection[str], *arguments: Any, **named: Any) -> Reservations:
+        after = settled(self, retries, *arguments, **named)
+        return replace(after, tickets={**self.tickets, **after.tickets})
+
+    patch.setattr(Reservations, "settled", for_ever)
 
 
 def lets_anybody_use_a_ticket(patch: pytest.MonkeyPatch) -> None:
-    take = Tickets.take
-    patch.setattr(Tickets, "take", lambda self, uuid, producer: take(self, uuid, self._producers.get(uuid, "")))
+    patch.setattr(Reservations, "has_ticket", lambda self, refused, producer: refused in self.tickets)
 
 
 def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch) -> None:

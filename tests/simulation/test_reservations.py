@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
+from typing import Any
 
 import pytest
 
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.precedence import Precedence
+from committerd.queue.reservations import Reservations
 from committerd_common.messages import RETRYABLE
 from tests.simulation.chaos import Chaos
 from tests.simulation.faults import Rates
@@ -60,34 +61,29 @@ def run(seed: int) -> Report:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts what precedence does."""
+    """Counts what reservations do."""
     counter: Counter[str] = Counter()
-    due, conflicting, settled, expire = Precedence.due, Precedence.conflicting, Precedence.settled, Precedence.expire
+    at, settled, conflict_of = Reservations.at, Reservations.settled, Reservations.conflict_of
 
-    def counted_due(self: Precedence, now: float) -> list[str]:
-        uuids = due(self, now)
-        counter["waited"] += len(uuids)
-        return uuids
+    def counted_at(self: Reservations, now: float, *, arrived: Container[str]) -> Reservations:
+        after = at(self, now, arrived=arrived)
+        counter["expired"] += len(self.reserved.keys() - after.reserved.keys())
+        return after
 
-    def counted_conflicting(self: Precedence, rows_and_keys: RowsAndKeys) -> RowsAndKeys | None:
-        first = conflicting(self, rows_and_keys)
+    def counted_settled(self: Reservations, *arguments: Any, **named: Any) -> Reservations:
+        after = settled(self, *arguments, **named)
+        counter["arrived"] += len(self.reserved.keys() - after.reserved.keys())
+        counter["waited"] += len(self.line.keys() - after.line.keys())
+        return after
+
+    def counted_conflict_of(self: Reservations, rows_and_keys: RowsAndKeys) -> RowsAndKeys | None:
+        first = conflict_of(self, rows_and_keys)
         counter["refused early"] += first is not None
         return first
 
-    def counted_settled(self: Precedence, retries: list[str]) -> int:
-        count = settled(self, retries)
-        counter["arrived"] += count
-        return count
-
-    def counted_expire(self: Precedence, now: float, *, arrived: Container[str]) -> int:
-        count = expire(self, now, arrived=arrived)
-        counter["expired"] += count
-        return count
-
-    monkeypatch.setattr(Precedence, "due", counted_due)
-    monkeypatch.setattr(Precedence, "conflicting", counted_conflicting)
-    monkeypatch.setattr(Precedence, "settled", counted_settled)
-    monkeypatch.setattr(Precedence, "expire", counted_expire)
+    monkeypatch.setattr(Reservations, "at", counted_at)
+    monkeypatch.setattr(Reservations, "settled", counted_settled)
+    monkeypatch.setattr(Reservations, "conflict_of", counted_conflict_of)
     return counter
 
 
@@ -99,5 +95,5 @@ def test_everything_is_settled(seen: Counter[str]) -> None:
 
 
 def test_a_refusal_that_is_not_published_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Precedence, "due", lambda self, now: [])
+    monkeypatch.setattr(Reservations, "_moved_up", lambda self, now, new: self)
     assert any(run(seed).violation is not None for seed in range(5))
