@@ -93,7 +93,7 @@ def test_it_stays_within_its_memory_and_forgets_what_other_versions_had(tmp_path
         for key in (start, start + 1, start + 95):
             found = lance.dataset(uri).scanner(filter=f"id = {key}", with_row_address=True).to_table()["_rowaddr"]
             assert {one >> 32 for one in found.to_pylist()} <= set(searched(uri, cache, key))
-            assert cache._size() <= max_bytes
+            assert cache._bytes <= max_bytes
 
 
 def test_a_client_that_only_deletes_stays_within_its_memory(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_client_that_only_deletes_stays_within_its_memory(tmp_path: Path) -> N
             dataset = lance.dataset(uri)
             assert staging.delete(dataset, f"id = {one}", cache=cache).deleted == 1
             dataset.delete(f"id = {one}")
-            assert cache._size() <= 60_000
+            assert cache._bytes <= 60_000
 
 
 def test_what_fits_is_remembered_when_not_all_does(tmp_path: Path) -> None:

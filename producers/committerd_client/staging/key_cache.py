@@ -13,8 +13,7 @@ not remembered stay.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,7 +23,6 @@ from committerd_common.unknown_fields import has_unknown_fields
 
 if TYPE_CHECKING:
     import lance
-    import numpy as np
     import pyarrow as pa
 
 MAX_BYTES = 32 << 20
@@ -37,16 +35,16 @@ _FRAGMENTS_MIN = 16
 Otherwise the whole dataset is searched.
 """
 _WAIT_SECONDS = 10.0
-"""How long a change waits for another thread that reads the new fragments. Searching them itself would take as long,
-and slow the other thread down.
+"""How long a change waits for another thread that reads new fragments. Searching them itself would take as long, and
+slow the other thread down.
 """
-_BYTES_PER_FRAGMENT = 600
-"""Memory that the tables below take for a fragment, in addition to its serialized form and its keys."""
-_BYTES_PER_ROW = 16
-"""The estimated memory of a value and the number of its file, until some were read."""
+_BYTES_PER_ENTRY = 300
+"""Memory of an entry of the dicts below, in addition to its key and its values."""
 
-_File: TypeAlias = "tuple[int | None, str, int]"
-"""The base and the path of a data file, and the position of the column in it."""
+_Column: TypeAlias = "tuple[int, str]"
+"""The field id of a column, and its type."""
+_File: TypeAlias = "tuple[_Column, int | None, str, int]"
+"""A column, the base and the path of the data file that holds it, and its position in that file."""
 
 
 class KeyCache:
@@ -72,18 +70,19 @@ class KeyCache:
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}, and must not be negative")
         self._max_bytes = max_bytes
-        self._columns: dict[tuple[int, str], _Column] = {}
         self._lock = threading.Lock()
-        self._read = threading.Condition(self._lock)
-        """Notified when a thread has read new fragments."""
+        self._keys: dict[_File, pa.Array | None] = {}
+        """The keys in a file; None for a file that is too large, or for which there was no room."""
+        self._files: dict[_Column, dict[bytes, _File | None]] = {}
+        """The file that holds a column of a fragment, by the serialized fragment: decoding takes longer. A column that
+        nobody has asked for yet is not there."""
+        self._bytes = 0
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return partial(KeyCache, max_bytes=self._max_bytes), ()
 
     def __repr__(self) -> str:
-        with self._lock:
-            fragments = sum(len(one.numbers) for one in self._columns.values())
-            return f"<KeyCache of {fragments} fragments, {self._size()} bytes>"
+        return f"<KeyCache of {len(self._keys)} fragments, {self._bytes} bytes>"
 
     def narrowed(
         self, dataset: lance.LanceDataset, table: ReadTable, keys: Mapping[str, pa.Array]
@@ -98,209 +97,96 @@ class KeyCache:
         if (
             not keys
             or len(packed) < _FRAGMENTS_MIN
-            or sum(map(len, packed)) + len(packed) * _BYTES_PER_FRAGMENT > self._max_bytes // 2
+            or sum(map(len, packed)) + len(packed) * 2 * _BYTES_PER_ENTRY > self._max_bytes // 2
             or any(len(values) > KEYS_IN_CALL_MAX or not _can_be_compared(values.type) for values in keys.values())
             or not _can_be_opened_again(dataset)
         ):
             return dataset
         scanned = _without_index(dataset, table, keys)
-        if len(scanned) < _FRAGMENTS_MIN:
+        if len(scanned) < _FRAGMENTS_MIN or not self._lock.acquire(timeout=_WAIT_SECONDS):
             return dataset
-        left = scanned
-        for name, values in keys.items():
-            column = self._column((table.column(name).id, str(values.type)), scanned)
-            if column is not None:
-                self._learn(column, dataset, table, name, packed=scanned)
-                with self._lock:
-                    left = column.without_others(left, values)
-        with self._lock:
-            self._stay_in_bounds(scanned)
-        if len(scanned) - len(left) < _FRAGMENTS_MIN:
+        try:
+            gone = set[bytes]()
+            for name, values in keys.items():
+                gone |= self._without(values, self._known(dataset, table, name, str(values.type), packed=scanned))
+            if self._bytes > self._max_bytes:
+                self._forget_all_but(())
+        finally:
+            self._lock.release()
+        if len(gone) < _FRAGMENTS_MIN:
             return dataset
-        gone = set(scanned).difference(left)
         return with_fragments(dataset, table, [one for one in packed if one not in gone])
 
-    def _column(self, key: tuple[int, str], packed: Sequence[bytes]) -> _Column | None:
-        """What is known of a column; None if nobody has asked for it before."""
-        with self._lock:
-            column = self._columns.get(key)
-            if column is None:
-                self._columns[key] = _Column(field_id=key[0])
-            elif self._size() > self._max_bytes * 3 // 4:
-                for one in self._columns.values():
-                    one.keep_only(packed)
-            return column
-
-    def _learn(
-        self, column: _Column, dataset: lance.LanceDataset, table: ReadTable, name: str, *, packed: Sequence[bytes]
-    ) -> None:
-        """Read the column in those of these fragments that are new, as long as there is room.
-
-        A thread that needs new fragments while another one reads waits for it, but not forever; then it continues with
-        what is known.
-        """
-        with self._lock:
-            new = column.new(packed, self._max_bytes - self._size())
-            if len(new) < _FRAGMENTS_MIN:
-                return
-            if column.being_read:
-                if not self._read.wait_for(lambda: not column.being_read, _WAIT_SECONDS):
-                    return
-                new = column.new(packed, self._max_bytes - self._size())
-                if len(new) < _FRAGMENTS_MIN:
-                    return
-            room = self._max_bytes - self._size()
-            column.being_read = True
-        try:
-            read = _values(dataset, table, name, new, room=room)
-            with self._lock:
-                column.add(new, read)
-        finally:
-            with self._lock:
-                column.being_read = False
-                self._read.notify_all()
-
-    def _stay_in_bounds(self, packed: Sequence[bytes]) -> None:
-        if self._size() > self._max_bytes:
-            for one in self._columns.values():
-                one.keep_only(packed)
-        if self._size() > self._max_bytes:
-            self._columns.clear()
-
-    def _size(self) -> int:
-        return sum(one.size() for one in self._columns.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Values of a column, and for each the number of the file that it is from."""
-
-    values: pa.Array
-    files: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.values.nbytes + self.files.nbytes)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Column:
-    """What is known of a column."""
-
-    field_id: int
-    being_read: bool = False
-    """Whether a thread reads new fragments."""
-    full: bool = False
-    """Whether there was no room for all that was read last."""
-    known: _Values | None = None
-    files: dict[_File, int] = field(default_factory=dict)
-    """The numbers of the files whose values are known."""
-    numbers: dict[bytes, int] = field(default_factory=dict)
-    """The number of each fragment's file, by the serialized fragment."""
-    packed_bytes: int = 0
-    """Those of the keys of `numbers`."""
-    next_number: int = 0
-    bytes_per_row: float = 0.0
-    """What a value took on average when it was read last."""
-
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        values = 0 if self.known is None else self.known.nbytes
-        return values + self.packed_bytes + max(len(self.numbers), len(self.files)) * _BYTES_PER_FRAGMENT
-
-    def new(self, packed: Sequence[bytes], room: int) -> dict[_File, DataFragment]:
-        """The small fragments whose values are not known, by the file that holds the column: as many as have room."""
-        if self.full:
+    def _known(
+        self, dataset: lance.LanceDataset, table: ReadTable, name: str, kind: str, *, packed: Sequence[bytes]
+    ) -> dict[bytes, pa.Array]:
+        """The keys in those of the fragments that are known, after a look at new ones."""
+        column = (table.column(name).id, kind)
+        if column not in self._files:
+            self._files[column] = {}
             return {}
-        found = []
+        if self._bytes > self._max_bytes * 3 // 4:
+            self._forget_all_but(packed)
+        files = self._files[column]
         for one in packed:
-            if one not in self.numbers:
-                fragment = DataFragment.FromString(one)
-                file = self._file_of(fragment)
-                if file is not None and file not in self.files and 0 < fragment.physical_rows <= _ROWS_MAX:
-                    found.append((fragment.physical_rows, len(one), file, fragment))
-        new: dict[_File, DataFragment] = {}
-        per_row = max(self.bytes_per_row, _BYTES_PER_ROW)
-        for rows, size, file, fragment in sorted(found, key=lambda one: one[0]):
-            room -= int(rows * per_row) + size + _BYTES_PER_FRAGMENT
-            if room < 0:
-                break
-            new[file] = fragment
-        return new
+            if one not in files:
+                files[one] = _file_of(DataFragment.FromString(one), column)
+                self._bytes += _BYTES_PER_ENTRY + len(one)
+        held = [(one, file) for one in packed if (file := files[one]) is not None]
+        new = {file: one for one, file in held if file not in self._keys}
+        if len(new) >= _FRAGMENTS_MIN:
+            self._learn(new, dataset, table, name)
+        return {one: keys for one, file in held if (keys := self._keys.get(file)) is not None}
 
-    def add(self, new: Mapping[_File, DataFragment], read: _Read) -> None:
-        """Remember the values of those fragments of which all rows were read."""
+    def _learn(self, new: Mapping[_File, bytes], dataset: lance.LanceDataset, table: ReadTable, name: str) -> None:
+        """Read the column in these fragments, the smallest first, as long as there is room."""
+        fragments = {file: DataFragment.FromString(one) for file, one in new.items()}
+        small = [one for one in fragments.values() if 0 < one.physical_rows <= _ROWS_MAX]
+        small.sort(key=lambda one: one.physical_rows)
+        room = self._max_bytes - self._bytes - len(new) * _BYTES_PER_ENTRY
+        found = _values(dataset, table, name, small, room=room)
+        for file, one in fragments.items():
+            keys = found.get(one.id)
+            whole = keys is not None and len(keys) == one.physical_rows
+            self._keys[file] = keys if whole else None
+            self._bytes += _BYTES_PER_ENTRY + (keys.nbytes if keys is not None and whole else 0)
+
+    @staticmethod
+    def _without(wanted: pa.Array, known: Mapping[bytes, pa.Array]) -> set[bytes]:
+        """Those of the fragments that have none of the wanted keys."""
         import numpy as np
         import pyarrow as pa
-
-        if read.values:
-            self.bytes_per_row = sum(one.nbytes for one in read.values) / sum(map(len, read.values)) + 8
-        self.full = not read.complete
-        ids = np.concatenate([np.empty(0, np.uint64), *read.fragment_ids])
-        counted = dict(zip(*(part.tolist() for part in np.unique(ids, return_counts=True)), strict=True))
-        whole = {file: one.id for file, one in new.items() if counted.get(one.id) == one.physical_rows}
-        if not whole:
-            return
-        numbers = {file: self.next_number + place for place, file in enumerate(whole)}
-        self.next_number += len(whole)
-        of_ids = np.fromiter(whole.values(), np.uint64, len(whole))
-        order = np.argsort(of_ids)
-        stays = np.isin(ids, of_ids)
-        places = np.searchsorted(of_ids[order], ids[stays])
-        files = np.fromiter(numbers.values(), np.int64, len(numbers))[order][places]
-        values = pa.concat_arrays(read.values).filter(pa.array(stays))
-        if self.known is not None:
-            values = pa.concat_arrays([self.known.values, values])
-            files = np.concatenate([self.known.files, files])
-        self.known = _Values(values, files)
-        self.files.update(numbers)
-
-    def without_others(self, packed: Sequence[bytes], keys: pa.Array) -> list[bytes]:
-        """Those of the fragments that may have one of the keys."""
-        import numpy as np
         import pyarrow.compute as pc
 
-        if self.known is None:
-            return list(packed)
-        found = pc.is_in(self.known.values, value_set=keys, skip_nulls=True)
-        hits = set(np.unique(self.known.files[found.to_numpy(zero_copy_only=False)]).tolist())
-        return [one for one in packed if (number := self._number(one)) is None or number in hits]
+        if not known:
+            return set()
+        found = pc.is_in(pa.concat_arrays(known.values()), value_set=wanted, skip_nulls=True)
+        places = np.repeat(np.arange(len(known)), [len(keys) for keys in known.values()])
+        hits = set(places[found.to_numpy(zero_copy_only=False)].tolist())
+        return {one for place, one in enumerate(known) if place not in hits}
 
-    def keep_only(self, packed: Sequence[bytes]) -> None:
-        """Forget the fragments of other versions."""
-        import numpy as np
-        import pyarrow as pa
+    def _forget_all_but(self, packed: Sequence[bytes]) -> None:
+        """Forget the fragments of other versions; if that makes room, what had no room is read again."""
+        before = len(self._keys)
+        for column, files in self._files.items():
+            self._files[column] = {one: files[one] for one in packed if one in files}
+        memory = [len(one) for files in self._files.values() for one in files]
+        current = {file for files in self._files.values() for file in files.values()}
+        self._keys = {file: keys for file, keys in self._keys.items() if file in current}
+        if len(self._keys) < before:
+            self._keys = {file: keys for file, keys in self._keys.items() if keys is not None}
+        memory += [0 if keys is None else keys.nbytes for keys in self._keys.values()]
+        self._bytes = sum(memory) + len(memory) * _BYTES_PER_ENTRY
 
-        self.numbers = {one: self.numbers[one] for one in packed if one in self.numbers}
-        self.packed_bytes = sum(map(len, self.numbers))
-        kept = set(self.numbers.values())
-        if len(kept) < len(self.files):
-            self.full = False
-        self.files = {file: number for file, number in self.files.items() if number in kept}
-        if self.known is not None:
-            stays = np.isin(self.known.files, np.fromiter(kept, np.int64, len(kept)))
-            self.known = _Values(self.known.values.filter(pa.array(stays)), self.known.files[stays])
 
-    def _number(self, packed: bytes) -> int | None:
-        """The number of the fragment's file; None if its values are not known."""
-        number = self.numbers.get(packed)
-        if number is None and self.files:
-            file = self._file_of(DataFragment.FromString(packed))
-            number = None if file is None else self.files.get(file)
-            if number is not None:
-                self.numbers[packed] = number
-                self.packed_bytes += len(packed)
-        return number
-
-    def _file_of(self, fragment: DataFragment) -> _File | None:
-        """The file that holds the column; None if there is none, or the fragment has what this client does not know."""
-        for file in fragment.files:
-            if self.field_id in file.fields:
-                base = file.base_id if file.HasField("base_id") else None
-                place = list(file.fields).index(self.field_id)
-                column = file.column_indices[place] if place < len(file.column_indices) else place
-                return None if has_unknown_fields(fragment) else (base, file.path, column)
-        return None
+def _file_of(fragment: DataFragment, column: _Column) -> _File | None:
+    """The file that holds the column; None if there is none, or the fragment has what this client does not know."""
+    for file in fragment.files:
+        if column[0] in file.fields and not has_unknown_fields(fragment):
+            place = list(file.fields).index(column[0])
+            position = file.column_indices[place] if place < len(file.column_indices) else place
+            return column, file.base_id if file.HasField("base_id") else None, file.path, position
+    return None
 
 
 def with_fragments(dataset: lance.LanceDataset, table: ReadTable, packed: Sequence[bytes]) -> lance.LanceDataset:
@@ -319,38 +205,35 @@ def with_fragments(dataset: lance.LanceDataset, table: ReadTable, packed: Sequen
     return view
 
 
-@dataclass(slots=True)
-class _Read:
-    """Values that were read, in parts."""
-
-    values: list[pa.Array] = field(default_factory=list)
-    fragment_ids: list[np.ndarray] = field(default_factory=list)
-    """The fragment of each value."""
-    complete: bool = True
-    """Whether there was room for all."""
-
-
 def _values(
-    dataset: lance.LanceDataset, table: ReadTable, name: str, fragments: Mapping[_File, DataFragment], *, room: int
-) -> _Read:
-    """Read the column in all rows of the fragments, deleted ones included, until they take more bytes than `room`."""
+    dataset: lance.LanceDataset, table: ReadTable, name: str, fragments: Iterable[DataFragment], *, room: int
+) -> dict[int, pa.Array]:
+    """The column in the fragments by their ids, in deleted rows too. Stops when it takes more bytes than `room`."""
     import numpy as np
+    import pyarrow as pa
 
     whole = []
-    for one in fragments.values():
+    for one in fragments:
         copied = DataFragment()
         copied.CopyFrom(one)
         copied.ClearField("deletion_file")
         whole.append(copied.SerializeToString())
-    view, read = with_fragments(dataset, table, whole), _Read()
-    for batch in view.scanner(columns=[name], with_row_address=True).to_reader():
+    if not whole:
+        return {}
+    values, ids = [], []
+    for batch in with_fragments(dataset, table, whole).scanner(columns=[name], with_row_address=True).to_reader():
         room -= batch.nbytes
         if room < 0:
-            read.complete = False
             break
-        read.values.append(batch.column(name))
-        read.fragment_ids.append(batch.column("_rowaddr").to_numpy() >> np.uint64(32))
-    return read
+        values.append(batch.column(name))
+        ids.append(batch.column("_rowaddr").to_numpy() >> np.uint64(32))
+    if not values:
+        return {}
+    joined, of = pa.concat_arrays(values), np.concatenate(ids)
+    order = np.argsort(of, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
+    # Each in memory of its own, which is free when the file is forgotten.
+    return {int(of[part[0]]): joined.take(pa.array(part)) for part in parts}
 
 
 def _can_be_opened_again(dataset: lance.LanceDataset) -> bool:
@@ -366,18 +249,8 @@ def _can_be_compared(kind: pa.DataType) -> bool:
     """Whether Arrow's equality is that of Lance. (Floats have two zeros, and many NaNs.)"""
     import pyarrow as pa
 
-    return any(
-        one(kind)
-        for one in (
-            pa.types.is_integer,
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_date32,
-            pa.types.is_timestamp,
-        )
-    )
+    kinds = ("integer", "string", "large_string", "binary", "large_binary", "date32", "timestamp")
+    return any(getattr(pa.types, f"is_{one}")(kind) for one in kinds)
 
 
 def _without_index(dataset: lance.LanceDataset, table: ReadTable, names: Mapping[str, object]) -> Sequence[bytes]:
