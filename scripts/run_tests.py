@@ -3,10 +3,10 @@
 Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure.
 `COMMITTERD_PYLANCE_4` is the Python that has pylance 4.0.0.
 
-There are two lanes. One runs the tests that count branches. The other divides its files among some processes
-(pytest-xdist), because most of its tests wait for brokers, stores and child processes most of the time. If a few tests
-fail, they run once more, alone: those that pass then were starved by the others. They are named at the end all the
-same, and should be made sturdier.
+The tests of the pure packages come first, in two processes, and take every branch within a minute. If one fails, or a
+branch is not taken, nothing else runs. All other files are divided among some processes (pytest-xdist), because most of
+these tests wait for brokers, stores and child processes most of the time. A failed test makes the run fail, unless
+`tests/second_tries.toml` names it: then it runs once more, alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import coverage
@@ -35,8 +37,8 @@ from scripts import bootstrap
 ROOT = Path(__file__).resolve().parent.parent
 GATED = ["committerd/lance", "committerd/queue", "committerd/audit", "producers/committerd_common"]
 
-MEASURED = ["tests/common", "tests/lance", "tests/queue", "tests/audit"]
-"""The folders that together take every branch of the packages in `GATED`."""
+MEASURED = (["tests/lance"], ["tests/common", "tests/queue", "tests/audit"])
+"""The folders that together take every branch of the packages in `GATED`, a process each."""
 LONGEST = [
     "tests/e2e",
     "tests/acceptance",
@@ -49,7 +51,7 @@ LONGEST = [
     "tests/simulation",
     "tests/producers",
 ]
-"""The folders with which the second lane begins, so that no long file is left for the end."""
+"""The folders with which the other tests begin, so that no long file is left for the end."""
 WORKERS = 6
 """Processes for all other tests: three for each core of a small machine, because they wait much of the time.
 
@@ -60,16 +62,18 @@ DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorde
 DEPLOYING = ["tests/deploy"]
 """Needs Go and Debian packages, and runs in `make test-deploy` only."""
 
-DATA, FAILURES = "coverage", "failures"
-"""File names."""
+FAILURES = "failures"
+"""A file's name."""
 DISK_BYTES = 4_000_000_000
 """The disk space that tables and the logs of brokers and stores take meanwhile, with some reserve: MinIO and Kafka stop
 before a disk is full.
 """
 _MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
-AGAIN_MAX = 5
-"""More failures than these are no accident."""
+SECOND_TRIES = ROOT / "tests" / "second_tries.toml"
+"""The tests that may be tried a second time, each with the cause of its failure."""
+SECOND_TRIES_MAX = 2
+"""If more tests fail, none is tried a second time."""
 
 _CLOSING = re.compile(r"=+ (?:.*\d+ (?:passed|failed|error|skipped|deselected).*|no tests ran) in [\d.]+s.* =+")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
@@ -88,7 +92,7 @@ class Lane(threading.Thread):
     printing = threading.Lock()
 
     def __init__(self, arguments: Arguments, folder: Path) -> None:
-        """`folder`: where taken branches and failed tests are recorded."""
+        """`folder`: where taken branches and failed tests are noted."""
         super().__init__()
         self._arguments = arguments
         self._folder = folder
@@ -101,7 +105,7 @@ class Lane(threading.Thread):
     def run(self) -> None:
         held: list[str] = []
         with subprocess.Popen(
-            [*command(self._arguments, self._folder / DATA), "-p", "tests.plugins.note_failures"],
+            [*command(self._arguments, self._folder), "-p", "tests.plugins.note_failures"],
             env={**os.environ, "COMMITTERD_FAILURES": str(self._folder / FAILURES)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -136,16 +140,18 @@ class Lane(threading.Thread):
                     self.counts[what.removesuffix("s") if what.startswith("error") else what] += int(number)
 
 
-def command(arguments: Arguments, data_file: Path) -> list[str]:
+def command(arguments: Arguments, folder: Path) -> list[str]:
+    """The command of one run of pytest; `folder`: where taken branches are noted."""
     measured = arguments[:1] == ["--measured"]
-    tool = ["coverage", "run", f"--data-file={data_file}", f"--source={','.join(GATED)}", "-m"]
+    data = ["--parallel-mode", f"--data-file={folder / '.coverage'}"]
+    tool = ["coverage", "run", *data, f"--source={','.join(GATED)}", "-m"]
     skips = ["-p", "tests.plugins.no_skips"] if os.environ.get("COMMITTERD_NO_SKIPS") else []
     return [sys.executable, "-m", *(tool if measured else []), "pytest", *skips, *arguments[measured:]]
 
 
 def others() -> list[str]:
-    """The arguments of the second lane: all that no other lane runs, so that nothing is forgotten."""
-    elsewhere = {*MEASURED, *DEPLOYING, *LONGEST}
+    """The files and folders of all other tests, so that nothing is forgotten."""
+    elsewhere = {*chain(*MEASURED), *DEPLOYING, *LONGEST}
     folders = {path.parent.as_posix() for path in Path("tests").glob("*/test_*.py")}
     return [
         *LONGEST,
@@ -197,7 +203,7 @@ def _stores_attributes(folder: str) -> bool:
 
 
 def run_everything() -> int:
-    """Run both lanes, then check the branches. The last line has pytest's counts."""
+    """Run the tests of the pure packages, check the branches, and run the others. The last line has pytest's counts."""
     with files_in_memory():
         return _run_everything()
 
@@ -212,30 +218,32 @@ def _run_everything() -> int:
             file=sys.stderr,
         )
         return 2
-    with tempfile.TemporaryDirectory(prefix="committerd-coverage-") as folder:
+    with tempfile.TemporaryDirectory(prefix="committerd-tests-") as folder:
         made = Path(folder)
-        lanes = [
-            Lane(["--measured", *MEASURED], made),
-            Lane([f"--numprocesses={WORKERS}", *DEALT, *others()], made),
-        ]
-        with shared_broker():
-            _run(lanes)
-        counts = sum((lane.counts for lane in lanes), Counter[str]())
-        good, starved, again = not any(lane.failed for lane in lanes), list[str](), 0
-        skips_fail = counts["skipped"] and os.environ.get("COMMITTERD_NO_SKIPS")
-        if not good and not skips_fail and not any(lane.broken for lane in lanes):
-            again, starved = _alone(made)
-            good = again > 0 and len(starved) == again
-        complete = good and _every_branch_is_taken(made / DATA)
-    failed = 0 if good else counts["failed"] + counts["error"]
-    counts["passed"] += len(starved)
-    for test in starved:
-        print(f"Failed beside the others, and passed alone: {test}")
-    if again:
-        print(f"{again} tests were tried a second time, alone; {len(starved)} of them passed then.")
-    print(f"All tests, in {time.monotonic() - started:.0f} s:")
-    print(f"{counts['passed']} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
-    return 0 if complete else 1
+        lanes = [Lane(["--measured", *folders], made) for folders in MEASURED]
+        _run(lanes)
+        good = not any(lane.failed for lane in lanes) and _every_branch_is_taken(made)
+        passed_then: list[str] = []
+        if good:
+            lane = Lane([f"--numprocesses={WORKERS}", *DEALT, *others()], made)
+            with shared_broker():
+                _run([lane])
+            lanes.append(lane)
+            if lane.failed:
+                skips_fail = lane.counts["skipped"] and os.environ.get("COMMITTERD_NO_SKIPS")
+                passed_then = [] if lane.broken or skips_fail else _tried_again(made)
+                good = bool(passed_then)
+        else:
+            print("The tests of the pure packages come first: nothing else was run.")
+    counts = sum((lane.counts for lane in lanes), Counter[str]())
+    failed = 0 if passed_then else counts["failed"] + counts["error"]
+    print(f"The tests took {time.monotonic() - started:.0f} s:")
+    print(
+        f"{counts['passed'] + len(passed_then)} passed, {failed} failed, {counts['skipped']} skipped, "
+        f"{len(passed_then)} at a second try",
+        flush=True,
+    )
+    return 0 if good else 1
 
 
 def _run(lanes: Sequence[Lane]) -> None:
@@ -253,27 +261,35 @@ def _run(lanes: Sequence[Lane]) -> None:
         raise
 
 
-def _alone(folder: Path) -> tuple[int, list[str]]:
-    """Run the failed tests once more, if they are few; return their number, and those that pass now."""
-    noted = folder / FAILURES
+def may_be_tried_again(failed: Collection[str], named: Collection[str]) -> bool:
+    """Whether these failed tests are tried once more: they are at most two, and each is named in the list."""
+    return 0 < len(failed) <= SECOND_TRIES_MAX and set(failed) <= set(named)
+
+
+def named_tests() -> dict[str, str]:
+    """The tests that may be tried a second time: the cause by name."""
+    return {name: entry["cause"] for name, entry in tomllib.loads(SECOND_TRIES.read_text(encoding="utf-8")).items()}
+
+
+def _tried_again(folder: Path) -> list[str]:
+    """Run the failed tests once more, alone, if they may be; return them if all of them pass now."""
+    noted, causes = folder / FAILURES, named_tests()
     failed = sorted(set(noted.read_text(encoding="utf-8").splitlines())) if noted.exists() else []
-    if not 0 < len(failed) <= AGAIN_MAX:
-        return 0, []
-    print(f"Once more, alone: {', '.join(failed)}", flush=True)
-    noted.unlink()
+    if not may_be_tried_again(failed, causes):
+        return []
+    for test in failed:
+        print(f"A second try, alone: {test}, because {causes[test]}", flush=True)
     lane = Lane(failed, folder)
     _run([lane])
-    still = set(noted.read_text(encoding="utf-8").splitlines()) if noted.exists() else set[str]()
-    passed = [test for test in failed if test not in still]
-    return len(failed), passed if still or not lane.failed else []
+    return [] if lane.failed else failed
 
 
-def _every_branch_is_taken(data_file: Path) -> bool:
-    measured = coverage.Coverage(data_file=data_file)
-    measured.load()
+def _every_branch_is_taken(folder: Path) -> bool:
+    measured = coverage.Coverage(data_file=folder / ".coverage")
+    measured.combine([str(folder)])
     percent = measured.report(include=[f"{path}/*" for path in GATED], show_missing=True, skip_covered=True)
     if percent < 100:
-        print("Branches of the rules or the format are not taken by any test; see the last column.")
+        print("Branches of the pure packages are not taken by any test; see the last column.")
     return percent >= 100
 
 
