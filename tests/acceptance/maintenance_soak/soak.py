@@ -30,6 +30,7 @@ from tests.acceptance.maintenance_soak.usage import Usage
 from tests.acceptance.maintenance_soak.writers import Load, WriteCounts
 
 _MINUTE = 60.0
+_LOOK_SECONDS = 5.0
 _SETTLED_SECONDS = 600.0
 """From then on fragments, versions and bytes are held against their targets, or from a sixth of a shorter run on."""
 _TIMES_MAX = 2.0
@@ -168,7 +169,7 @@ class Soak:
 
     def _watch(self, writing: ChildProcess, reading: ChildProcess, end: float) -> None:
         """Kill, name versions, and tell of each minute until the writers end."""
-        minutes, tell_at = 0, time.monotonic() + _MINUTE
+        minutes, tell_at, look_at = 0, time.monotonic() + _MINUTE, 0.0
         while writing.running():
             now = time.monotonic()
             if now > end + _END_SECONDS:
@@ -177,6 +178,9 @@ class Soak:
             if self._plan.kills and now < end:
                 self._killer.turn()
                 self._names.turn(self._plan.seconds / 4)
+            if now >= look_at:
+                look_at = now + _LOOK_SECONDS
+                self._usage.look()  # so that the time of a process that ends is known
             if now >= tell_at:
                 tell_at, minutes = tell_at + _MINUTE, minutes + 1
                 self._look(writing, reading)
