@@ -95,6 +95,12 @@ class Concurrently(Generic[_Own]):
         """The call's result. Valid only if `done`."""
         return self._results[0]
 
+    def required(self) -> _Own:
+        """Return the call's result, or raise its error, once `of` has returned."""
+        if self.failed is not None:
+            raise self.failed
+        return self.result
+
     async def of(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Run both calls and wait for both; return the result of `call`, or raise its error.
 

@@ -232,8 +232,7 @@ class FormedLanding:
         if identity is None:
             written = Concurrently(write)
             identity = await written.of(self._queue.identity)
-            if written.failed is not None:
-                raise written.failed
+            written.required()
         else:
             await write()
         refuse_other_topic(self._view.head.position, identity)

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,7 +44,7 @@ from botocore.parsers import ResponseParserError
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
-from committerd.stores.plain_reads import GetResponse, HeadResponse, NoResponse, PlainReads
+from committerd.stores.plain_reads import GetResponse, NoResponse, PlainReads
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +87,9 @@ _THROTTLED = frozenset(
         "TooManyRequestsException",
     }
 )
-_ANSWERS = frozenset(
-    {"404", "ConditionalCheckFailedException", "InvalidRange", "NoSuchKey", "NotFound", "PreconditionFailed"}
-)
+ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
+"""Error codes of a missing object."""
+_ANSWERS = ABSENT | {"ConditionalCheckFailedException", "InvalidRange", "PreconditionFailed"}
 """Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
 _TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
 _CREDENTIALS_WRONG = (
@@ -157,7 +157,7 @@ class ErrorResponse:
 
 
 _reads_sent: ContextVar[list[Any] | None] = ContextVar("_reads_sent", default=None)
-"""The SDK's HeadObject and GetObject requests that this task has sent."""
+"""The SDK's GetObject requests that this task has sent."""
 
 
 def _note_read(request: Any, **_: Any) -> None:
@@ -212,7 +212,7 @@ class AwsClient:
         self._rng = rng
         self._plain_reads: dict[str, PlainReads] = {}
         """By bucket."""
-        self._heads = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
+        self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """Leaves a quarter of the connections to other requests."""
         self._opening = anyio.Lock()
         self._stack = AsyncExitStack()
@@ -262,84 +262,54 @@ class AwsClient:
                 await self.wait(failure, attempt=attempt)
         return await self.once(operation, where, **parameters)
 
-    async def head(self, where: str, *, bucket: str, key: str) -> dict[str, Any]:
-        """Send `head_object` as `repeated` does, and derive from it the parameters that `head_quickly` needs."""
-        return await self._read("head_object", where, bucket=bucket, key=key)
+    async def get(
+        self, where: str, *, bucket: str, key: str, span: str = "", is_one_of_many: bool = False
+    ) -> GetResponse | None:
+        """Read an object, or the range `span`, a value of the header Range; None when it does not exist.
 
-    async def get(self, where: str, *, bucket: str, key: str, span: str) -> dict[str, Any]:
-        """As `head`, with `get_object` and `get_quickly`. `span`: value of the header Range; empty = all."""
-        return await self._read("get_object", where, bucket=bucket, key=key, **({"Range": span} if span else {}))
-
-    async def _read(self, operation: str, where: str, *, bucket: str, key: str, **parameters: Any) -> dict[str, Any]:
+        Sends a GET request without the SDK, which takes several times the CPU time. Uses the SDK for the first request
+        to a bucket, after a failure, and to tell a missing object from a missing bucket. `is_one_of_many`: leaves
+        connections to other requests, and takes an object for missing without asking the SDK. Raises as `repeated`.
+        """
+        async with self._many if is_one_of_many else nullcontext():
+            quick = await self._get_plainly(bucket, key, span)
+        if isinstance(quick, GetResponse):
+            return quick
+        if is_one_of_many and quick is NoResponse.ABSENT:
+            return None
         sent: list[Any] = []
         token = _reads_sent.set(sent)
+        ranged = {"Range": span} if span else {}
         try:
-            return await self.repeated(operation, where, Bucket=bucket, Key=key, **parameters)
+            response = await self.repeated("get_object", where, Bucket=bucket, Key=key, **ranged)
+        except CallFailed as failure:
+            if failure.code in ABSENT:
+                return None
+            raise
         finally:
             _reads_sent.reset(token)
             if bucket not in self._plain_reads and sent:
                 learnt = await PlainReads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
                 if learnt is not None:
                     self._plain_reads[bucket] = learnt
+        return GetResponse(response["Body"], response.get("ContentRange"))
 
-    async def head_quickly(self, *, bucket: str, key: str) -> HeadResponse | None:
-        """Send a HEAD request without the SDK, which takes several times the CPU time.
-
-        Returns None when the caller must use `head` instead: before the first request to a bucket, and after a failure.
-        """
+    async def _get_plainly(self, bucket: str, key: str, span: str) -> GetResponse | NoResponse:
         if bucket not in self._plain_reads:
-            return None
-        async with self._heads:
-            plain = await self._plain(bucket)
-            if plain is None:
-                return None
-            response = await plain.head(quote(key, safe=_UNQUOTED), seconds_max=self._seconds_max(b""))
-        self._note_failure(bucket, response)
-        return response if isinstance(response, HeadResponse) else None
-
-    async def get_quickly(self, *, bucket: str, key: str, span: str) -> GetResponse | None:
-        """As `head_quickly`, with a GET request. None also for a missing object. `span`: as for `get`."""
-        plain = await self._plain(bucket)
-        if plain is None:
-            return None
-        response = await plain.get(
+            return NoResponse.FAILED
+        await self._opened()  # reads the credentials again if they have changed
+        response = await self._plain_reads[bucket].get(
             quote(key, safe=_UNQUOTED),
             span,
             seconds_max=self._seconds_max(b""),
             read_seconds_max=self.settings.read_timeout_seconds,
         )
-        self._note_failure(bucket, response)
-        return response if isinstance(response, GetResponse) else None
-
-    async def end_quickly(self, *, bucket: str, key: str, size: int) -> GetResponse | NoResponse | None:
-        """As `head_quickly`, with a GET request for the last `size` bytes; `NoResponse.ABSENT` = there is no object."""
-        if bucket not in self._plain_reads:
-            return None
-        async with self._heads:
-            plain = await self._plain(bucket)
-            if plain is None:
-                return None
-            response = await plain.get(
-                quote(key, safe=_UNQUOTED),
-                f"bytes=-{size}",
-                seconds_max=self._seconds_max(b""),
-                read_seconds_max=self.settings.read_timeout_seconds,
-            )
-        self._note_failure(bucket, response)
-        return response if isinstance(response, GetResponse) or response is NoResponse.ABSENT else None
-
-    async def _plain(self, bucket: str) -> PlainReads | None:
-        """The way to a bucket without the SDK, with credentials that are up to date; None if it is not known."""
-        if bucket in self._plain_reads:
-            await self._opened()
-        return self._plain_reads.get(bucket)
-
-    def _note_failure(self, bucket: str, response: object) -> None:
         if response is NoResponse.THROTTLED:
             self._failed(Fault.THROTTLED)
         if response is NoResponse.REFUSED:
             # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
             self._plain_reads.pop(bucket, None)
+        return response
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
@@ -377,8 +347,7 @@ class AwsClient:
             if self._client is None:
                 try:
                     made = await self._stack.enter_async_context(self._made())
-                    for operation in ("HeadObject", "GetObject"):
-                        made.meta.events.register(f"before-send.s3.{operation}", _note_read)
+                    made.meta.events.register("before-send.s3.GetObject", _note_read)
                     self._credentials_written = _written(self._session)
                     self._client = made
                 except (ProfileNotFound, NoRegionError) as error:

@@ -21,10 +21,11 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from committerd.concurrency import for_each
+from committerd.concurrency import Concurrently, for_each
 from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
 from committerd.stores.port import (
     Created,
@@ -193,30 +194,15 @@ class ExternalManifests:
         return await read()
 
     async def _latest_and_list(self, limit: int | None) -> tuple[ManifestEntry | None, Sequence[str]]:
-        entries: deque[ManifestEntry | None] = deque()
-        keys: deque[str] = deque()
-
-        async def ask() -> None:
-            entries.append(await self._entries.latest())
-
-        async def look() -> None:
-            keys.extend(await self._objects.list(VERSIONS, limit=limit))
-
-        await for_each((ask, look), lambda request: request())
-        return entries[0], keys
+        latest = Concurrently(self._entries.latest)
+        keys = await latest.of(partial(self._objects.list, VERSIONS, limit=limit))
+        return latest.required(), keys
 
     async def _stage(self, staged: ManifestEntry, body: bytes) -> bool:
         """Step 1. True when the final key is taken: by a version with an entry, or by a writer that creates none."""
-        sizes: deque[int | None] = deque()
-
-        async def put() -> None:
-            await self._objects.put(staged.key, body)
-
-        async def look() -> None:
-            sizes.append(await self._objects.head(_place(staged)))
-
-        await for_each((put, look), lambda request: request())
-        return sizes[0] is not None
+        size = Concurrently(partial(self._objects.head, _place(staged)))
+        await size.of(partial(self._objects.put, staged.key, body))
+        return size.required() is not None
 
     async def _read_back(
         self, staged: ManifestEntry, *, occupied: bool = False, lost: PutUnknown | None = None

@@ -25,7 +25,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import BufferedWriter
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote_to_bytes
@@ -40,10 +40,9 @@ from committerd.stores.local_files import (
     link,
     reason,
     regular,
-    regular_size,
     sync_folder,
 )
-from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError
+from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
 _log = logging.getLogger(__name__)
@@ -127,8 +126,7 @@ class LocalStore:
         return await self._within_limits(keys[0], lambda: [self._tail_of(key, size) for key in keys]) if keys else []
 
     async def head(self, key: str) -> int | None:
-        self._path(key)
-        return await self._within_limits(key, lambda: _size(self._root, key))
+        return await self._read(key, lambda descriptor: os.fstat(descriptor).st_size)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -180,23 +178,21 @@ class LocalStore:
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
         """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
         self._path(key)
+        return await self._within_limits(key, lambda: self._read_here(key, work))
 
-        def read() -> _T | None:
-            with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
-                return work(descriptor)
-            return None
-
-        return await self._within_limits(key, read)
+    def _read_here(self, key: str, work: Callable[[int], _T]) -> _T | None:
+        """As `_read`, in this thread."""
+        with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
+            return work(descriptor)
+        return None
 
     def _tail_of(self, key: str, size: int) -> TailOrError:
         """As `get_tail`, in this thread; returns an error about this object."""
         try:
             self._path(key)
-            with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
-                return _tail(descriptor, size)
+            return self._read_here(key, lambda descriptor: _tail(descriptor, size))
         except (ObjectUnreadable, InvalidRequest) as error:
             return error
-        return None
 
     async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
         """Call `read` in a thread and return its result; abandon the thread after `read_seconds_max`.
@@ -238,12 +234,7 @@ class LocalStore:
 
     def _path(self, key: str) -> str:
         """Return the file's path. Raises `InvalidRequest` (`path_invalid`) for a key that leads out of the table."""
-        if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
-            raise InvalidRequest(
-                f"{key[:200]!r} is not a path below the table's root: "
-                "it must be relative, without `.`, `..` or empty segments",
-                code="path_invalid",
-            )
+        require_below_root(key)
         return os.path.join(self._root, key)
 
     def _create(self, path: str, body: bytes) -> Created | Exists:
@@ -300,15 +291,16 @@ class LocalStore:
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
-            file = FileIO(temporary, "x")
+            file = _opened(temporary)
         except FileNotFoundError:
             self._make_folder(folder)
-            file = FileIO(temporary, "x")
+            file = _opened(temporary)
         try:
             with file:
                 for chunk in chunks:
-                    _write(file, chunk)
+                    file.write(chunk)
                 if self._durable:
+                    file.flush()
                     os.fsync(file.fileno())
         except BaseException:
             discard(temporary)
@@ -358,6 +350,10 @@ def _may_be_link(key: str) -> bool:
     return key.startswith(VERSIONS)
 
 
+def _opened(path: str) -> BufferedWriter:
+    return open(path, "xb")
+
+
 def _whole(descriptor: int) -> bytes:
     with open(descriptor, "rb", closefd=False) as file:
         return file.read()
@@ -375,21 +371,9 @@ def _tail(descriptor: int, size: int) -> Tail:
     return Tail(body=_part(descriptor, start, whole), size=whole)
 
 
-def _size(root: str, key: str) -> int | None:
-    with _reading(root, key):
-        return regular_size(root, key, follow=_may_be_link(key))
-    return None
-
-
 def _remove(root: str, key: str) -> None:
     with _reading(root, key):
         os.unlink(os.path.join(root, key))
-
-
-def _write(file: FileIO, body: bytes) -> None:
-    rest = memoryview(body)
-    while rest:
-        rest = rest[file.write(rest) :]
 
 
 @contextmanager

@@ -148,14 +148,6 @@ def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def regular_size(root: str, key: str, *, follow: bool = False) -> int:
-    """Return the size in bytes of the regular file of this key, without opening it. Raises as `regular`."""
-    with _folder_of(root, key) as (folder, name):
-        found = os.stat(name, dir_fd=folder, follow_symlinks=follow)
-    _require_regular(root, key, found)
-    return found.st_size
-
-
 @contextmanager
 def _folder_of(root: str, key: str) -> Iterator[tuple[int, str]]:
     """Open the folder of a key's file; yields (descriptor of the folder, name of the file in it)."""

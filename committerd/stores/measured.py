@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from committerd.errors import PutUnknown, Unavailable
-from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore, ObjectStore, Tail, TailOrError
+from committerd.errors import InvalidRequest, PutUnknown, Unavailable
+from committerd.stores.port import (
+    Created,
+    Exists,
+    ManifestEntry,
+    ManifestStore,
+    ObjectStore,
+    Tail,
+    TailOrError,
+    tails_of_each,
+)
 
 if TYPE_CHECKING:
     # Commands without metrics do without prometheus_client, which takes 4 MiB.
     from committerd.telemetry import LabelledCounter, LabelledHistogram, Telemetry
+
+_T = TypeVar("_T")
 
 
 class MeasuredStore:
@@ -21,74 +32,49 @@ class MeasuredStore:
 
     def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
         self._store = store
-        self._telemetry = telemetry
+        self._measured = _Measured(telemetry.store_requests, telemetry.store_request_duration)
         self.uri = store.uri
 
     async def get(self, key: str) -> bytes | None:
-        with self._measured("get") as note:
-            body = await self._store.get(key)
-            note("absent" if body is None else "ok")
-            return body
+        return await self._measured("get", self._store.get(key))
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        with self._measured("get_range") as note:
-            body = await self._store.get_range(key, start, end)
-            note("absent" if body is None else "ok")
-            return body
+        return await self._measured("get_range", self._store.get_range(key, start, end))
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        with self._measured("get_tail") as note:
-            tail = await self._store.get_tail(key, size)
-            note("absent" if tail is None else "ok")
-            return tail
+        return await self._measured("get_tail", self._store.get_tail(key, size))
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
-        """Each object counts as one request, with an equal share of the call's time."""
-        with self._measured("get_tail") as note:
-            tails = await self._store.get_tails(keys, size=size)
-            words = {Tail: "ok", type(None): "absent"}
-            note(*(words.get(type(tail), "unavailable") for tail in tails))
-            return tails
+        return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
-        with self._measured("head") as note:
-            size = await self._store.head(key)
-            note("absent" if size is None else "ok")
-            return size
+        return await self._measured("head", self._store.head(key))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        with self._measured("list") as note:
-            keys = await self._store.list(prefix, start_after=start_after, limit=limit)
-            note("ok")
-            return keys
+        return await self._measured("list", self._store.list(prefix, start_after=start_after, limit=limit))
 
     async def put(self, key: str, body: bytes) -> None:
-        with self._measured("put") as note:
-            await self._store.put(key, body)
-            note("ok")
+        await self._measured("put", self._store.put(key, body), nothing="ok")
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        with self._measured("put_if_absent") as note:
-            result = await self._store.put_if_absent(key, body)
-            note("exists" if isinstance(result, Exists) else "ok")
-            return result
+        return await self._measured("put_if_absent", self._store.put_if_absent(key, body))
 
     async def copy(self, source: str, target: str) -> bool:
-        with self._measured("copy") as note:
-            copied = await self._store.copy(source, target)
-            note("ok" if copied else "absent")
-            return copied
+        return await self._measured("copy", self._store.copy(source, target))
 
     async def delete(self, key: str) -> None:
-        with self._measured("delete") as note:
-            await self._store.delete(key)
-            note("ok")
+        await self._measured("delete", self._store.delete(key), nothing="ok")
 
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[_Note]:
-        return _measured(self._telemetry.store_requests, self._telemetry.store_request_duration, operation)
+
+class MeasuredLocalStore(MeasuredStore):
+    """`MeasuredStore` for a store that reads many objects in one call."""
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        """Each object counts as one request, with an equal share of the call's time."""
+        return await self._measured.each("get_tail", self._store.get_tails(keys, size=size))
 
 
 class MeasuredManifests:
@@ -96,77 +82,78 @@ class MeasuredManifests:
 
     def __init__(self, entries: ManifestStore, telemetry: Telemetry) -> None:
         self._entries = entries
-        self._telemetry = telemetry
+        self._measured = _Measured(telemetry.manifest_store_requests, telemetry.manifest_store_request_duration)
 
     async def get(self, version: int) -> ManifestEntry | None:
-        with self._measured("get") as note:
-            entry = await self._entries.get(version)
-            note("absent" if entry is None else "ok")
-            return entry
+        return await self._measured("get", self._entries.get(version))
 
     async def latest(self) -> ManifestEntry | None:
-        with self._measured("latest") as note:
-            entry = await self._entries.latest()
-            note("absent" if entry is None else "ok")
-            return entry
+        return await self._measured("latest", self._entries.latest())
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
-        with self._measured("put_if_absent") as note:
-            result = await self._entries.put_if_absent(entry)
-            note("exists" if isinstance(result, Exists) else "ok")
-            return result
+        return await self._measured("put_if_absent", self._entries.put_if_absent(entry))
 
     async def replace(self, entry: ManifestEntry) -> bool:
-        with self._measured("replace") as note:
-            replaced = await self._entries.replace(entry)
-            note("ok" if replaced else "absent")
-            return replaced
+        return await self._measured("replace", self._entries.replace(entry))
 
     async def delete(self, version: int, *, key: str) -> None:
-        with self._measured("delete") as note:
-            await self._entries.delete(version, key=key)
-            note("ok")
+        await self._measured("delete", self._entries.delete(version, key=key), nothing="ok")
 
     async def aclose(self) -> None:
         await self._entries.aclose()
 
-    def _measured(self, operation: str) -> AbstractContextManager[_Note]:
-        requests, durations = self._telemetry.manifest_store_requests, self._telemetry.manifest_store_request_duration
-        return _measured(requests, durations, operation)
 
+class _Measured:
+    """Counts and times requests, by operation and status.
 
-@contextmanager
-def _measured(requests: LabelledCounter, durations: LabelledHistogram, operation: str) -> Iterator[_Note]:
-    """Measure the requests of a block. Yields a function that takes the status of each request.
-
-    An exception that leaves the block adds one more status: `unavailable`, `unknown`, `cancelled` or `failed`.
+    The status of a request that raises is `unavailable`, `unknown`, `cancelled` or `failed`.
     """
-    statuses: list[str] = []
-    start = anyio.current_time()
 
-    def note(*some: str) -> None:
-        statuses.extend(some)
+    def __init__(self, requests: LabelledCounter, durations: LabelledHistogram) -> None:
+        self._requests = requests
+        self._durations = durations
 
-    try:
-        yield note
-    except Unavailable:
-        statuses.append("unavailable")
-        raise
-    except PutUnknown:
-        statuses.append("unknown")
-        raise
-    except anyio.get_cancelled_exc_class():
-        statuses.append("cancelled")
-        raise
-    except BaseException:
-        statuses.append("failed")
-        raise
-    finally:
-        seconds = (anyio.current_time() - start) / max(len(statuses), 1)
-        for status in statuses:
-            requests.add(operation=operation, status=status)
-            durations.observe(seconds, operation=operation, status=status)
+    async def __call__(self, operation: str, request: Awaitable[_T], *, nothing: str = "absent") -> _T:
+        """Await a request and return its result. `nothing`: the status of None and False."""
+        with self._noted(operation) as statuses:
+            result = await request
+            statuses.append(_status(result, nothing))
+            return result
+
+    async def each(self, operation: str, request: Awaitable[Sequence[_T]]) -> Sequence[_T]:
+        """As `__call__`, for a call that returns the result of each of several requests."""
+        with self._noted(operation) as statuses:
+            results = await request
+            statuses.extend(_status(result, "absent") for result in results)
+            return results
+
+    @contextmanager
+    def _noted(self, operation: str) -> Iterator[list[str]]:
+        statuses: list[str] = []
+        start = anyio.current_time()
+        try:
+            yield statuses
+        except BaseException as error:
+            statuses.append(_status_of(error))
+            raise
+        finally:
+            seconds = (anyio.current_time() - start) / max(len(statuses), 1)
+            for status in statuses:
+                self._requests.add(operation=operation, status=status)
+                self._durations.observe(seconds, operation=operation, status=status)
 
 
-class _Note(Protocol):
-    def __call__(self, *statuses: str) -> None: ...
+def _status(result: object, nothing: str) -> str:
+    if result is None or result is False:
+        return nothing
+    if isinstance(result, Exception):
+        return _status_of(result)
+    return "exists" if isinstance(result, Exists) else "ok"
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, Unavailable | InvalidRequest):
+        return "unavailable"
+    if isinstance(error, PutUnknown):
+        return "unknown"
+    return "cancelled" if isinstance(error, anyio.get_cancelled_exc_class()) else "failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from committerd.errors import SettingsError
@@ -10,7 +11,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
-from committerd.stores.measured import MeasuredManifests, MeasuredStore
+from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ManifestStore, ObjectStore
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Stores:
         """
         path = local_path(uri)
         if path is not None:
-            return self._measured(LocalStore(path, durable=self._durable))
+            local = LocalStore(path, durable=self._durable)
+            return local if self._telemetry is None else MeasuredLocalStore(local, self._telemetry)
         from committerd.stores.dynamodb import dynamo_place
 
         place = dynamo_place(uri)
@@ -89,7 +91,7 @@ class Stores:
         if "s3" not in self._clients:
             from committerd.stores.s3 import s3_client
 
-            self._keep("s3", s3_client(self._s3, failed=self._noting("s3"), rng=random.Random()))
+            self._keep("s3", s3_client(self._s3, failed=self._failed("s3"), rng=random.Random()))
         return self._clients["s3"]
 
     def _dynamodb_client(self) -> AwsClient:
@@ -99,7 +101,7 @@ class Stores:
             client = dynamodb_client(
                 self._s3,
                 endpoint_url=self._dynamodb.endpoint_url,
-                failed=self._noting("dynamodb"),
+                failed=self._failed("dynamodb"),
                 rng=random.Random(),
             )
             self._keep("dynamodb", client)
@@ -110,8 +112,12 @@ class Stores:
         if self._telemetry is not None:
             self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
 
-    def _noting(self, service: str) -> _Note:
-        return _Note(service, self._telemetry)
+    def _failed(self, service: str) -> Callable[[Fault], None]:
+        """Return a function that counts the failed requests of a service."""
+        telemetry = self._telemetry
+        if telemetry is None:
+            return lambda fault: None
+        return lambda fault: telemetry.store_failed_requests.add(service=service, fault=fault.value)
 
     @property
     def keeps_old_versions(self) -> bool:
@@ -128,18 +134,6 @@ class Stores:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-class _Note:
-    """Counts failed requests of one service."""
-
-    def __init__(self, service: str, telemetry: Telemetry | None) -> None:
-        self._service = service
-        self._telemetry = telemetry
-
-    def __call__(self, fault: Fault) -> None:
-        if self._telemetry is not None:
-            self._telemetry.store_failed_requests.add(service=self._service, fault=fault.value)
 
 
 def _not_served(uri: str) -> str:

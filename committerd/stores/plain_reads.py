@@ -1,8 +1,8 @@
-"""HEAD and GET requests for the objects of one S3 bucket, without the SDK.
+"""GET requests for the objects of one S3 bucket, without the SDK.
 
 For each request the SDK resolves the endpoint, builds, signs and parses: 0.4 to 0.9 ms of CPU time, and a committer
-sends one or two requests per file. This module copies the URL, the headers and the signing parameters of a request that
-the SDK has sent (Signature Version 4, "Authenticating Requests: Using the Authorization Header" in the S3 API
+sends a request or two for each file. This module copies the URL, the headers and the signing parameters of a request
+that the SDK has sent (Signature Version 4, "Authenticating Requests: Using the Authorization Header" in the S3 API
 reference). It is used only if it computes the same signature as the SDK. It uses the SDK's connections.
 """
 
@@ -26,14 +26,6 @@ _SCOPE_END = "aws4_request"
 
 
 @dataclass(frozen=True, slots=True)
-class HeadResponse:
-    """The response to a HEAD request."""
-
-    size: int | None
-    """Size of the object in bytes; None = the object does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
 class GetResponse:
     """The response to a GET request for an object that exists."""
 
@@ -50,7 +42,7 @@ class NoResponse(Enum):
     THROTTLED = auto()
     """The status is 429 or 503."""
     ABSENT = auto()
-    """The status of a GET request is 404. It does not say whether the object or the bucket is missing."""
+    """The status is 404. It does not say whether the object or the bucket is missing."""
     FAILED = auto()
     """Any other status, an error of the connection, or no credentials."""
 
@@ -92,10 +84,8 @@ class Signer:
         self._made_of: tuple[str, str] | None = None
         self._key = b""
 
-    def headers(
-        self, method: str, name: str, credentials: Credentials, *, timestamp: str, span: str = ""
-    ) -> dict[str, str]:
-        """Return the signed headers for an object.
+    def headers(self, name: str, credentials: Credentials, *, timestamp: str, span: str = "") -> dict[str, str]:
+        """Return the signed headers of a GET request for an object.
 
         `name`: percent-encoded. `timestamp`: UTC, in the form `20260131T235959Z`. `span`: value of the header Range.
         """
@@ -108,7 +98,7 @@ class Signer:
             signed["x-amz-security-token"] = credentials.token
         names = ";".join(signed)
         lines = "".join(f"{header}:{value}\n" for header, value in signed.items())
-        canonical = f"{method}\n{target.folder}/{name}\n\n{lines}\n{names}\n{target.payload}"
+        canonical = f"GET\n{target.folder}/{name}\n\n{lines}\n{names}\n{target.payload}"
         scope = f"{day}/{target.region}/{target.service}/{_SCOPE_END}"
         to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.digest(self._key_of(credentials.secret_key, day), to_sign.encode(), "sha256").hex()
@@ -128,7 +118,7 @@ class Signer:
 
 
 class PlainReads:
-    """Sends HEAD and GET requests for the objects of one bucket."""
+    """Sends GET requests for the objects of one bucket."""
 
     def __init__(
         self, client: Any, session: aiohttp.ClientSession, target: RequestTarget, extra: dict[str, str]
@@ -142,7 +132,7 @@ class PlainReads:
 
     @classmethod
     async def learn(cls, client: Any, sent: Any, name: str) -> Self | None:
-        """Derive the request parameters from a HEAD or GET request that the SDK has sent.
+        """Derive the request parameters from a GET request that the SDK has sent.
 
         `sent`: the SDK's request. `name`: percent-encoded name of its object. Returns None when the request can't be
         reproduced: it went through a proxy, was unsigned, or its signature differs from the one computed here.
@@ -168,7 +158,7 @@ class PlainReads:
             service=scope[-2],
         )
         ours = Signer(target).headers(
-            sent.method, name, credentials, timestamp=headers.get("x-amz-date", ""), span=headers.get("range", "")
+            name, credentials, timestamp=headers.get("x-amz-date", ""), span=headers.get("range", "")
         )
         if ours["authorization"] != headers["authorization"]:
             return None
@@ -176,21 +166,6 @@ class PlainReads:
         if "user-agent" in headers:
             extra["user-agent"] = headers["user-agent"]
         return cls(client, await http._get_session(None), target, extra)
-
-    async def head(self, name: str, *, seconds_max: float) -> HeadResponse | NoResponse:
-        """Send one HEAD request. `name`: percent-encoded. `seconds_max`: the timeout."""
-        try:
-            request = await self._request("HEAD", name, timeout=aiohttp.ClientTimeout(total=seconds_max))
-            if request is None:
-                return NoResponse.FAILED
-            async with request as response:
-                if response.status == 200:
-                    return HeadResponse(int(response.headers["Content-Length"]))
-                if response.status == 404:
-                    return HeadResponse(None)
-                return _unusable(response.status)
-        except (BotoCoreError, aiohttp.ClientError, OSError, KeyError, ValueError):
-            return NoResponse.FAILED
 
     async def get(
         self, name: str, span: str, *, seconds_max: float, read_seconds_max: float
@@ -201,42 +176,32 @@ class PlainReads:
         that can't be satisfied counts as FAILED, because only the SDK tells its error.
         """
         try:
-            timeout = aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max)
+            credentials = await _credentials(self._client)
+            if credentials is None:
+                return NoResponse.FAILED
+            timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            request = self._session.get(
+                URL(f"{self._target.base}/{name}", encoded=True),
+                headers=self._signer.headers(name, credentials, timestamp=timestamp, span=span) | self._extra,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max),
+            )
             with anyio.fail_after(seconds_max) as scope:
-                request = await self._request("GET", name, timeout=timeout, span=span)
-                if request is None:
-                    return NoResponse.FAILED
                 async with request as response:
                     scope.deadline = math.inf
-                    if response.status == 404:
-                        return NoResponse.ABSENT
-                    if response.status not in (200, 206):
-                        return _unusable(response.status)
-                    return GetResponse(await response.read(), response.headers.get("Content-Range"))
+                    if response.status in (200, 206):
+                        return GetResponse(await response.read(), response.headers.get("Content-Range"))
+                    return _unusable(response.status)
         except (BotoCoreError, aiohttp.ClientError, OSError, ValueError):
             return NoResponse.FAILED
 
-    async def _request(self, method: str, name: str, *, timeout: aiohttp.ClientTimeout, span: str = "") -> Any:
-        """A request that is sent when it is entered; None when there are no credentials."""
-        credentials = await _credentials(self._client)
-        if credentials is None:
-            return None
-        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        headers = self._signer.headers(method, name, credentials, timestamp=timestamp, span=span)
-        headers.update(self._extra)
-        return self._session.request(
-            method,
-            URL(f"{self._target.base}/{name}", encoded=True),
-            headers=headers,
-            allow_redirects=False,
-            timeout=timeout,
-        )
-
 
 def _unusable(status: int) -> NoResponse:
+    if status == 404:
+        return NoResponse.ABSENT
     if status in (429, 503):
         return NoResponse.THROTTLED
-    return NoResponse.REFUSED if 300 <= status < 500 and status not in (404, 416) else NoResponse.FAILED
+    return NoResponse.REFUSED if 300 <= status < 500 and status != 416 else NoResponse.FAILED
 
 
 async def _credentials(client: Any) -> Credentials | None:

@@ -43,6 +43,16 @@ TailOrError = Tail | ObjectUnreadable | InvalidRequest | None
 """The end of one of several objects, or what is wrong with that object; None = it does not exist."""
 
 
+def require_below_root(key: str) -> None:
+    """Raise `InvalidRequest` (`path_invalid`) for a key that is not a path below the table's root."""
+    if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
+        raise InvalidRequest(
+            f"{key[:200]!r} is not a path below the table's root: "
+            "it must be relative, without `.`, `..` or empty segments",
+            code="path_invalid",
+        )
+
+
 async def tails_of_each(
     get_tail: Callable[[str, int], Awaitable[Tail | None]], keys: Sequence[str], size: int
 ) -> Sequence[TailOrError]:

@@ -8,16 +8,15 @@ sent only once. All other requests are idempotent, and are retried.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws import AwsClient, CallFailed, Fault
-from committerd.stores.plain_reads import GetResponse
-from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, tails_of_each
+from committerd.stores.aws import ABSENT, AwsClient, CallFailed, Fault
+from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, require_below_root, tails_of_each
 from committerd_common.paths import DATA
 
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -26,7 +25,6 @@ _PAGE_KEYS_MAX = 1000
 _EXPRESS = "--x-s3"
 """Suffix of the names of directory buckets (S3 Express One Zone); no other bucket's name has it."""
 
-_ABSENT = frozenset({"NoSuchKey", "NotFound", "404"})
 _PERMISSIONS = (
     "the credentials may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject below the table's "
     "prefix, and s3:ListBucket on the bucket"
@@ -116,7 +114,7 @@ class S3Store:
         return None if part is None else part.body[start - part.start : end - part.start]
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        part = await self._end_of_data(key, size) if key.startswith(DATA) else await self._read(key, f"bytes=-{size}")
+        part = await self._read(key, f"bytes=-{size}")
         if part is None:
             return None
         if part.whole is not None:
@@ -130,67 +128,60 @@ class S3Store:
         return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
-        full = self._key(key)
-        quick = await self._client.head_quickly(bucket=self._bucket, key=full)
-        if quick is not None:
-            return quick.size
+        name = self._name(key)
         try:
-            response = await self._client.head(self._name(key), bucket=self._bucket, key=full)
+            response = await self._client.repeated("head_object", name, Bucket=self._bucket, Key=self._key(key))
         except CallFailed as failure:
-            if failure.code in _ABSENT:
+            if failure.code in ABSENT:
                 return None
             raise _unread(failure) from failure
         if "ContentLength" not in response:
-            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
+            raise StoreUnavailable(f"s3 head_object of {name}: the server does not report the object's size")
         return int(response["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; sends one request per 1,000 keys and subfolders."""
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")
-        folder, keys, more = self._prefix + prefix, list[str](), dict[str, str]()
+        folder, keys, chosen = self._prefix + prefix, list[str](), {"Delimiter": "/"}
         if start_after:
-            more["StartAfter"] = self._prefix + start_after
-        while limit is None or len(keys) < limit:
-            response = await self._repeated(
-                "list_objects_v2",
-                f"{self.uri}/{prefix}",
-                Prefix=folder,
-                Delimiter="/",
-                MaxKeys=_PAGE_KEYS_MAX if limit is None else min(limit - len(keys), _PAGE_KEYS_MAX),
-                **more,
-            )
-            found = (entry["Key"] for entry in response.get("Contents", ()))
+            chosen["StartAfter"] = self._prefix + start_after
+        async for found in self._pages(prefix, keys_max=limit or _PAGE_KEYS_MAX, **chosen):
             # Consoles create an object with the folder's own name to show an empty folder.
-            keys += [key.removeprefix(self._prefix) for key in found if key != folder]
-            if not response.get("IsTruncated"):
+            keys += [entry["Key"].removeprefix(self._prefix) for entry in found if entry["Key"] != folder]
+            if limit is not None and len(keys) >= limit:
                 break
-            more["ContinuationToken"] = response["NextContinuationToken"]
-        return keys
+        return keys[:limit]
 
     async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
         """As the port says; sends one request per 1,000 objects."""
-        more: dict[str, str] = {}
-        while True:
-            response = await self._repeated(
-                "list_objects_v2",
-                f"{self.uri}/{prefix}",
-                Prefix=self._prefix + prefix,
-                MaxKeys=_PAGE_KEYS_MAX,
-                **more,
-            )
+        async for found in self._pages(prefix):
             yield [
                 Listed(
                     key=entry["Key"].removeprefix(self._prefix),
                     size=int(entry["Size"]),
                     modified_ms=int(entry["LastModified"].timestamp() * 1000),
                 )
-                for entry in response.get("Contents", ())
+                for entry in found
                 if not entry["Key"].endswith("/")
             ]
+
+    async def _pages(
+        self, prefix: str, *, keys_max: int = _PAGE_KEYS_MAX, **chosen: str
+    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """Yield the objects below `prefix`, page by page, of `keys_max` at most. `chosen`: further parameters."""
+        while True:
+            response = await self._repeated(
+                "list_objects_v2",
+                f"{self.uri}/{prefix}",
+                Prefix=self._prefix + prefix,
+                MaxKeys=min(keys_max, _PAGE_KEYS_MAX),
+                **chosen,
+            )
+            yield response.get("Contents", ())
             if not response.get("IsTruncated"):
                 return
-            more["ContinuationToken"] = response["NextContinuationToken"]
+            chosen["ContinuationToken"] = response["NextContinuationToken"]
 
     async def put(self, key: str, body: bytes) -> None:
         await self._repeated(
@@ -235,7 +226,7 @@ class S3Store:
                 **self._checked,
             )
         except CallFailed as failure:
-            if failure.code in _ABSENT:
+            if failure.code in ABSENT:
                 return False
             raise StoreUnavailable(str(failure)) from failure
         return True
@@ -244,34 +235,27 @@ class S3Store:
         try:
             await self._client.repeated("delete_object", self._name(key), Bucket=self._bucket, Key=self._key(key))
         except CallFailed as failure:
-            if failure.code not in _ABSENT:
+            if failure.code not in ABSENT:
                 raise _unread(failure) from failure
 
     async def aclose(self) -> None:
         """Do nothing: the caller closes the shared client."""
 
-    async def _end_of_data(self, key: str, size: int) -> _Part | None:
-        """Read the end of a data file. Very many are read, to check them, so these reads leave others connections."""
-        quick = await self._client.end_quickly(bucket=self._bucket, key=self._key(key), size=size)
-        if quick is None:
-            return await self._read(key, f"bytes=-{size}")
-        return _part_of(quick.body, quick.content_range) if isinstance(quick, GetResponse) else None
-
     async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
-        full = self._key(key)
-        quick = await self._client.get_quickly(bucket=self._bucket, key=full, span=span)
-        if quick is not None:
-            return _part_of(quick.body, quick.content_range)
         try:
-            response = await self._client.get(self._name(key), bucket=self._bucket, key=full, span=span)
+            found = await self._client.get(
+                self._name(key),
+                bucket=self._bucket,
+                key=self._key(key),
+                span=span,
+                is_one_of_many=key.startswith(DATA),  # very many are read, to check them
+            )
         except CallFailed as failure:
             if failure.status == 416:
                 return _Part(body=b"", start=0, whole=None)
-            if failure.code in _ABSENT:
-                return None
             raise _unread(failure) from failure
-        return _part_of(response["Body"], response.get("ContentRange"))
+        return None if found is None else _part_of(found.body, found.content_range)
 
     async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         try:
@@ -284,13 +268,8 @@ class S3Store:
 
     def _key(self, key: str) -> str:
         """Return the key in the bucket. Raises `InvalidRequest` (`path_invalid`) when no such key can exist."""
+        require_below_root(key)
         full = self._prefix + key
-        if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
-            raise InvalidRequest(
-                f"{key[:200]!r} is not a path below the table's root: "
-                "it must be relative, without `.`, `..` or empty segments",
-                code="path_invalid",
-            )
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full

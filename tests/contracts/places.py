@@ -24,7 +24,7 @@ from committerd.stores.aws import AwsClient
 from committerd.stores.dynamodb import DynamoStore, dynamodb_client
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore
-from committerd.stores.measured import MeasuredStore
+from committerd.stores.measured import MeasuredLocalStore
 from committerd.stores.port import Created, Exists, ObjectStore
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from committerd.telemetry import Telemetry
@@ -54,7 +54,7 @@ def open_store(place: str) -> ObjectStore:
             objects, _, entries = where.partition("||")
             return ExternalManifests(s3_store(objects), dynamo_store(entries))
         case "measured-local":
-            return MeasuredStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
+            return MeasuredLocalStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
         case _:
             raise ValueError(f"no such kind of store: {kind}")
 

@@ -56,19 +56,22 @@ def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more
     for _ in range(3):
         before = len(proxy.seen)
         ids += scene.committed()
-        wanted = ["GET _versions", "GET data", "PUT _transactions", "PUT _versions"]
-        assert sorted(kinds(proxy.seen[before:])) == wanted
+        sent = Counter(kinds(proxy.seen[before:]))
+        # The version below is read beside the PUT, and before it if it was not read a moment ago.
+        assert 1 <= sent.pop("GET _versions") <= 3
+        assert sent == {"GET data": 1, "PUT _transactions": 1, "PUT _versions": 1}
 
     ids += scene.table.write()
     before = len(proxy.seen)
     ids += scene.committed()
-    assert Counter(kinds(proxy.seen[before:])) == {
+    sent = Counter(kinds(proxy.seen[before:]))
+    # The other writer's version; and a check of the version below ours, beside each PUT and after the LIST.
+    assert 4 <= sent.pop("GET _versions") <= 6
+    assert sent == {
         "GET data": 1,
         "PUT _transactions": 2,
         "PUT _versions 412": 1,
         "GET list-type": 1,
-        # The other writer's version; and a check of the version below ours, beside each PUT and after the LIST.
-        "GET _versions": 4,
         "PUT _versions": 1,
     }
     assert daemon.metric("committerd_store_failed_requests_total", service="s3") == 0

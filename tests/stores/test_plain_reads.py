@@ -1,4 +1,4 @@
-"""HEAD and GET requests without the SDK: signed as the SDK signs them, or not sent at all."""
+"""GET requests without the SDK: signed as the SDK signs them, or not sent at all."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TIMESTAMP = "20261123T221500Z"
 @pytest.mark.parametrize("token", [None, "a token"])
 @pytest.mark.parametrize("base", [WAY.base, "http://127.0.0.1:9000/bucket"])
 @pytest.mark.parametrize("name", ["data/a.lance", "lake/table.lance/data/a~b%20%C3%A4.lance"])
-@pytest.mark.parametrize(("method", "span"), [("HEAD", ""), ("GET", ""), ("GET", "bytes=0-99")])
-def test_a_signature_is_the_sdks(base: str, name: str, token: str | None, method: str, span: str) -> None:
+@pytest.mark.parametrize("span", ["", "bytes=0-99"])
+def test_a_signature_is_the_sdks(base: str, name: str, token: str | None, span: str) -> None:
     signer, credentials = Signer(replace(WAY, base=base)), Credentials("key", "secret", token)
-    ours = signer.headers(method, name, credentials, timestamp=TIMESTAMP, span=span)
-    request = AWSRequest(method=method, url=f"{base}/{name}", headers={"X-Amz-Content-SHA256": WAY.payload})
+    ours = signer.headers(name, credentials, timestamp=TIMESTAMP, span=span)
+    request = AWSRequest(method="GET", url=f"{base}/{name}", headers={"X-Amz-Content-SHA256": WAY.payload})
     if span:
         request.headers["Range"] = span
     if token:
@@ -39,6 +39,6 @@ def test_a_signature_is_the_sdks(base: str, name: str, token: str | None, method
 def test_a_new_day_or_secret_has_a_key_of_its_own() -> None:
     signer = Signer(WAY)
     tried = [("secret", TIMESTAMP), ("secret", "20261124T000000Z"), ("another", TIMESTAMP), ("secret", TIMESTAMP)]
-    signed = [signer.headers("HEAD", "o", Credentials("key", secret, None), timestamp=at) for secret, at in tried]
-    alone = [Signer(WAY).headers("HEAD", "o", Credentials("key", secret, None), timestamp=at) for secret, at in tried]
+    signed = [signer.headers("o", Credentials("key", secret, None), timestamp=at) for secret, at in tried]
+    alone = [Signer(WAY).headers("o", Credentials("key", secret, None), timestamp=at) for secret, at in tried]
     assert signed == alone
