@@ -153,8 +153,8 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 
 def test_every_program_on_a_page_is_run() -> None:
-    """Here, in `test_connecting.py`, in `tests/spark`, `tests/distributed`, `tests/packaging`, `tests/kafka/test_upstream.py`, or with the
-    runbooks.
+    """Here, in `test_connecting.py`, in `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in
+    `tests/kafka/test_upstream.py`.
     """
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
     assert {page for page in pages if not page.startswith(("docs/runbooks/", "docs/upstream/"))} == {
