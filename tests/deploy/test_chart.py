@@ -74,7 +74,7 @@ def test_settings_reach_the_pod_as_they_were_given(full: Rendered) -> None:
     assert events["COMMITTERD_DATASET__ALIASES"] == "s3://old-lake/events.lance"
     password = {"secretKeyRef": {"name": "kafka-login", "key": "password"}}
     assert events["COMMITTERD_KAFKA__SASL_PLAIN_PASSWORD"] == password
-    assert "COMMITTERD_COMMIT__COALESCE_APPENDS" not in events
+    assert "COMMITTERD_COMMIT__COALESCE" not in events
     assert events["TZ"] == "Etc/UTC"
 
 
@@ -82,7 +82,8 @@ def test_a_dataset_has_its_own_settings_false_and_zero_among_them(full: Rendered
     (clicks,) = [one for one in full.of("Deployment") if one["metadata"]["name"] != "lake-events"]
     variables = environment(clicks["spec"]["template"])
     assert variables["COMMITTERD_DATASET__NAME"] == "Click_Stream.v2"
-    assert variables["COMMITTERD_COMMIT__COALESCE_APPENDS"] == "false"
+    assert variables["COMMITTERD_COMMIT__COALESCE"] == "none"
+    assert variables["COMMITTERD_STORE__PROBE"] == "false"
     assert variables["COMMITTERD_COMMIT__INTERVAL_SECONDS_MIN"] == "0"
     assert variables["COMMITTERD_COMMIT__ALLOWED_OPERATIONS"] == "append,delete"
     assert variables["TZ"] == "Europe/Berlin"
