@@ -10,7 +10,7 @@
     │   │   └── ObjectUnreadable      may concern only this object: the record's fault if the table itself is readable
     │   └── QueueUnavailable
     ├── PutUnknown                  a put may have landed: read back before anything else
-    ├── UnsupportedTable            the table needs a feature that we do not support: write nothing, report, wait
+    ├── UnsupportedTable            the table needs a feature that committerd does not have: write nothing, report, wait
     ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
     ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it
     ├── SourceError                 an input file of a command can't be read or does not fit: exit code 1
@@ -63,7 +63,7 @@ class StoreUnavailable(Unavailable):
 
 
 class ObjectUnreadable(StoreUnavailable):
-    """The store refuses to read or delete one object: no permission, or not a regular file. Others may be readable."""
+    """The store refuses to read or delete an object: no permission, or not a regular file. Others may be readable."""
 
 
 class QueueUnavailable(Unavailable):
@@ -79,7 +79,7 @@ class PutUnknown(CommitterError):
 
 
 class RefusedToRun(CommitterError):
-    """To continue would lose a record, commit one twice, or contradict a published outcome. The code is the cause."""
+    """To continue would lose a record, commit it twice, or contradict a published outcome. The code is the cause."""
 
     code = "refused"
 

@@ -195,13 +195,13 @@ class MaintenanceTelemetry:
         )
         self.rewritten_fragments = metrics.counter(
             "committerd_maintenance_rewritten_fragments_total",
-            "Fragments that were replaced (`before`) and those that replaced them (`after`).",
+            "Fragments that were replaced (`before`) and fragments that replaced them (`after`).",
             files=MAINTENANCE_FILES,
         )
         self.removed_files = metrics.counter(
             "committerd_maintenance_removed_files_total",
             "Files that were deleted, by reason: the `manifest` of a version, files that only such a `version` named, "
-            "files `unnamed` by any version or waiting record, and `temporary` ones.",
+            "files `unnamed` by any version or waiting record, and `temporary` files.",
             why=MAINTENANCE_REASONS,
         )
         self.removed_bytes = metrics.counter(
@@ -236,7 +236,7 @@ class MaintenanceTelemetry:
         )
         self.unindexed_rows = metrics.gauge(
             "committerd_maintenance_unindexed_rows",
-            "Rows that an index does not cover: those of the index that lacks most.",
+            "Rows that an index does not cover; of the index that lacks the most rows.",
         )
         self.waiting_tasks = metrics.gauge(
             "committerd_maintenance_waiting_tasks", "Tasks that could be done now, beyond those of the next commit."
@@ -319,8 +319,8 @@ class Telemetry:
     def _commits(self, metrics: _Catalogue) -> None:
         self.conflicts = metrics.counter(
             "committerd_conflicts_total",
-            "Verdicts other than compatible, by the operation being committed (`ours`) and the one that was committed "
-            "since its read version (`theirs`).",
+            "Verdicts other than compatible, by the operation being committed (`ours`) and the operation that was "
+            "committed since its read version (`theirs`).",
             ours=OPERATIONS,
             theirs=OPERATIONS,
             verdict=VERDICTS,
@@ -416,8 +416,8 @@ class Telemetry:
         )
         self.kafka_connected = metrics.gauge(
             "committerd_kafka_connected",
-            "1 while the broker that leads the staged topic responds to this member, 0 when it has not done so for "
-            "20 s.",
+            "1 while the broker that leads the staged topic responds to this member, 0 when it has not responded "
+            "for 20 s.",
         )
         self.queue_retries = metrics.counter(
             "committerd_queue_retries_total",
@@ -440,14 +440,14 @@ class Telemetry:
     def _state(self, metrics: _Catalogue) -> None:
         self.certificate_expiry = metrics.gauge(
             "committerd_certificate_expiry_timestamp_seconds",
-            "Unix time at which a certificate ends that the settings name: of Kafka's authorities, of the client that "
-            "logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
+            "Unix time at which a certificate that the settings name expires: that of Kafka's authorities, of the "
+            "client that logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
             certificate=CERTIFICATES,
         )
         self.credentials_expiry = metrics.gauge(
             "committerd_credentials_expiry_timestamp_seconds",
-            "Unix time at which the temporary credentials for S3 or DynamoDB end that the AWS chain has fetched; it "
-            "renews them 10 to 15 minutes before. 0 = they are not temporary.",
+            "Unix time at which the temporary credentials that the AWS chain has fetched for S3 or DynamoDB expire; "
+            "the chain renews them 10 to 15 minutes before. 0 = they are not temporary.",
             service=STORE_SERVICES,
         )
         self.memory_limit = metrics.gauge(
@@ -471,7 +471,7 @@ class Telemetry:
         )
         self.app_marks_used_ratio = metrics.gauge(
             "committerd_app_marks_used_ratio",
-            "Share of the room for application marks (commit.app_marks_max) that is taken. At 1, records of new "
+            "Share of the space for application marks (commit.app_marks_max) that is taken. At 1, records of new "
             "applications are refused (`app_marks_full`).",
         )
         self.app_marks_dropped = metrics.counter(
@@ -492,8 +492,8 @@ class Telemetry:
         )
         self.unread_versions = metrics.gauge(
             "committerd_unread_versions",
-            "Older versions that the committer still has to read after its start. A record waits until those above its "
-            "read version are read; one with read version 0 waits for all.",
+            "Older versions that the committer still has to read after its start. A record waits until the versions "
+            "above its read version are read; a record with read version 0 waits for all.",
         )
         self.footprint_bytes = metrics.gauge(
             "committerd_footprint_bytes",
@@ -502,7 +502,7 @@ class Telemetry:
         )
         self.deletion_vector_bytes = metrics.gauge(
             "committerd_deletion_vector_bytes",
-            "Memory of the kept content of deletion files; memory.deletion_vector_bytes is the bound.",
+            "Memory of the cached content of deletion files; memory.deletion_vector_bytes is the bound.",
         )
         self.deletion_vector_lookups = metrics.counter(
             "committerd_deletion_vector_lookups_total",
@@ -512,8 +512,8 @@ class Telemetry:
         )
         self.cache_bytes = metrics.gauge(
             "committerd_cache_bytes",
-            "Memory of what is kept of the table besides, within fixed bounds: `manifests` (64 MiB, and the newest "
-            "one), `outcomes` of versions (8 MiB), content of fragment `reuse` indices (32 MiB).",
+            "Memory of the other caches of the table, which have fixed bounds: `manifests` (64 MiB, and the newest "
+            "manifest), `outcomes` of versions (8 MiB), content of fragment `reuse` indices (32 MiB).",
             cache=CACHES,
         )
         self.ledger_lookups = metrics.counter(
@@ -545,8 +545,8 @@ class Telemetry:
         )
         self.store_failed_requests = metrics.counter(
             "committerd_store_failed_requests_total",
-            "HTTP requests to S3 or DynamoDB that failed, including those that were then repeated: `throttled` is 429 "
-            "or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a "
+            "HTTP requests to S3 or DynamoDB that failed, including requests that were then repeated: `throttled` is "
+            "429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a "
             "failure that repeating can't cure. A reply that an object is absent or a key is taken is not a failure.",
             service=STORE_SERVICES,
             fault=STORE_FAULTS,

@@ -132,7 +132,7 @@ class Audit:
         if offset == position.last_offset and record_sha256(record) != position.last_sha256:
             self.findings.add(
                 "log_rewritten",
-                f"the record at offset {offset} is not the one that the table settled last",
+                f"the record at offset {offset} is not the record that the table settled last",
                 offset=offset,
             )
         entry = self.history.entry(self.bounds.identity.topic_id, offset)
@@ -219,7 +219,7 @@ class Audit:
         why = (
             f"{StatusNumber.Name(entry.status)} {entry.reason} in version {entry.at}"
             if entry is not None
-            else "the position was set to behind its record"
+            else "the position was set to an offset behind its record"
         )
         self.findings.add(
             "not_committed_again",
@@ -263,7 +263,8 @@ class Audit:
         if entry.uuid and staged != entry.uuid:
             self.findings.add(
                 "wrong_record",
-                f"version {entry.at} names transaction {entry.uuid}, the record there is of {staged or 'none'}",
+                f"version {entry.at} names transaction {entry.uuid}, the record at that offset holds transaction "
+                f"{staged or 'none'}",
                 version=entry.at,
                 offset=record.offset,
             )

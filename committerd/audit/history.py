@@ -176,7 +176,9 @@ class AuditedHistory:
             self._check_apps(found)
             for path in found.misplaced:
                 self.findings.add(
-                    "data_misplaced", f"data file {path} of its Append is not there exactly once", version=version
+                    "data_misplaced",
+                    f"data file {path} of its Append is not in the version exactly once",
+                    version=version,
                 )
 
     def unreadable(self, version: int, message: str) -> None:
@@ -218,7 +220,9 @@ class AuditedHistory:
         version, position, before = found.settled.version, found.position, self.position
         if position is None:
             if found.settled.ours:
-                self.findings.add("position_missing", "it is of the queue and carries no position", version=version)
+                self.findings.add(
+                    "position_missing", "it comes from the queue and carries no position", version=version
+                )
             return
         if before is None and position.era and not self._hole:
             self._starts.append(position)  # of a table that was made anew, or of one that no queue had committed to
@@ -243,7 +247,8 @@ class AuditedHistory:
         elif position.identity != before.identity:
             self.findings.add(
                 "position_of_another_topic",
-                f"its position is of topic id {position.topic_id}, the one before it of {before.topic_id}, in one era",
+                f"its position is of topic id {position.topic_id}, the position before it of {before.topic_id}, in the "
+                "same era",
                 version=version,
             )
         elif lost := [o for o in (before.next_offset - 1, *before.settled) if o >= 0 and not position.passes(o)]:

@@ -333,7 +333,7 @@ TABLE = Row(
         Panel(
             title="Versions still to be read after the start",
             expr=active_level("committerd_unread_versions"),
-            description="A record waits until those above its read version are read.",
+            description="A record waits until the versions above its read version are read.",
         ),
         Panel(
             title="Versions that the ledger has dropped",

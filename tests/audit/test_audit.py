@@ -158,7 +158,7 @@ def test_another_record_than_the_one_that_was_settled_is_found() -> None:
     assert codes(audited(records=[RECORDS[0], record(1, 50), *RECORDS[2:]])) == ["wrong_record"]
     garbage = Record(offset=1, value=b"\xff")
     report = audited(records=[RECORDS[0], garbage, *RECORDS[2:]])
-    assert "the record there is of none" in report.findings[0].message
+    assert "the record at that offset holds transaction none" in report.findings[0].message
 
 
 def test_a_refusal_without_a_uuid_fits_any_garbage() -> None:
@@ -241,7 +241,7 @@ def test_what_an_operator_has_passed_over_is_lost_too() -> None:
     ]
     report = audited(versions, [committed(0, 2), committed(1, 3), committed(2, 4)], acknowledged=None)
     assert codes(report) == ["not_committed_again"] * 2
-    assert "the position was set to behind its record" in report.findings[0].message
+    assert "the position was set to an offset behind its record" in report.findings[0].message
 
 
 @pytest.mark.parametrize(

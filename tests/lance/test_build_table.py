@@ -349,14 +349,14 @@ class TestUpdateBases:
     def test_ids_do_not_run_over(self) -> None:
         highest = manifest()
         highest.base_paths.add(id=2**32 - 1, name="a", path="/a")
-        with pytest.raises(InvalidRequest, match="give the new one an id that is free") as refused:
+        with pytest.raises(InvalidRequest, match="give the new base a free id") as refused:
             after(table(highest), self.adding(0, "b", "/b"))
         assert refused.value.code == "base_taken"
         assert len(after(table(highest), self.adding(5, "b", "/b")).manifest.base_paths) == 2
 
     def test_no_name_is_a_name(self) -> None:
         first = after(table(manifest()), self.adding(0, None, "/a")).manifest
-        with pytest.raises(InvalidRequest, match="no name counts as one"):
+        with pytest.raises(InvalidRequest, match="only one base may lack a name"):
             after(table(first), self.adding(0, None, "/b"))
 
 

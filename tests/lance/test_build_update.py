@@ -220,7 +220,7 @@ def test_a_row_that_moved_before_moves_on_only_from_where_it_is() -> None:
     current.next_row_id = 24
     moved = moved_to(0, range(3, 4), rows=1)
     from_before = updating(with_row_ids(fragment(0, deleted=2), [range(10)]), new_fragments=[moved])
-    with pytest.raises(InvalidRequest, match=r"id 3, that fragment 1 has") as caught:
+    with pytest.raises(InvalidRequest, match=r"id 3, that are in fragment 1") as caught:
         after(table(current), from_before)
     assert caught.value.code == "row_ids"
     from_there = updating(
@@ -245,7 +245,7 @@ def test_each_member_moves_rows_of_fragments_that_lose_rows_for_it() -> None:
     built = after(current, updating(*deleting, new_fragments=new), members)
     assert [row_ids(one) for one in built.manifest.fragments[2:]] == [[0], [10]]
     crossed = updating(*deleting, new_fragments=new[::-1])
-    with pytest.raises(InvalidRequest, match=r"the one with id 10, that fragment 1 has now") as caught:
+    with pytest.raises(InvalidRequest, match=r"the row with id 10, that are in fragment 1 now") as caught:
         after(current, crossed, members)
     assert caught.value.code == "row_ids"
 
@@ -377,9 +377,9 @@ def test_more_row_ids_than_rows() -> None:
     [
         ([], [], range(3, 6), "brings 3 rows .* and deletes 0 rows"),
         ([], [7], range(3, 6), "deletes 0 rows"),
-        ([], [1], range(3, 6), "3 rows, such as the one with id 3,"),
+        ([], [1], range(3, 6), "3 rows, such as the row with id 3,"),
         ([fragment(0, deleted=4)], [], range(3, 6), "deletes 2 rows"),
-        ([fragment(0, deleted=5)], [], range(9, 12), "2 rows, such as the one with id 10,"),
+        ([fragment(0, deleted=5)], [], range(9, 12), "2 rows, such as the row with id 10,"),
         ([fragment(0, deleted=2)], [], range(3, 4), "deletes 0 rows"),
     ],
 )

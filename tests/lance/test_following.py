@@ -384,7 +384,7 @@ class TestRewrite:
         old, new = with_row_ids(fragment(0), [range(10)]), with_row_ids(fragment(9, rows=9), [range(9)])
         conflict = follow(ordered_rewrite(old, new=(new,)), read=(old,), latest=())
         assert isinstance(conflict, RowConflict)
-        assert "lack 1 row of fragment 0, which" in conflict.message
+        assert "lack 1 row of fragment 0 that it should have copied" in conflict.message
 
     def test_does_not_follow_too_many_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(following, "FOLLOWED_ROWS_MAX", 9)

@@ -63,7 +63,7 @@ def test_ids_that_the_table_may_still_give_out_are_free() -> None:
     [
         ([range(60)], 50, "60 row ids and 50 rows"),
         ([range(99, 105)], 6, "row id 99, but the table has given out all below 100"),
-        ([range(2**41, 2**41 + 6)], 6, "too far above the table's next one, 100"),
+        ([range(2**41, 2**41 + 6)], 6, "too far above the table's next row id, 100"),
         ([range(200, 203), range(202, 205)], 6, "brings 1 row ids twice"),
         (
             [range(200, 200 + 2**32), range(2**32, 2**33), range(2**33, 2**33 + 1)],
@@ -90,7 +90,7 @@ def test_rows_that_moved_have_ids_that_were_given_out() -> None:
 def test_what_is_replaced_brings_no_rows_of_others() -> None:
     old = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (0, 1)]
     require_same_rows(old, [with_row_ids(fragment(2, rows=14), [range(15, 20), range(1, 10)])])
-    with pytest.raises(InvalidRequest, match="1 rows, such as the one with id 20") as refused:
+    with pytest.raises(InvalidRequest, match="1 rows, such as the row with id 20") as refused:
         require_same_rows(old, [with_row_ids(fragment(2), [range(11, 21)])])
     assert refused.value.code == "row_ids"
 
@@ -134,7 +134,7 @@ def test_rows_that_move_are_in_a_fragment_that_loses_rows() -> None:
     newest_first = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (1, 0)]
     moved = [fragment(3), with_row_ids(fragment(2, rows=2), [range(10, 12)])]
     require_rows_live_in([newest_first[0]], [(moved, {1})], newest_first)
-    with pytest.raises(InvalidRequest, match="the new fragments have 2 rows, such as the one with id 10") as refused:
+    with pytest.raises(InvalidRequest, match="the new fragments have 2 rows, such as the row with id 10") as refused:
         require_rows_live_in([newest_first[1]], [(moved, {0})], newest_first)
     assert refused.value.code == "row_ids"
 
@@ -150,7 +150,7 @@ def test_a_row_that_a_compaction_copied_while_it_moved_lives_where_it_moved_to()
     require_rows_live_in([home], [(moved, {5})], [copy, home])
     empty = with_row_ids(fragment(1, rows=1), [])
     for left in ([stamped(5, 0, VersionRun(2, 6), VersionRun(1, 4))], [empty]):
-        with pytest.raises(InvalidRequest, match="such as the one with id 1") as refused:
+        with pytest.raises(InvalidRequest, match="such as the row with id 1") as refused:
             require_rows_live_in(left, [(moved, {one.id for one in left})], [copy, *left])
         assert refused.value.code == "row_ids"
 

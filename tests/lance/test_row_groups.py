@@ -225,7 +225,7 @@ class TestMovedRows:
         require_rows_moved(update(fragment(0, deleted=1)), self.READ)
         with pytest.raises(InvalidRequest, match="deletes 0 rows"):
             require_rows_moved(update(fragment(1, deleted=2), new_fragments=[new]), self.READ)
-        with pytest.raises(InvalidRequest, match="do not have"):
+        with pytest.raises(InvalidRequest, match="in none of the fragments that lose rows"):
             require_rows_moved(update(fragment(1, deleted=3), new_fragments=[new]), self.READ)
 
 
@@ -338,7 +338,11 @@ class TestConflict:
     def test_of_a_fragment_that_one_of_them_removes(self) -> None:
         found = group_of(deleting({}, removed=[0], kind=Kind.UPDATE)).conflict(deleting({0: [1]}))
         assert found is not None
-        assert (found.kind, found.rule, found.message) == (Kind.UPDATE, "same_row", "the other one removed fragment 0")
+        assert (found.kind, found.rule, found.message) == (
+            Kind.UPDATE,
+            "same_row",
+            "the other transaction removed fragment 0",
+        )
         found = group_of(deleting({}, removed=[0])).conflict(deleting({}, removed=[0]))
         assert found is not None
         assert "removes fragment 0" in found.message

@@ -67,7 +67,7 @@ def require_supported(file: ManifestFile) -> None:
         *file.fragments.found(_unsupported_fragment),
         *_unsupported_indices(file.index_section),
         *(
-            _Fault("unknown_fields", f"{path} is unknown to us")
+            _Fault("unknown_fields", f"committerd does not know {path}")
             for path in (*_unknown_in_manifest(file), *unknown_fields(file.index_section))
         ),
     ]
@@ -89,7 +89,7 @@ def _unpaired_flags(manifest: Manifest) -> Iterator[_Fault]:
     # pylance 14.0.2 calls a table corrupt if such a bit is in one word only.
     unpaired = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & CARRIED
     for bit in bits(unpaired):
-        yield _Fault("feature_flags_unpaired", f"feature flag {bit} is in one of both words only")
+        yield _Fault("feature_flags_unpaired", f"feature flag {bit} is in only one of the two words")
 
 
 def _unknown_in_manifest(file: ManifestFile) -> list[str]:
@@ -143,7 +143,8 @@ def _unsupported_manifest(manifest: Manifest) -> Iterator[_Fault]:
         # 0.1 included: its manifests may hold column values at fixed positions in the file.
         yield _Fault(
             "data_format",
-            f"its data files have format {manifest.data_format.version!r}; we write on {', '.join(DATA_FORMATS)}",
+            f"its data files have format {manifest.data_format.version!r}; committerd writes on "
+            f"{', '.join(DATA_FORMATS)}",
         )
     if not manifest.writer_version.library:
         # Lance recounts all fragments of such a table at its next commit, which needs data files.
@@ -169,7 +170,7 @@ def _unsupported_fragment(fragment: DataFragment) -> Iterator[_Fault]:
         if sequence is not None and sequence.startswith("external_"):
             yield _Fault(
                 "external_sequences",
-                f"fragment {fragment.id} has its {sequence} in a file of their own",
+                f"fragment {fragment.id} has its {sequence} in a separate file",
             )
 
 
@@ -183,7 +184,8 @@ def _unsupported_deletions(fragment: DataFragment) -> Iterator[_Fault]:
     if deletions.file_type not in _DELETION_FILE_TYPES:
         yield _Fault(
             "deletion_file_type",
-            f"the deletion file of fragment {fragment.id} has type {deletions.file_type}, unknown to us",
+            f"the deletion file of fragment {fragment.id} has type {deletions.file_type}, which committerd does not "
+            "know",
         )
 
 
@@ -192,5 +194,5 @@ def _unsupported_indices(section: IndexSection) -> Iterator[_Fault]:
         if index.name == FRAGMENT_REUSE_INDEX and index.index_version > 0:
             yield _Fault(
                 "fragment_reuse_version",
-                f"index {index.name} has version {index.index_version}; we know version 0",
+                f"index {index.name} has version {index.index_version}; committerd knows version 0",
             )

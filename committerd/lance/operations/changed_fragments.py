@@ -43,7 +43,7 @@ def require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None
     for fragment in updated:
         if rows.get(fragment.id, fragment.physical_rows) != fragment.physical_rows:
             raise InvalidRequest(
-                f"fragment {fragment.id} has {rows[fragment.id]} rows, but would be replaced by one of "
+                f"fragment {fragment.id} has {rows[fragment.id]} rows, but would be replaced by a fragment of "
                 f"{fragment.physical_rows}; only deletions and columns may change in place",
                 code="row_count_changed",
             )

@@ -123,8 +123,8 @@ def _require_one_field(index: IndexMetadata) -> None:
     """
     if len(index.fields) != 1:
         raise InvalidRequest(
-            f"index {index.name!r} is on fields {list(index.fields)}; an index is on one field, since Lance can't "
-            "compact a table with any other. Build one index for each column",
+            f"index {index.name!r} is on fields {list(index.fields)}; it must be on a single field, since Lance "
+            "can't compact the table otherwise. Build an index for each column",
             code="index_fields",
         )
     if covered_fragments(index, staged=True) is None:

@@ -30,7 +30,7 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
     fields = {tuple(group.new_file.fields) for group in transaction.data_replacement.replacements}
     if len(fields) > 1:
         raise InvalidRequest(
-            f"DataReplacement replaces fields {sorted(fields)}; those of all its files must be the same",
+            f"DataReplacement replaces fields {sorted(fields)}; all its files must replace the same fields",
             code="replaced_fields",
         )
 

@@ -122,8 +122,8 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> FollowingRe
         for id, lost in moved.lost.items():
             missing = "1 row" if len(lost) == 1 else f"{len(lost)} rows"
             return RowConflict(
-                message=f"its new fragments lack {missing} of fragment {id}, which it should have copied and others "
-                "deleted meanwhile",
+                message=f"its new fragments lack {missing} of fragment {id} that it should have copied, and that "
+                "others deleted meanwhile",
                 rule="late_deletions",
             )
         emptied += (one.id for one in late if one.id not in latest)

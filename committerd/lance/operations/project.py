@@ -31,8 +31,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         if not fragment.files:
             # pylance 14.0.2 commits that, and then can't read the table.
             raise unbuildable(
-                f"Project drops every column that fragment {fragment.id} has data of, and readers need one; give its "
-                "rows a value in another column first, or delete them",
+                f"Project drops every column that fragment {fragment.id} has data of, and readers need at least one "
+                "column; give its rows a value in another column first, or delete the rows",
                 "fragment_without_files",
             )
     draft.keep_useful_indices()

@@ -110,8 +110,8 @@ def _validate_on(transaction: Transaction, latest: Manifest) -> None:
         for fragment in group.new_fragments:
             if left_out := sorted(had.difference(field for file in fragment.files for field in file.fields)):
                 raise InvalidRequest(
-                    f"it rewrites fragments {[one.id for one in old]} into one without data of fields {left_out}, "
-                    "which they have. Rewrite all columns",
+                    f"it rewrites fragments {[one.id for one in old]} into a fragment without data of fields "
+                    f"{left_out}, which the old fragments have. Rewrite all columns",
                     code="rewritten_fields",
                 )
 

@@ -38,8 +38,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
             known_name = known.name if known.HasField("name") else None
             if name == known_name or base.path == known.path or base.id == known.id != 0:
                 raise unbuildable(
-                    f"UpdateBases adds base {base.id} {name!r} at {base.path!r}, but base {known.id} is "
-                    f"{known_name!r} at {known.path!r}: ids, names and paths must differ (no name counts as one)",
+                    f"UpdateBases adds base {base.id} {name!r} at {base.path!r}, but base {known.id} is {known_name!r} "
+                    f"at {known.path!r}: ids, names and paths must differ, and only one base may lack a name",
                     "base_taken",
                 )
         added = manifest.base_paths.add()

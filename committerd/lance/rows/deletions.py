@@ -37,7 +37,7 @@ def rows_deleted(fragment_id: int, *, read: BitMap, staged: BitMap) -> BitMap | 
     """
     if not read <= staged:
         return RowConflict(
-            message=f"fragment {fragment_id} has rows again that were deleted at the read version, so the rows that "
+            message=f"fragment {fragment_id} has rows again that were deleted at the read version; so the rows that "
             "the transaction deletes can't be determined"
         )
     return staged - read

@@ -95,7 +95,7 @@ class RowGroup:
         for id, one in change.touched.items():
             if id in self._removed:
                 return MemberConflict(
-                    kind=self._removed[id], rule="same_row", message=f"the other one removed fragment {id}"
+                    kind=self._removed[id], rule="same_row", message=f"the other transaction removed fragment {id}"
                 )
             here = self._touched.get(id)
             if here is not None and here.rows.intersect(one.rows):
@@ -103,7 +103,7 @@ class RowGroup:
         for id in change.removed:
             kind = self._removed.get(id) or (self._touched[id].kind if id in self._touched else None)
             if kind is not None:
-                text = f"this one removes fragment {id}, from which the other one deleted rows"
+                text = f"this transaction removes fragment {id}, from which the other one deleted rows"
                 return MemberConflict(kind=kind, rule="same_row", message=text)
         found = clash(both)
         return None if found is None else MemberConflict(kind=last, rule="same_row", message=found.message)

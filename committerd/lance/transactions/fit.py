@@ -65,7 +65,7 @@ def require_files_as_described(
 def _require_bases(operation: Operation, transaction: Transaction, files: StagedFiles, latest: Manifest | None) -> None:
     initial = [base.id for base in operation.initial_bases(transaction)]
     if len(set(initial)) != len(initial):
-        raise InvalidRequest(f"initial_bases give one id twice: {initial}", code="duplicate_base")
+        raise InvalidRequest(f"initial_bases give the same id twice: {initial}", code="duplicate_base")
     used = {file.base_id for file in files.data_files if file.HasField("base_id")}
     for fragment in files.fragments:
         if fragment.HasField("deletion_file") and fragment.deletion_file.HasField("base_id"):
@@ -118,6 +118,6 @@ def _require_row_ids(
             )
         if operation.carries_row_ids and stable and not given:
             raise InvalidRequest(
-                f"fragment {fragment.id} has no row ids, but rows of this table keep theirs",
+                f"fragment {fragment.id} has no row ids, but the rows of this table keep their ids",
                 code="row_ids",
             )

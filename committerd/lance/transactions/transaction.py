@@ -43,7 +43,8 @@ def operation_of(transaction: Transaction) -> Operation:
             )
     if newer := sorted(numbers & set(_OPERATION_FIELDS)):
         raise UnsupportedRequest(
-            f"the operation is field {newer[0]}, which committerd does not know; it knows the 15 of Lance 4.0.0",
+            f"the operation is field {newer[0]}, which committerd does not know; it knows the 15 operations of Lance "
+            "4.0.0",
             code="unknown_operation",
         )
     raise InvalidRequest(

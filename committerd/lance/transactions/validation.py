@@ -51,8 +51,8 @@ def require_valid(
         )
     if unknown := unknown_fields(transaction):
         raise UnsupportedRequest(
-            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; it would drop them. "
-            "Stage without the feature of Lance that needs these fields",
+            f"the transaction has fields that committerd does not know: {', '.join(unknown)}; a commit would drop "
+            "them. Stage without the feature of Lance that needs these fields",
             code="unknown_fields",
         )
     if operation.kind not in allowed.operations:
@@ -75,7 +75,7 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
     if is_detached(read_version):
         raise InvalidRequest(
             f"read_version {read_version} is a detached version, which is not part of the history; read an ordinary "
-            "one",
+            "version",
             code="detached_read_version",
         )
     if operation.read_version is ReadVersion.OF_SOURCE:
@@ -126,7 +126,7 @@ def _require_files(files: StagedFiles, key_bytes_max: int) -> None:
         if len(file.fields) != len(file.column_indices) and file_version(file) != "0.1":
             raise InvalidRequest(
                 f"data file {path!r} has {len(file.fields)} fields and {len(file.column_indices)} column indices; "
-                "each field needs one",
+                "each field needs a column index",
                 code="column_indices",
             )
     for fragment in files.fragments:
@@ -148,7 +148,7 @@ def _require_fragment(fragment: DataFragment) -> None:
         sequence = fragment.WhichOneof(kind)
         if sequence is not None and sequence.startswith("external_"):
             raise UnsupportedRequest(
-                f"{_name_of(fragment)} has its {sequence} in a file of their own; no Lance writes that",
+                f"{_name_of(fragment)} has its {sequence} in a separate file; no Lance writes that",
                 code="external_sequences",
             )
 

@@ -68,7 +68,7 @@ def next_base_id(manifest: Manifest) -> int:
     highest = max(base.id for base in manifest.base_paths)
     if highest > BASE_ID_MAX:
         raise unbuildable(
-            f"base {highest} has the highest id that a new base may follow: give the new one an id that is free",
+            f"base {highest} has the highest id that a new base may follow: give the new base a free id",
             "base_taken",
         )
     return highest + 1

@@ -247,7 +247,7 @@ def field_type_changed(before: Field, after: Field) -> InvalidRequest:
         what = f"its data is of type {was}, not {becomes}"
     return InvalidRequest(
         f"it changes {_named(before)}, and readers could not read the data that is there: {what}. Write the data anew, "
-        "into a field with an id of its own",
+        "into a field with a new id",
         code="field_type",
     )
 

@@ -44,7 +44,7 @@ def coverage(index: IndexMetadata) -> BitMap | None:
 def require_distinct_indices(where: str, uuids: Sequence[bytes]) -> None:
     """Check that no index is listed twice in field `where`. Raises `InvalidRequest` (`duplicate_index`)."""
     if len(set(uuids)) != len(uuids):
-        raise InvalidRequest(f"{where} lists one index twice", code="duplicate_index")
+        raise InvalidRequest(f"{where} lists the same index twice", code="duplicate_index")
 
 
 def holds_addresses(index: IndexMetadata) -> bool:
@@ -146,8 +146,8 @@ def rewritten_coverage(
         inside = [fragment in covered for fragment in old]
         if any(inside) and not all(inside):
             raise InvalidRequest(
-                f"index {name!r} covers only some of the fragments {sorted(old)} of one rewrite "
-                "group; rewrite covered and uncovered fragments in groups of their own",
+                f"index {name!r} covers only some of the fragments {sorted(old)} of a rewrite "
+                "group; rewrite covered and uncovered fragments in separate groups",
                 code="index_split",
             )
         if any(inside):

@@ -157,7 +157,7 @@ def _fragment(fragment: DataFragment, *, bases: Set[int], stable: bool) -> Itera
             used.add(deletions.base_id)
     fields = [one for file in files for one in file.fields if one >= 0]
     if len(set(fields)) != len(fields):
-        yield "field_twice_in_fragment", f"{name} has the data of one field in two files"
+        yield "field_twice_in_fragment", f"{name} has the data of the same field in two files"
     if used - bases:
         yield "unknown_base", f"{name} has files in bases {sorted(used - bases)}"
     yield from _row_ids(fragment, stable=stable)

@@ -64,7 +64,7 @@ def require_free_row_ids(fragments: Iterable[DataFragment], next_row_id: int) ->
         )
     if given.max() >= next_row_id + _AHEAD_MAX:
         raise InvalidRequest(
-            f"new rows come with row id {given.max()}, which is too far above the table's next one, {next_row_id}; "
+            f"new rows come with row id {given.max()}, which is too far above the table's next row id, {next_row_id}; "
             "leave out the row ids, and the commit assigns them",
             code="row_ids",
         )
@@ -90,8 +90,8 @@ def require_same_rows(old: Iterable[DataFragment], new: Iterable[DataFragment]) 
     if not brought <= was:
         strange = brought - was
         raise InvalidRequest(
-            f"the new fragments have {len(strange)} rows, such as the one with id {strange.min()}, that the fragments "
-            "that lose rows do not have",
+            f"the new fragments have {len(strange)} rows, such as the row with id {strange.min()}, that are in none of "
+            "the fragments that lose rows",
             code="row_ids",
         )
 
@@ -108,7 +108,7 @@ def require_moved_rows(left: Iterable[DataFragment], moved: Iterable[DataFragmen
     if rows > deleted:
         raise InvalidRequest(
             f"it brings {rows} rows with the ids of rows of the table, and deletes {deleted} rows; leave out the ids "
-            "of rows that are new, and delete those that move",
+            "of rows that are new, and delete the rows that move",
             code="row_ids",
         )
     require_same_rows(left, moved)
@@ -153,9 +153,9 @@ def require_rows_live_in(
                 strange = _unchanged_since(strange, fragment, [one for one in left if one.id in losing])
             if strange:
                 raise InvalidRequest(
-                    f"the new fragments have {len(strange)} rows, such as the one with id {strange.min()}, that "
-                    f"fragment {fragment.id} has now, and none of that fragment's rows are deleted for them: read the "
-                    "latest version, and delete rows where they are",
+                    f"the new fragments have {len(strange)} rows, such as the row with id {strange.min()}, that "
+                    f"are in fragment {fragment.id} now, and the transaction deletes no row there for them: read the "
+                    "latest version, and delete the rows where they are",
                     code="row_ids",
                 )
 
@@ -187,9 +187,7 @@ def require_unchanged_row_ids(before: DataFragment, after: DataFragment) -> None
     from committerd_common.row_runs import equal
 
     if not equal(_row_ids(before, staged=False).runs(), _row_ids(after).runs()):
-        raise InvalidRequest(
-            f"fragment {after.id} has other row ids than before; they stay for as long as the rows do", code="row_ids"
-        )
+        raise InvalidRequest(f"fragment {after.id} has other row ids than before; a row keeps its id", code="row_ids")
 
 
 def _brought_ids(fragments: Iterable[DataFragment]) -> BitMap64:
@@ -212,9 +210,7 @@ def _brought_ids(fragments: Iterable[DataFragment]) -> BitMap64:
     for fragment in with_ids:
         ids |= _row_ids(fragment).bitmap()
     if len(ids) != rows:
-        raise InvalidRequest(
-            f"it brings {rows - len(ids)} row ids twice; each row needs an id of its own", code="row_ids"
-        )
+        raise InvalidRequest(f"it brings {rows - len(ids)} row ids twice; each row needs its own id", code="row_ids")
     return ids
 
 

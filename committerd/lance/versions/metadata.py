@@ -66,8 +66,8 @@ def _require_few(entries: int, size: int, before: Manifest | None) -> None:
         return
     raise InvalidRequest(
         f"with it, configuration and metadata of the table would have {entries} entries of {size} bytes; at most "
-        f"{ENTRIES_MAX} and {BYTES_MAX} are allowed, since every version and every reader has them all. Remove some, "
-        "or keep them in a table of their own",
+        f"{ENTRIES_MAX} and {BYTES_MAX} are allowed, since every version holds them and every reader reads them. "
+        "Remove entries, or keep them in another table",
         code="metadata_too_large",
     )
 

@@ -154,7 +154,7 @@ def test_unknown_fields_are_refused(change: Callable[[Manifest], None], path: st
     error = refusal(manifest)
     assert isinstance(error, UnsupportedTable)
     assert error.code == "unknown_fields"
-    assert f"{path} is unknown to us" in str(error)
+    assert f"committerd does not know {path}" in str(error)
 
 
 def test_covering_fields_of_an_index_are_refused() -> None:
@@ -171,7 +171,7 @@ def test_other_data_formats_are_refused(version: str) -> None:
     error = refusal(manifest)
     assert isinstance(error, UnsupportedTable)
     assert error.code == "data_format"
-    assert f"format {version!r}; we write on 2.0, 2.1, 2.2, 2.3" in str(error)
+    assert f"format {version!r}; committerd writes on 2.0, 2.1, 2.2, 2.3" in str(error)
 
 
 def test_a_table_that_does_not_say_what_wrote_it_is_refused() -> None:
