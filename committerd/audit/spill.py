@@ -125,7 +125,7 @@ class SpilledEntries:
 
 
 class Uuids:
-    """The version that holds each transaction, by a 128-bit hash of its uuid; two uuids never share one in practice."""
+    """The version that holds each transaction, by a 128-bit hash of its uuid. In practice no two uuids share a hash."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database

@@ -1,8 +1,8 @@
 """Footprints: the parts of a table that a transaction touches. The conflict rules look at nothing else.
 
 The footprint of a committed version is computed once and kept, so the rules are set algebra on small values and need no
-reads. Footprints of ours and theirs have the same attributes. Some are set on one side only: for ours they come from
-the table at its read version, for theirs from the version that it made.
+reads. Footprints of ours and theirs have the same attributes. Some attributes are set on one side only: for ours they
+come from the table at its read version, for theirs from the version that it made.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Footprint:
     trusts_rewrites: bool = False
     """Whether rows of ours are followed through Rewrites whose writers don't say that rows keep their order."""
     rewritten_indices: frozenset[bytes] = frozenset()
-    """The uuids of the indices in whose place a Rewrite puts others, with the new addresses."""
+    """The uuids of the indices that a Rewrite replaces by indices with the new addresses."""
     defers_indices: bool = False
     """Whether it is a Rewrite that leaves indices to be remapped through a fragment reuse index."""
     reuse_version: int | None = None
@@ -107,7 +107,7 @@ class Footprint:
     key_filter: KeyFilter | None = None
     """The keys that an Update may insert, or those of the rows of an Append; None if they are not known."""
     is_by_key: bool = False
-    """Whether it is an Update that depends on no other rows than those with the keys of `key_filter`."""
+    """Whether it is an Update that depends on no rows but the rows with the keys of `key_filter`."""
     changed_fields: frozenset[int] | None = None
     """For an Update that inserts no row: the fields whose values it changes; None if it may insert one, or does not
     say.

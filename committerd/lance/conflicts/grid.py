@@ -240,7 +240,9 @@ def reason(name: str) -> str:
 
 
 def worst(checked: Iterable[VersionVerdict]) -> VersionVerdict | None:
-    """The result that decides: of those with the worst verdict, the one of the lowest version. None for no results."""
+    """The result that decides: of the results with the worst verdict, the result for the lowest version. None for no
+    results.
+    """
     return max(checked, key=lambda one: (one.verdict, -one.version), default=None)
 
 

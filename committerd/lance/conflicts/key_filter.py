@@ -3,9 +3,9 @@
 A filter is exact (hashes of the keys), or a split block Bloom filter. It may have false positives, but never false
 negatives.
 
-The message does not say how keys are hashed. pylance makes Bloom filters only, and hashes keys in one way. Exact
-filters are of other writers, who name the hash in the property `committerd.key-hash`. Of exact filters only those of
-the hash that the wire contract defines are compared; any other one may have any key.
+The message does not say how keys are hashed. pylance makes only Bloom filters, and hashes keys in one way. Exact
+filters come from other writers, which name the hash in the property `committerd.key-hash`. An exact filter is compared
+only if it is made with the hash of the wire contract; any other exact filter may have any key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAME_PROBABILITY = 2.220446049250313e-16
 
 KEYS_MAX = 100_000
 """Maximum number of hashes in an exact filter, also in that of several transactions: about 1 MB in a version and in
-memory. A filter of more counts as one that may have any key.
+memory. A filter of more hashes counts as a filter that may have any key.
 """
 _ANY_KEY = b"\xff" * 32768
 """A Bloom filter of the size of pylance's that has any key. Lance: inserted_rows.rs."""
@@ -36,9 +36,9 @@ _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 
 
 class KeyHashes(Set[int]):
-    """Hashes of keys, in 8 bytes each; a frozenset takes 100 for each. One that occurs twice counts twice.
+    """Hashes of keys, in 8 bytes each; a frozenset takes 100 bytes for each. A hash that occurs twice counts twice.
 
-    Whatever looks up others' hashes in these makes a frozenset of them once: ours are compared with many of theirs.
+    The first look-up makes a frozenset of the hashes, which is kept, because ours are compared with many of theirs.
     """
 
     __slots__ = ("_hashes", "_to_look_up")
@@ -57,7 +57,7 @@ class KeyHashes(Set[int]):
         return one in self._lookup()
 
     def isdisjoint(self, other: Iterable[int]) -> bool:
-        """Whether none of the others is among these."""
+        """Whether none of the other hashes is among these."""
         return self._lookup().isdisjoint(other)
 
     def _lookup(self) -> frozenset[int]:
@@ -110,7 +110,8 @@ class KeyFilter:
 class KeyUnion:
     """The keys of several transactions, whose filters are alike (`KeyFilter.is_like`).
 
-    Exact filters stay exact: whoever compares one with a Bloom filter retries, and must retry for the union too.
+    Exact filters stay exact: comparing an exact filter with a Bloom filter leads to a retry, and must do so for the
+    union too.
     """
 
     like: KeyFilter
@@ -128,7 +129,7 @@ class KeyUnion:
         return self.like.is_like(keys) and (not self._exact or len(self._exact) + len(keys.exact or ()) <= KEYS_MAX)
 
     def may_have_one_of(self, keys: KeyFilter) -> bool:
-        """Whether one of the added transactions may share a key with this filter, which is alike."""
+        """Whether an added transaction may share a key with this filter, which must be alike."""
         if keys.exact is not None:
             return not self._exact.isdisjoint(keys.exact)
         return bool(self._bloom & int.from_bytes(keys.bloom, "little"))
@@ -153,8 +154,8 @@ class KeyUnion:
 
 
 def appended_keys(transaction: Transaction) -> KeyFilter | None:
-    """The keys of the rows that an Append brings (property `committerd.keys`); None if it does not say, or by another
-    hash than the one that is compared.
+    """The keys of the rows that an Append brings (property `committerd.keys`); None if it does not say, or uses a hash
+    that is not compared.
 
     Raises `MalformedError` if the property holds anything but an exact filter of at most `KEYS_MAX` keys.
     """
@@ -181,7 +182,7 @@ def inserted_keys(transaction: Transaction) -> KeyFilter | None:
 
 
 def is_by_key(transaction: Transaction) -> bool:
-    """Whether an Update depends on no other rows than those with the keys of its filter (`committerd.merge`), and its
+    """Whether an Update depends on no rows but the rows with the keys of its filter (`committerd.merge`), and its
     filter can be compared.
     """
     is_said = transaction.transaction_properties.get(MERGE) == BY_KEY
@@ -189,7 +190,7 @@ def is_by_key(transaction: Transaction) -> bool:
 
 
 def _is_exact(message: Transaction.KeyExistenceFilter) -> bool:
-    """Whether it is an exact filter; one without data is an empty one."""
+    """Whether it is an exact filter; a filter without data is an empty exact filter."""
     return message.WhichOneof("data") != "bloom"
 
 
@@ -243,9 +244,9 @@ def may_bring_a_key(
 ) -> bool:
     """Whether another Update may have inserted one of the keys that an Update inserts.
 
-    `is_by_key`: whether the Update depends on no other rows than those with its keys. `other`, `changes`: the keys that
-    the other one inserts, and the fields that it changes if it inserts no row; None = it does not say. One that inserts
-    no row and leaves the key columns as they are brings no key.
+    `is_by_key`: whether the Update depends on no rows but the rows with its keys. `other`, `changes`: the keys that the
+    other Update inserts, and the fields that it changes if it inserts no row; None = it does not say. An Update that
+    inserts no row and leaves the key columns as they are brings no key.
     """
     if keys is None:
         return False

@@ -38,7 +38,7 @@ BASE_ID_MAX = 2**31 - 1
 RESERVED_MAX = 2**20
 """The most fragment ids that one transaction may reserve: more than any compaction needs at once."""
 RESERVABLE_MAX = FRAGMENT_ID_MAX - 2**28
-"""The highest fragment id that can be reserved; those above are left for fragments that come with rows."""
+"""The highest fragment id that can be reserved; higher ids are left for fragments that come with rows."""
 SIZE_MAX = 2**63 - 1
 """The largest size of a file, and the highest offset in it."""
 TIME_MS_MAX = 253_402_300_799_999
@@ -135,7 +135,7 @@ BOUNDS: dict[str, dict[str, Bounds]] = {
     },
     "Dictionary": {"offset": _SIZE, "length": _SIZE},
 }
-"""The bounds, by the message's name without its package and by field; those of a map are for its keys."""
+"""The bounds, by the message's name without its package and by field; the bounds of a map are for its keys."""
 
 _WHOLE = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -220,7 +220,7 @@ def _dotted(path: tuple[Any, ...], name: str) -> str:
 
 
 def _plan(descriptor: Any) -> _Plan:
-    """The plan of a type, from its fields and from those of the messages in it."""
+    """The plan of a type, from its fields and the fields of the messages in it."""
     bounds = BOUNDS.get(name_of(descriptor), {})
     single: list[_Number] = []
     many: list[_Number] = []

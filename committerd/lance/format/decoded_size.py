@@ -1,9 +1,9 @@
 """Bounds the memory that a transaction takes once it is decoded, before it is decoded.
 
-protobuf allocates up to 120 bytes for each message inside another one, and an empty one takes two bytes on the wire: a
-record of 1 MB can take 60 MB. The messages of a writer are longer: a fragment names a file, a field has a name. So
-bytes with too many messages for their size are refused, and all others take at most 32 times their size. (Lists of
-numbers take up to 16 times theirs.)
+protobuf allocates up to 120 bytes for each message inside another message, and an empty message takes two bytes on the
+wire: a record of 1 MB can take 60 MB. The messages of a writer are longer: a fragment names a file, a field has a name.
+So bytes with too many messages for their size are refused, and all others take at most 32 times their size. (Lists of
+numbers take up to 16 times their size.)
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from committerd.errors import InvalidRequest
 from committerd_common.messages import Transaction
 
 SMALL_BYTES_MAX = 4096
-"""A transaction of at most this many bytes is not looked at: it takes up to 64 times its size."""
+"""A transaction of at most this many bytes is not examined: it takes up to 64 times its size."""
 _FACTOR, _SMALL_FACTOR = 32, 64
 _SHORT_BYTES = 32
-"""A message of fewer bytes is a short one. Longer ones take at most four times their size."""
+"""A message of fewer bytes is short. Longer messages take at most four times their size."""
 _BYTES_PER_MESSAGE, _BYTES_PER_MESSAGE_OF_LARGE = 8, 24
 """Bytes that a transaction needs for each message, up to `_LARGE_BYTES` and beyond.
 
@@ -135,7 +135,9 @@ def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
 
 @cache
 def _tag_ends(kind: Descriptor) -> frozenset[int]:
-    """The last byte of the tag of each field that holds messages, in messages of this kind and in those inside."""
+    """The last byte of the tag of each field that holds messages, in messages of this kind and in the messages inside
+    them.
+    """
     return frozenset(_tag_ends_inside(kind, set()))
 
 

@@ -12,8 +12,8 @@ from enum import IntEnum
 class FeatureFlag(IntEnum):
     """Lance: feature_flags.rs; from 64 on as pylance 14.0.2 understands them.
 
-    It is not an `IntFlag`, because the complement of one has only the bits that are named here: a mask made of it would
-    hide the unknown bits.
+    It is not an `IntFlag`, because the complement of an `IntFlag` has only the bits that are named here: a mask made of
+    it would hide the unknown bits.
     """
 
     DELETION_FILES = 1

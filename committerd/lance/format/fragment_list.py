@@ -1,8 +1,8 @@
 """A version's fragments as bytes, shared between versions.
 
-The fragments of a table with 100,000 of them take 10 MB, and an Append adds 100 bytes. So they are stored as chunks, in
-the form in which a serialized `Manifest` has them: joined, the chunks are its field 2. The next version shares all
-chunks but the last few, and unchanged fragments are not decoded, copied or serialized again.
+100,000 fragments take 10 MB, and an Append adds 100 bytes. So fragments are stored as chunks, in the form in which a
+serialized `Manifest` has them: joined, the chunks are its field 2. The next version shares all chunks but the last few,
+and unchanged fragments are not decoded, copied or serialized again.
 
 The facts that rules need of all fragments (`FragmentFacts`) are computed once for each chunk. If a rule looks at single
 fragments, only their chunks are decoded.
@@ -56,7 +56,7 @@ class FragmentFacts(NamedTuple):
 
 
 class Chunk:
-    """Some fragments, encoded as in `Manifest.fragments`. Immutable, and shared between versions."""
+    """Consecutive fragments, encoded as in `Manifest.fragments`. Immutable, and shared between versions."""
 
     __slots__ = ("_facts", "_samples", "body", "count")
 
@@ -184,7 +184,7 @@ class FragmentList:
                 yield from look(fragment)
 
     def of(self, ids: Iterable[int]) -> list[DataFragment]:
-        """Those fragments with these ids that exist. Decodes only the chunks that hold them.
+        """The fragments with these ids, as far as they exist. Decodes only the chunks that hold them.
 
         The messages are shared, so the caller must not change them.
         """
@@ -219,7 +219,7 @@ class FragmentList:
 
         Both lists must ascend strictly and have no id in common, and no id of `other` may lie between two ids of a
         chunk of this list. Adding fragments at the end copies the last chunks. On average that is cheap, because a
-        chunk is copied again only after as much was added as it holds.
+        chunk is copied again only after as many bytes were added as it holds.
         """
         if not self.chunks or not other.chunks:
             return self if self.chunks else other

@@ -1,8 +1,7 @@
 """The fragment reuse index: the fragments that compactions replaced without remapping the indices.
 
-Each of its versions is one compaction, with groups of old fragments and the new ones that hold
-their rows. Small content is inline in the index's details, larger content (Lance: above 204,800
-bytes) in a file of its own.
+Each of its versions is one compaction, with groups of old fragments and of the new fragments that hold their rows.
+Small content is inline in the index's details, larger content (Lance: above 204,800 bytes) in a file of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A manifest object: the one file that makes a version of a table.
 
-Integers are little endian; positions are bytes from the start, and those of length words:
+Integers are little-endian. The position of a section is that of its length word, in bytes from the start:
 
     u32 length, IndexSection    at Manifest.index_section; only when there are indices
     u32 length, Transaction     at Manifest.transaction_section (21); 14.x has it in field 23
@@ -60,8 +60,8 @@ class ManifestFile:
     index_section: IndexSection
     """Empty if the version has no indices."""
     transaction: Transaction | None
-    """The inline transaction; its operation may be unknown. None if there is none that can be used: then it is in the
-    file that `Manifest.transaction_file` names.
+    """The inline transaction; its operation may be unknown. None if there is no inline transaction that can be used;
+    then it is in the file that `Manifest.transaction_file` names.
     """
     transaction_bytes: bytes | None
     """The inline transaction as stored, from which a missing transaction file is written."""
@@ -87,7 +87,7 @@ class ManifestFile:
         return whole
 
     def part(self, ids: Collection[int]) -> Manifest:
-        """The manifest with only those of these fragments that exist."""
+        """The manifest with only these fragments, as far as they exist."""
         if not ids:
             return self.outline
         chosen = Manifest(fragments=self.fragments.of(ids))

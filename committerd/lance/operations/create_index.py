@@ -118,8 +118,9 @@ def _validate_index(index: IndexMetadata, key_bytes_max: int) -> None:
 def _require_one_field(index: IndexMetadata) -> None:
     """Check that an index is on one field, and says which fragments it covers.
 
-    pylance commits others, and every compaction of the table fails from then on: with an error, or with a panic if
-    there is no field at all. Nobody knows which rows an index without a list has, so it can't follow a compaction.
+    pylance commits other indices too, and from then on every compaction of the table fails: with an error, or with a
+    panic if there is no field at all. Nobody knows which rows an index without a list has, so it can't follow a
+    compaction.
     """
     if len(index.fields) != 1:
         raise InvalidRequest(
@@ -176,7 +177,7 @@ def _validate_as_read(transaction: Transaction, read: Manifest) -> None:
 
 
 def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
-    """The outline; of an old table, which does not say what the highest fragment id is, with that id."""
+    """The outline. For an old table, which does not say what its highest fragment id is, with that id."""
     if file.outline.HasField("max_fragment_id") or not file.fragments.chunks:
         return file.outline
     outline = Manifest()
@@ -226,8 +227,9 @@ def _rebase(transaction: Transaction, facts: RebaseFacts) -> RebasedTransaction 
 def what_is_left(transaction: Transaction, theirs: Sequence[Footprint], schema: Sequence[Field]) -> str | RowConflict:
     """What the indices still cover after theirs moved rows, for people; empty if nothing that they cover has moved.
 
-    A conflict if nothing is left of an index, because it would be useless; and if theirs moved rows, which keep their
-    ids, to where an index that holds these ids covers only some of the rows: pylance 4.0.0 would find these twice.
+    It is a conflict if nothing is left of an index, because that index would be useless. It is also a conflict if
+    theirs moved rows that keep their ids into fragments of which an index that holds these ids covers only a part of
+    the rows: pylance 4.0.0 would find these rows twice.
     """
     rebased = rebase_indices(transaction, theirs, schema)
     unfollowed = [one for one in theirs if one.kind is Kind.REWRITE and one.reuse_version is None]
@@ -263,8 +265,8 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint], schema
     their merges.
 
     Where theirs moved rows that keep their ids, an index that holds these ids covers the new fragments in place of the
-    old ones, as far as it covered all that were rewritten together. An index that holds addresses keeps its list:
-    readers skip fragments that are gone, and scan those that are not listed.
+    old fragments, if it covered all fragments that were rewritten together. An index that holds addresses keeps its
+    list: readers skip fragments that are gone, and scan those that are not listed.
 
     `theirs` are in ascending order, `schema` is that of the latest version. Lance 14: conflict_resolver.rs,
     check_create_index_txn and finish_create_index; transaction.rs, build_manifest, Rewrite.
@@ -297,7 +299,9 @@ def rebase_indices(transaction: Transaction, theirs: Iterable[Footprint], schema
 
 
 def _is_split(built: BitMap, theirs: Iterable[Footprint]) -> bool:
-    """Whether theirs rewrote some of these fragments, or of those to which they moved, together with others."""
+    """Whether theirs rewrote some of these fragments, or of the fragments to which their rows moved, with other
+    fragments.
+    """
     covered = BitMap(built)
     for group in (group for one in theirs for group in one.moves):
         old = BitMap(group.old)
@@ -357,7 +361,7 @@ def rebase_reuse(
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, CreateIndex. Segments of one name that it does not list stay.
 
-    There is one system index of each name: a new one replaces that of the table (conflict_resolver.rs,
+    There is one system index of each name: a new system index replaces the table's (conflict_resolver.rs,
     finish_create_index).
     """
     create = transaction.create_index

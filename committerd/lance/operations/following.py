@@ -140,7 +140,7 @@ def carry_deletions(transaction: Transaction, facts: FollowFacts) -> FollowingRe
 
 
 def _moved_by(facts: FollowFacts, ours: Collection[int]) -> set[int]:
-    """Those of our fragments that a Rewrite replaced."""
+    """The fragments of ours that a Rewrite replaced."""
     gone = (theirs.fragments for _, theirs in facts.theirs if theirs.kind is Kind.REWRITE)
     return set(ours).intersection(frozenset[int]().union(*gone))
 
@@ -233,7 +233,7 @@ def _merged_in_place(
 def _deleted(
     fragments: Iterable[DataFragment], *, is_staged: bool = False
 ) -> Generator[Sequence[DeletionRead], Sequence[BitMap], Mapping[int, BitMap]]:
-    """The deleted rows of those of the fragments that have a deletion file, by fragment."""
+    """The deleted rows of the fragments that have a deletion file, by fragment."""
     wanted = [DeletionRead(one, is_staged) for one in fragments if one.HasField("deletion_file")]
     rows = (yield wanted) if wanted else ()
     return {one.fragment.id: deleted for one, deleted in zip(wanted, rows, strict=True)}

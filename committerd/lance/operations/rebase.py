@@ -75,7 +75,7 @@ class FollowFacts:
     read: Manifest
     """The excerpt of our read version."""
     latest: Callable[[Collection[int]], Sequence[DataFragment]]
-    """Those fragments with these ids that the latest version has."""
+    """The fragments with these ids that the latest version has."""
     theirs: Sequence[tuple[int, Footprint]]
     """By version since our read version, ascending, the part of its footprint that a rebase needs."""
     trusts_all: bool = False

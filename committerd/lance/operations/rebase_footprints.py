@@ -1,8 +1,8 @@
-"""What is kept of the versions since the read version of ours once they were compared, so that ours can be rebased.
+"""The parts of other versions' footprints that a rebase of ours needs.
 
-The footprint of a version may take 10 MB, and ours may be judged against a hundred thousand of them. So a footprint is
-compared and dropped, and only the part is kept that a rebase looks at: where Rewrites moved what ours is about, and
-what happened to it since. That part is bounded too.
+A footprint may take 10 MB, and ours may be compared with a hundred thousand versions. So a footprint is dropped once it
+was compared, except for the part that the rebase looks at: where Rewrites moved what ours is about, and what has
+happened to that since. These parts are bounded too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REBASE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class RebaseFootprints:
-    """The parts of footprints that were kept, in ascending order of versions."""
+    """The parts of footprints that a rebase needs, in ascending order of versions."""
 
     bytes_max: int = REBASE_BYTES_MAX
     parts: list[tuple[int, Footprint]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class RebaseFootprints:
     bytes: int = 0
     """The estimated memory of the parts."""
     is_too_much: bool = False
-    """Whether the parts would exceed the bound. Then none is kept, and ours can't be rebased."""
+    """Whether the parts would exceed the bound. Then no part is kept, and ours can't be rebased."""
 
     def add(self, version: int, theirs: Footprint) -> None:
         """Keep what matters of one more version."""
@@ -133,7 +133,9 @@ class CoverageFootprints(RebaseFootprints):
         )
 
     def _pruned_by(self, theirs: Footprint, fields: frozenset[int]) -> list[int]:
-        """The covered fragments in which these fields were rewritten in place, but for those where they were before."""
+        """The covered fragments in which these fields were rewritten in place, without the fragments in which they had
+        been rewritten before.
+        """
         if not fields:
             return []
         known = self._pruned.setdefault(fields, set())
@@ -158,7 +160,7 @@ def _rewrite(theirs: Footprint, groups: Sequence[tuple[frozenset[int], MovedGrou
 
 
 def _without_rows(moves: MovedGroup) -> MovedGroup:
-    """Only which fragments took the place of which, and whether rows kept their ids."""
+    """The group without its rows: only which fragments replaced which, and whether rows kept their ids."""
     return MovedGroup(
         old=moves.old,
         copied=(),

@@ -1,4 +1,4 @@
-"""What one Delete or row-rewriting Update does to the fragments that exist: it deletes rows of them, and no more."""
+"""What a Delete or row-rewriting Update does to the fragments that exist: it deletes rows in them, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TouchedFragment:
     read: DataFragment | None = None
     """The fragment at the read version; None with `rows` that were followed here from another fragment."""
     staged: DataFragment | None = None
-    """The fragment as the transaction stages it; None as in `read`."""
+    """The fragment as the transaction stages it; None = as in `read`."""
     rows: BitMap = field(default_factory=BitMap)
     """The offsets of the rows that it deletes, beyond those deleted at the read version (`RowChange.with_rows`)."""
 
@@ -49,7 +49,7 @@ class RowChange:
     keys: KeyFilter | None = None
     """The keys that it inserts; None = it does not say."""
     is_by_key: bool = False
-    """Whether it depends on no other rows than those with its keys."""
+    """Whether it depends on no rows but the rows with its keys."""
     changes: frozenset[int] | None = None
     """For an Update that inserts no row: the fields whose values it changes; None if it may insert one, or does not
     say.
@@ -103,7 +103,7 @@ class RowsAndKeys:
     removed: frozenset[int]
     """The ids of the fragments that it removes."""
     keys: KeyFilter | None
-    """As in `RowChange`, as the next two."""
+    """As in `RowChange`, like the next two attributes."""
     is_by_key: bool
     changes: frozenset[int] | None
     bytes: int
@@ -112,18 +112,20 @@ class RowsAndKeys:
     def conflicts_with(self, other: RowsAndKeys) -> bool:
         """Whether this transaction has to be executed again if the other one is committed before it.
 
-        This is what the conflict grid says of two Deletes or row-rewriting Updates, but for rows: these are compared by
-        their places at each one's read version, so a row that a Rewrite moved in between counts as another row.
+        This is what the conflict grid says of two Deletes or row-rewriting Updates, with one difference: a row is
+        compared by where it is at the read version of each transaction, so a row that a Rewrite moved in between counts
+        as another row.
         """
         if other.kind is Kind.UPDATE and may_bring_a_key(
             self.keys, is_by_key=self.is_by_key, other=other.keys, changes=other.changes
         ):
             return True
-        one, many = sorted((self, other), key=lambda some: len(some.rows) + len(some.removed))
-        if any(id in many.removed or id in many.rows for id in one.removed):
+        small, large = sorted((self, other), key=lambda touched: len(touched.rows) + len(touched.removed))
+        if any(id in large.removed or id in large.rows for id in small.removed):
             return True
         return any(
-            id in many.removed or (id in many.rows and rows.intersect(many.rows[id])) for id, rows in one.rows.items()
+            id in large.removed or (id in large.rows and rows.intersect(large.rows[id]))
+            for id, rows in small.rows.items()
         )
 
 

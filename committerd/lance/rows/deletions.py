@@ -27,7 +27,7 @@ class RowConflict:
     rule: str = "same_row"
     """The rule of the conflict grid that the conflict belongs to."""
     version: int = 0
-    """The version that ours can't pass; 0 = the last of those that touched the same fragments."""
+    """The version that ours can't pass; 0 = the last version that touched the same fragments."""
 
 
 def rows_deleted(fragment_id: int, *, read: BitMap, staged: BitMap) -> BitMap | RowConflict:
@@ -71,7 +71,7 @@ class ShrunkFragment:
 def without_rows(
     fragment: DataFragment, deleted: BitMap, more: BitMap, *, latest_version: int, file_ids: Iterator[int]
 ) -> ShrunkFragment:
-    """The fragment of the latest version, with `more` rows deleted than the rows `deleted` that it lacks already.
+    """A fragment of the latest version, from which the rows `more` are deleted in addition to the rows `deleted`.
 
     A new deletion file is a bitmap, named after the latest version and one of `file_ids`. Lance:
     conflict_resolver.rs, finish_delete_update.

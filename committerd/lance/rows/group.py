@@ -24,12 +24,12 @@ PREDICATE_CHARS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConflict:
-    """A member can't be committed after one before it."""
+    """A member can't be committed after a member before it."""
 
     kind: Kind
     """The operation of that other member."""
     rule: str
-    """The rule of the conflict grid that would apply if each were a version; `row` also for the same row."""
+    """The rule of the conflict grid that would apply if each member were a version of its own."""
     message: str
 
 
@@ -52,7 +52,7 @@ class _InFragment:
     kind: Kind
     """The operation of the last of them."""
     only: TouchedFragment | None
-    """The one that touches the fragment; None if several do."""
+    """What the only member that touches the fragment does in it; None if several members touch it."""
     rows: BitMap
     """The rows that they delete."""
 
@@ -133,7 +133,7 @@ class RowGroup:
     def to_merge(self, latest: Manifest) -> list[DataFragment]:
         """The fragments of the latest version, of which `latest` is an excerpt, that need a new deletion file.
 
-        A fragment of which one member deletes rows, and nobody else since its read version, keeps the one staged.
+        A fragment of which only one member deletes rows, and nobody else since its read version, keeps the staged file.
         """
         return [one for one in latest.fragments if one.id in self._touched and not self._is_as_staged(one)]
 
@@ -222,7 +222,9 @@ def rebased(transaction: Transaction, recorded: CombinedChange, *, latest_versio
 
 
 def either(predicates: Sequence[str]) -> str:
-    """One predicate that is true where one of these is, each given once; those that do not fit are counted."""
+    """A predicate that is true where any of these is true. Equal predicates are given once; further ones that don't fit
+    are only counted.
+    """
     distinct = list(dict.fromkeys(filter(None, predicates)))
     if len(distinct) <= 1:
         return "".join(distinct)

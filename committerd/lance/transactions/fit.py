@@ -42,9 +42,10 @@ def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest 
 def require_files_as_described(
     transaction: Transaction, files: StagedFiles, latest: Manifest | None, facts: Mapping[str, FileFacts]
 ) -> None:
-    """Check that data files have what the transaction says, as far as `facts` has what they say, by path.
+    """Check that data files are as the transaction describes them.
 
-    Raises as `require_as_described` of `lance.versions.columns`.
+    `facts`: what data files say of themselves, by path; a file without facts is not checked. Raises as
+    `require_as_described` of `lance.versions.columns`.
     """
     rows: dict[str, int | None] = {
         file.path: fragment.physical_rows for fragment in files.fragments for file in fragment.files

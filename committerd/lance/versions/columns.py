@@ -1,7 +1,7 @@
 """The columns in which data files hold the fields of a schema.
 
-From format 2.1 on a file has a column for each field without children, and one for a blob or a packed struct, which
-holds its children too. A file of format 2.0 has a column for each field, whether it has children or not.
+From format 2.1 on a file has a column for each field without children, and a column for each blob or packed struct,
+which holds its children too. A file of format 2.0 has a column for each field, whether it has children or not.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Required(NamedTuple):
     own: frozenset[int]
     """The field and all fields in it."""
     beside: frozenset[int] | None
-    """The same of the field that it lies in; None = it is a column of the table."""
+    """The parent of the field, and all fields in the parent; None = the field is a column of the table."""
 
 
 def fields_without_data(schema: Sequence[Field]) -> Callable[[DataFragment], Iterator[Field]]:

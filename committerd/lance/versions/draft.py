@@ -62,7 +62,9 @@ class BuildInput:
 
     now: datetime
     ahead_max: timedelta | None = None
-    """The longest time after `now` at which the version may be dated, to be later than the one before; None = any."""
+    """The longest time after `now` at which the version may be dated, to be later than the version before it; None =
+    any.
+    """
     transaction_file: str
     """The name of the transaction file in `_transactions/`."""
     index_uuid: bytes = b""
@@ -86,12 +88,12 @@ class BuildInput:
 class Draft:
     """A version that is being built. Operations change it in place; its messages belong to it.
 
-    Its fragments are those of `manifest` and those in `kept`. An operation opens a fragment of the current version
-    (`open`) before it looks at it or changes it. All others stay as they are, byte for byte.
+    Its fragments are in `manifest` and in `kept`. An operation opens a fragment of the current version (`open`) before
+    it looks at it or changes it. All others stay as they are, byte for byte.
     """
 
     manifest: Manifest
-    """Its `fragments` are those that were opened or added."""
+    """Its `fragments` are the fragments that were opened or added."""
     indices: list[IndexMetadata]
     """The messages are shared with the current version: operations replace them with copies, and never change them."""
     current: ManifestFile | None
@@ -127,7 +129,7 @@ class Draft:
         return next_fragment_id(self.manifest, self.kept)
 
     def open(self, ids: Iterable[int]) -> None:
-        """Decode those fragments with these ids that exist, and the others of the same chunks."""
+        """Decode the fragments with these ids, as far as they exist, and the other fragments of the same chunks."""
         self.kept, taken = self.kept.without(ids)
         for chunk in taken:
             self.manifest.MergeFromString(chunk.body)
@@ -176,7 +178,7 @@ class Draft:
     def reserve_ids(self, last: int) -> None:
         """Like `spend_ids`, for ids that come without rows.
 
-        Its limit is lower: such ids cost their producer nothing, and producers of rows need some too.
+        Its limit is lower: such ids cost their producer nothing, and producers of rows need ids too.
         """
         before = self.manifest.max_fragment_id
         if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):

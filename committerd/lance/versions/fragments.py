@@ -59,7 +59,7 @@ def with_new_ids(fragments: Sequence[DataFragment], first: int, *, chosen: bool)
     """Copies with ids from `first` on, in their order.
 
     If `chosen`, a fragment keeps an id that is at least `first` and within `CHOSEN_IDS_AHEAD`. Lance keeps any id but 0
-    (transaction.rs, fragments_with_ids), so that two fragments can have one id over time.
+    (transaction.rs, fragments_with_ids), so that two fragments can have the same id over time.
     """
     kept = {one.id for one in fragments if first <= one.id < first + CHOSEN_IDS_AHEAD} if chosen else set()
     if not kept:
@@ -93,7 +93,7 @@ def replace_fragments(manifest: Manifest, changed: Mapping[int, DataFragment]) -
 
 
 def remove_fragments(manifest: Manifest, ids: Collection[int]) -> None:
-    """Remove, in place, those fragments with these ids that exist."""
+    """Remove, in place, the fragments with these ids, as far as they exist."""
     if any(fragment.id in ids for fragment in manifest.fragments):
         set_fragments(manifest, [fragment for fragment in manifest.fragments if fragment.id not in ids])
 

@@ -230,7 +230,7 @@ def _indices(indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
 
 def _orphaned_indices(current: ManifestFile | None, built: NextVersion) -> Iterator[Violation]:
     """Check that no index has lost its field. pylance leaves such indices, for example if a column is dropped while an
-    index on it is built; one that was there before stays.
+    index on it is built; an index that had lost its field before stays.
     """
     if current is None:
         return

@@ -161,7 +161,7 @@ def require_rows_live_in(
 
 
 def _unchanged_since(ids: BitMap64, fragment: DataFragment, others: Iterable[DataFragment]) -> BitMap64:
-    """Those of these rows of the fragment that none of the others has with a later change."""
+    """The rows among these that no other fragment has with a later change than this fragment."""
     from committerd_common.row_runs import numbers_of, offsets_of, versions_at
 
     wanted = numbers_of(ids.to_array())

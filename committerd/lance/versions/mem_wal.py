@@ -25,7 +25,7 @@ def require_regions(merged: Iterable[MergedGeneration]) -> None:
 
 
 def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
-    """Record the merged generations in the draft's MemWAL index; for each region the highest one counts.
+    """Record the merged generations in the draft's MemWAL index; for each region the highest generation counts.
 
     A table without the index gets one. Lance: mem_wal.rs, update_mem_wal_index_merged_generations.
     """
@@ -51,7 +51,7 @@ def merge_generations(draft: Draft, merged: Iterable[MergedGeneration]) -> None:
 
 
 def raise_generations(details: MemWalIndexDetails, merged: Iterable[MergedGeneration]) -> None:
-    """Add the merged generations to the details, in place; for each region the highest one stays."""
+    """Add the merged generations to the details, in place; for each region the highest generation stays."""
     known = {one.region_id.uuid: one for one in details.merged_generations}
     for one in merged:
         earlier = known.get(one.region_id.uuid)

@@ -28,8 +28,8 @@ def require_little_metadata(before: Manifest | None, after: Manifest) -> None:
 def require_room(before: Manifest, config: Transaction.UpdateConfig) -> None:
     """As `require_little_metadata`, for what a normalised UpdateConfig makes of the version `before`.
 
-    It builds nothing, so that a thousand of them that share a version are not built again and again to find the one
-    that is too large.
+    It builds nothing, so that a thousand UpdateConfigs that share a version are not built again and again to find the
+    one among them that is too large.
     """
     fields = [field for field in before.fields if field.id in config.field_metadata_updates]
     changes: list[tuple[Mapping[str, str | bytes], Transaction.UpdateMap, bool]] = [

@@ -69,7 +69,7 @@ class MovedGroup:
     """The encoded row ids of each old fragment; empty unless all old and new fragments have them."""
     new_row_ids: Mapping[int, bytes] = field(default_factory=dict)
     row_id_bytes: int = 0
-    """The size of all these."""
+    """The size of all these row ids, in bytes."""
     is_marked: bool = False
     """Whether its writer says that rows keep their order."""
     is_staged: bool = False
@@ -101,7 +101,7 @@ class MovedGroup:
         return MovedRows(places=places, lost={id: some for id, some in lost.items() if some})
 
     def _found(self, rows: _Rows, dropped: Mapping[int, BitMap]) -> tuple[_Rows, _Rows]:
-        """(the places of these rows, by new fragment; those without a place or with several, by old fragment)"""
+        """(the places of these rows, by new fragment; the rows without a place or with several, by old fragment)"""
         ordered = {id: rows[id] for id in self.old if rows.get(id)}
         if not ordered:
             return {}, {}

@@ -15,7 +15,7 @@ class NextVersion:
     """The result of a build. Immutable: callers must not change its messages."""
 
     manifest: Manifest
-    """Its `fragments` are the new ones, and those that the build decoded."""
+    """Its `fragments` are the new fragments, and the fragments that the build decoded."""
     indices: Sequence[IndexMetadata]
     touched: frozenset[int] | None
     """The ids of the fragments that are new or changed; None = all in `manifest` may be."""
