@@ -137,7 +137,7 @@ def _take(version: int, one: ShallowManifest | str, history: AuditedHistory, hel
 
 
 async def _read_versions(table: Table, versions: Sequence[int], known: bytes) -> dict[int, ShallowManifest | str]:
-    """The versions that exist; for one that can't be read, a sentence about the problem."""
+    """The versions that exist; for a version that can't be read, a sentence about the problem."""
     found: dict[int, ShallowManifest | str] = {}
 
     async def read(version: int) -> None:

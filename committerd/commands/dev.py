@@ -43,7 +43,7 @@ from committerd.table.versions import Table
 
 _METRICS_PORT = 9464
 _SESSION_TIMEOUT_MS = 3_000
-"""How long a committer that was killed delays the next one."""
+"""How long a committer that was killed delays the next."""
 _WATCH_SECONDS = 0.5
 _GRACE_SECONDS = 30.0
 _log = logging.getLogger(__name__)
@@ -58,10 +58,10 @@ _log = logging.getLogger(__name__)
     "--broker",
     "chosen",
     type=click.Choice([kind.value for kind in BrokerKind]),
-    help="Which Kafka: given (KAFKA_BOOTSTRAP_SERVERS), home (the unpacked one in KAFKA_HOME), docker (apache/kafka), "
+    help="Which Kafka: given (KAFKA_BOOTSTRAP_SERVERS), home (the unpacked Kafka in KAFKA_HOME), docker, "
     "own (Apache Kafka, downloaded once). By default the first of these that there is.",
 )
-@click.option("--fresh", is_flag=True, help="Delete the queue that was kept, and begin a new one. The table stays.")
+@click.option("--fresh", is_flag=True, help="Delete the queue that was kept, and begin a new queue. The table stays.")
 @click.option("--list", "listed", is_flag=True, help="List the tables whose queues are kept, and run nothing.")
 @click.option(
     "--remove",
@@ -90,7 +90,7 @@ def dev(
     prints the lines to paste into Python, Spark and a shell, and a line for each version that is committed.
 
     Kafka's data is kept in the cache folder (COMMITTERD_CACHE, by default ~/.cache/committerd), so the same command
-    picks up where it left off. Ports are 9092 and 9464, or others if these are taken. All other settings are those of
+    picks up where it left off. The ports are 9092 and 9464, or others if these are taken. All other settings are as for
     `committerd run`. The extra `dev` runs Kafka on a machine without Java and Docker.
 
     Not for production: the Kafka has one node, and nothing is encrypted.
@@ -177,7 +177,7 @@ def _with_kafka(tables: Sequence[DevTable], chosen: str | None, screen: Screen, 
     if kind is BrokerKind.GIVEN and fresh:
         raise SettingsError(
             "--fresh deletes the data of a Kafka that `committerd dev` starts, and this one runs already: delete the "
-            "dataset's topics yourself, and accept new ones with `committerd position adopt`"
+            "dataset's topics yourself, and accept the new topics with `committerd position adopt`"
         )
     with contextlib.ExitStack() as stack:
         if len(tables) == 1:
@@ -231,7 +231,7 @@ def _committers(tables: Sequence[DevTable], kafka: Broker, *, fresh: bool, as_js
 
 @contextlib.contextmanager
 def _metrics_port(folder: Path) -> Iterator[int]:
-    """The usual port, or a free one if another process has that, or another `committerd dev` is about to take it."""
+    """The usual port, or a free port if another process has it or another `committerd dev` is about to take it."""
     with state.locked(folder / f"{_METRICS_PORT}.lock") as holder:
         yield free_port() if holder else free_port(_METRICS_PORT)
 

@@ -36,7 +36,7 @@ def table_argument(command: F) -> F:
     """Add the argument URI and `--name`: a table other than that of the settings, for `settings`."""
     named = click.option(
         "--name",
-        help="Name of the dataset at URI. By default that of the settings if their table is this one, else the last "
+        help="Name of the dataset at URI. By default the name in the settings if their table is at URI, else the last "
         "part of URI without .lance.",
     )(command)
     return click.argument("uri", required=False)(named)
@@ -57,7 +57,7 @@ def settings(uri: str | None = None, name: str | None = None) -> Settings:
 
 
 def _name_in_settings(uri: str) -> str | None:
-    """The name in the settings, if their table is the one at this URI."""
+    """The name in the settings, if their table is at this URI."""
     try:
         dataset = load_settings().dataset
     except SettingsError:

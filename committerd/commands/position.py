@@ -58,7 +58,7 @@ def show(as_json: bool) -> None:
 @click.option(
     "--offset",
     type=click.IntRange(0),
-    help="Next offset to read; without it, the one that follows from the cause of the refusal.",
+    help="Next offset to read; without it, the offset that follows from the cause of the refusal.",
 )
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")

@@ -143,8 +143,8 @@ def _require_may(asked: _Asked, *, members: int, waiting: int, name: str) -> Non
     if waiting and not asked.discard:
         raise CommitterError(
             f"the queue has records without an outcome ({waiting}): start a committer and let it settle them, or add "
-            "--discard-waiting: then they are answered on the new table, and those that name files or versions of the "
-            "old one are refused, as dead letters",
+            "--discard-waiting: then they get their outcomes on the new table, and records that name files or versions "
+            "of the old table are refused, as dead letters",
             code="records_wait",
         )
 

@@ -26,8 +26,8 @@ from committerd.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 _LARGE_BYTES = 8 * 1024 * 1024
-"""Blocks of at least this size go back to the system when they are freed. The C library keeps smaller ones, such as
-those of most manifests: it takes the system a millisecond to provide 8 MiB again.
+"""Blocks of at least this size go back to the system when they are freed. The C library keeps smaller blocks, such
+as those of most manifests: it takes the system a millisecond to provide 8 MiB again.
 """
 
 

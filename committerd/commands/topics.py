@@ -60,10 +60,10 @@ def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
     Nobody can read what a producer wrote in a Kafka transaction, nor anything after it, until the transaction ends: the
     producer commits or aborts it, or Kafka aborts it when its timeout is over. A transaction that no coordinator knows
     any more stays open until an operator aborts it. Records of a transaction that is aborted here are never delivered,
-    and its producer, if it still runs, gets an error. One that this user may not describe is never aborted, because it
-    may be healthy.
+    and its producer, if it still runs, gets an error. A transaction that this user may not describe is never aborted,
+    because it may be healthy.
 
-    The exit code is 0 if none is open, or the one named was aborted, else 1.
+    The exit code is 0 if no transaction is open, or if the named transaction was aborted, else 1.
     """
     sys.exit(anyio.run(_transactions, settings(), producer_id, apply, as_json))
 

@@ -23,8 +23,8 @@ def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
     """For each configured certificate, by the metric's label, a function that reads when it ends.
 
     The function returns Unix time, and 0 for a file that can't be read. Of a client's file the first certificate
-    counts, which is its own. Of authorities the last to end counts: a file may still hold those that newer ones have
-    replaced.
+    counts, which is its own. Of authorities the last to end counts: a file may still hold authorities that
+    have been replaced.
     """
     found = {
         "kafka_authorities": (settings.kafka.ssl_cafile, _last_end),

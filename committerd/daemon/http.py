@@ -3,7 +3,7 @@
 The daemon determines its state (`Health`); this module only formats it for Prometheus and Kubernetes.
 
 Whoever reaches the port can open connections, and each takes one of the files that the process may have. So they are
-few, and if there are too many the server closes the one that has been idle for longest: a probe gets through.
+few, and if there are too many the server closes the connection that has been idle for longest: a probe gets through.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from committerd.errors import SettingsError
 CONNECTIONS_MAX = 64
 """Maximum number of open connections."""
 _ACCEPTED_AT_ONCE = 64
-"""So many more may be open for a moment, until those that are too many are closed."""
+"""So many more may be open for a moment, until the server has closed them."""
 _IDLE_SECONDS_MAX = 75.0
-"""How long a connection may be open without a request; longer ones end when the next one is opened, as of a probe."""
+"""How long a connection may be open without a request; after that it ends when another is opened, as by a probe."""
 _CLOSE_SECONDS_MAX = 1.0
 """Scrapers keep their connections open; closing the server waits at most this long for them."""
 

@@ -2,8 +2,8 @@
 
 An event is a fixed string (`logger.info("version committed", extra={...})`); variable parts go in `extra`, so that
 lines can be counted and searched. Text from outside can neither forge a line nor flood the log: control characters are
-escaped, long values are cut. A repeated line is written at most once in ten seconds, with the number of suppressed ones
-(`suppressed`).
+escaped, long values are cut. A repeated line is written at most once in ten seconds, with the number of lines that were
+suppressed (`suppressed`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEMS_MAX = 50
 _DEPTH_MAX = 4
 
 _LIBRARIES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "kafka", "urllib3")
-"""Libraries whose debug lines would drown ours; those of botocore contain signed headers."""
+"""Libraries whose debug lines would drown ours; the lines of botocore contain signed headers."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of a record that do not come from `extra`."""
@@ -49,7 +49,7 @@ def configure(level: str = "INFO", format: Literal["json", "text"] = "json", *, 
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes log lines, and suppresses repeated ones."""
+    """Writes log lines, and suppresses repeated lines."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

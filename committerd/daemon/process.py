@@ -61,7 +61,7 @@ _LOAD_AHEAD_SECONDS = 1.0
 """How often the committer's state is looked at, until it has started."""
 _BEAT_SECONDS = 1.0
 _AHEAD_MAX = timedelta(minutes=5)
-"""How far a version's timestamp may be ahead of Kafka's clock, in order to be later than that of the one before."""
+"""How far a version's timestamp may be ahead of Kafka's clock, so that it is later than that of the version before."""
 SILENT_SECONDS = 20.0
 """If Kafka has not responded for this long, it is away. It is asked every 5 s, and each response may take as long."""
 

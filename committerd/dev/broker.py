@@ -154,7 +154,7 @@ def _docker(folder: Path, *, fresh: bool) -> _Node:
 
 
 def _start(node: _Node, folder: Path) -> tuple[int, ChildProcess]:
-    """Start it on the port that it had before, so that what users have pasted still works, or else on another one."""
+    """Start it on the port that it had before, so that what users have pasted still works, or else on another port."""
     remembered = folder / "port.json"
     before = PORT
     with contextlib.suppress(OSError, ValueError):  # the first start, or a crash while it was written

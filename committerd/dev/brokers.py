@@ -11,7 +11,7 @@ class BrokerKind(Enum):
     """Where the Kafka comes from."""
 
     GIVEN = "given"
-    """One that runs already."""
+    """A Kafka that runs already."""
     HOME = "home"
     """An unpacked Apache Kafka, which is started here."""
     DOCKER = "docker"

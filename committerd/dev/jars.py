@@ -1,7 +1,7 @@
 """Downloads the jars of a Java program from Maven Central, without Maven, once, into the cache.
 
 A lock names every jar: a line `SHA-256 group:artifact:version`, with `:extension` where it is not a jar and
-`:classifier` after that. `scripts/generate/lock_jars.py` writes locks. A jar that is not the locked one is refused.
+`:classifier` after that. `scripts/generate/lock_jars.py` writes locks. A jar with another digest is refused.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _fetch(file: LockedFile, repository: MavenContext, folder: Path) -> None:
     except (OSError, RuntimeError) as error:  # no network; not in the repository
         raise PartMissingError(
             f"{file.name} can't be downloaded from Maven Central ({type(error).__name__}: {error}): connect to the "
-            "network once, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS or an unpacked one in KAFKA_HOME"
+            "network once, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS, or an unpacked Kafka in KAFKA_HOME"
         ) from error
     if (found := hashlib.sha256(data).hexdigest()) != file.sha256:
         raise PartFailedError(f"{file.name} is not the locked file: its SHA-256 is {found}, and not {file.sha256}")

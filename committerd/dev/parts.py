@@ -1,4 +1,4 @@
-"""Programs that must be installed, and the folder that keeps downloaded ones."""
+"""Programs that must be installed, and the folder that keeps downloaded programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def free_port(*wanted: int) -> int:
-    """The first of the `wanted` TCP ports of 127.0.0.1 on which no program listens, else any free one."""
+    """The first of the `wanted` TCP ports of 127.0.0.1 on which no program listens, else any free port."""
     for port in (*wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(

@@ -108,7 +108,7 @@ def told(record: logging.LogRecord) -> dict[str, Any] | None:
 
 
 def _is_kafkas(logger: str) -> bool:
-    """Whether it is one of kafka-python's, which writes many lines about one outage: the log has them."""
+    """Whether it is a logger of kafka-python, which writes many lines about one outage: the log has them."""
     return logger.split(".")[0] == "kafka"
 
 
@@ -123,7 +123,7 @@ def line(news: Mapping[str, Any], *, uri: str) -> str:
             many = _many(news["transactions"], "transaction") + refused
             return f"version {news['version']}  {news['operation']}  {many}  {news['milliseconds']} ms"
         case "foreign":
-            return f"version {news['version']}  by another writer (the last one seen was {news['before']})"
+            return f"version {news['version']}  by another writer (the committer knew version {news['before']})"
         case "not_committed":
             return f"not committed: {news['operation']} {news['status']} {news['reason']}: {news['text']}"
         case "no_table":

@@ -66,7 +66,7 @@ def all_tables() -> list[DevTable]:
 def shared_kafka(tables: Sequence[DevTable], *, fresh: bool) -> Path:
     """The folder of the Kafka that serves these tables in one command: where their queues are, or the first table's.
 
-    Raises `CommitterError` if their queues are in different ones, or if a new Kafka would take the queue of a table
+    Raises `CommitterError` if their queues are in different Kafkas, or if a new Kafka would take the queue of a table
     that was not given.
     """
     homes = list(dict.fromkeys(one.kafka for one in tables if one.has_queue))
@@ -119,7 +119,7 @@ def kafka_locked(home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[str]:
-    """Lock a file for the block. Returns the number of the process that has it, empty if it is this one now."""
+    """Lock a file for the block. Yields the number of the process that has it; empty if it is this process now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:

@@ -1,6 +1,6 @@
 """Admin requests about the dataset's topics and group: topic ids, offsets, configuration, members.
 
-kafka-python fetches by topic name, so after a topic was deleted and recreated it would continue with the new one
+kafka-python fetches by topic name, so after a topic was deleted and recreated it would continue with the new topic
 without notice. `identity` asks the leader of the partition, on a connection of its own. A Kafka node learns of a new
 topic before it serves that topic's records, so if it returns the old id, all records that it served before are records
 of the old topic.
@@ -251,8 +251,8 @@ class TopicAdmin:
                 raise self.failed(f"asking for topic {topic}", error_type(), topic=topic)
             if len(found.partitions) > 1:
                 raise RefusedToRun(
-                    f"{topic} has {len(found.partitions)} partitions and must have one: records have a "
-                    "common order only within a partition, and committerd reads one. Kafka can't remove partitions: "
+                    f"{topic} has {len(found.partitions)} partitions and must have 1: records have a "
+                    "common order only within a partition, and committerd reads only 1. Kafka can't remove partitions: "
                     "stage the records of all partitions again elsewhere, delete the topic, recreate it, and run "
                     "`committerd position adopt`",
                     code="topic_partitions",

@@ -70,7 +70,7 @@ class Assignment:
             return self._holds(delivery.event.generation) and delivery.seeks == self._seeks
 
     def settle(self, generation: int, records: int, size: int) -> None:
-        """Subtract finished records and their bytes from the outstanding ones."""
+        """Subtract finished records, and their bytes, from what is outstanding."""
         with self._lock:
             if self._holds(generation):
                 self._records = max(0, self._records - records)
@@ -80,7 +80,7 @@ class Assignment:
 
     @property
     def generation(self) -> int:
-        """Number of the current assignment, or of the last one."""
+        """Number of the current assignment; after a revocation, of the last assignment."""
         return self._generation
 
     @property
@@ -110,7 +110,7 @@ class Assignment:
                 self._records = self._bytes = 0
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
-        """Count polled records as outstanding, and make their delivery; None if they are out of date."""
+        """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
         with self._lock:
             if self._parked or not self._holds(generation):
                 return None

@@ -4,7 +4,7 @@
   the cause (a wrong certificate, a wrong password), so this module collects the log lines.
 * It also leaks its thread and sockets. `kafka_client`, an option of all three clients, gives us the network client, so
   that we can close it.
-* It waits up to 36 s for a connection whose packets are lost, and has no option for that; the network client has one.
+* It waits up to 36 s for a connection whose packets are lost. Only the network client has an option that limits it.
 * At level DEBUG kafka-python logs whole frames, including passwords.
 """
 
@@ -28,11 +28,11 @@ from committerd.kafka.repairs import heard_at, repair_kafka_python
 
 _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
-"""Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
+"""Limits an attempt to connect: if it began during an outage, it ends within this time, and the next succeeds."""
 _LINES_KEPT = 10
 _LINE_LENGTH_MAX = 300
 _VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
-"""Object names with ports, and backoff times. Without them a repeated line equals the first one."""
+"""Object names with ports, and backoff times. Without them a repeated line equals the first."""
 _NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
 
 Client = TypeVar("Client")

@@ -163,7 +163,7 @@ class GroupMember:
         self._stopping.set()
 
     def replace(self, reason: str) -> None:
-        """Ask the owner thread to close the consumer and open another one."""
+        """Ask the owner thread to close the consumer and open another."""
         self._replace_because = reason
 
     def silent_seconds(self) -> float:
@@ -200,9 +200,9 @@ class GroupMember:
     # The owner thread
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Own a consumer until `stop`; `ready` is called on the event loop when the first one is open.
+        """Own a consumer until `stop`; `ready` is called on the event loop when the first consumer is open.
 
-        Raises `QueueUnavailable` if the first one can't be opened.
+        Raises `QueueUnavailable` if the first consumer can't be opened.
         """
         opened: OpenClient[Any] | None = self._open(self._options)
         from_thread.run_sync(ready)

@@ -1,6 +1,6 @@
 """Checks whether Kafka responds: each member sends a request every few seconds, on a connection of its own.
 
-Nothing else shows an outage in time: a consumer that gets no responses looks like one that has nothing to read. The
+Nothing else shows an outage in time: a consumer that gets no responses looks as if it had nothing to read. The
 request goes to the leader of the staged partition, so a cluster that is up but can't serve the topic counts as not
 responding. The response that the topic does not exist counts as a response.
 """

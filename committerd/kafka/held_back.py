@@ -41,7 +41,7 @@ class HeldBack:
         self._first = None
 
     async def look(self) -> None:
-        """Look at the log. Reads the first record only if another one was the first before."""
+        """Look at the log. Reads the first record only if another record was the first before."""
         end = await self._log.end()
         # This request comes last: records of a transaction that was committed meanwhile are not held back.
         _, readable = await self._log.bounds()

@@ -69,10 +69,10 @@ class TopicOperator:
         self._staged = TopicPartition(self.topics.staged, 0)
 
     async def survey(self, *, create: bool = False) -> TopicSurvey:
-        """Compare the three topics with the settings, and this user's rights with those of a committer.
+        """Compare the three topics with the settings, and this user's rights with the rights that a committer needs.
 
-        `create`: first create those that are missing. Whoever does that need not be a committer, so rights are not
-        compared. Raises `SettingsError` if Kafka can't create one.
+        `create`: first create the topics that are missing. Whoever does that need not be a committer, so rights are not
+        compared. Raises `SettingsError` if Kafka can't create a topic.
         """
         survey = partial(survey_topics, self._admin, self._settings, self._name, create=create, rights=not create)
         return await _in_thread(survey)
@@ -108,7 +108,7 @@ class TopicOperator:
         return await _in_thread(partial(open_transactions, self._admin, self._staged))
 
     async def end_transaction(self, one: OpenTransaction) -> None:
-        """Abort one of them: its records are never delivered."""
+        """Abort a transaction: its records are never delivered."""
         await _in_thread(partial(end_transaction, self._admin, self._settings, self._staged, one))
 
     async def end(self) -> int:
@@ -146,8 +146,8 @@ class TopicOperator:
     ) -> AsyncGenerator[list[tuple[int, Record]], None]:
         """Yield batches of (partition, record) of the half-open ranges, each partition in offset order.
 
-        `held_back`: also those of Kafka transactions that are open or aborted. A caller that does not read to the end
-        must close it (`contextlib.aclosing`).
+        `held_back`: also the records of Kafka transactions that are open or aborted. A caller that does not read to the
+        end must close it (`contextlib.aclosing`).
         """
         # Without the group: what reads a topic needs no right to it.
         options = reader_options(self._settings, self.topics, self._name) | {"group_id": None}

@@ -101,7 +101,7 @@ def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[s
             "client_id": client_id("consumer", name),
             "group_id": topics.group,
             # No group_instance_id: a static member does not leave the group, so each restart would cost a whole
-            # session timeout; and a fenced one gets no notice.
+            # session timeout; and a static member that is fenced gets no notice.
             "session_timeout_ms": settings.session_timeout_ms,
             "heartbeat_interval_ms": settings.heartbeat_interval_ms,
             "max_poll_interval_ms": settings.max_poll_interval_ms,

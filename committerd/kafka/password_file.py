@@ -1,4 +1,4 @@
-"""A password that kafka-python reads from a file at each login, so that a new one needs no restart."""
+"""A password that kafka-python reads from a file at each login, so that a new password needs no restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PasswordFile(str):
         return made
 
     def read_again(self) -> str:
-        """The password that the file holds now, or the last one while the file can't be read."""
+        """The password that the file holds now; the password that it held when this was made, if it can't be read."""
         try:
             return _read(self.path)
         except SettingsError:

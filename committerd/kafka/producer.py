@@ -1,11 +1,12 @@
 """Publishes outcomes and dead letters: sends a batch, and returns when the broker has acknowledged all of it.
 
-A producer of kafka-python 3.0.12 can die, for all topics and forever:
+A producer of kafka-python 3.0.12 can die, for all topics and forever (docs/upstream/refusing-producer.md and
+silent-producer.md):
 
 * After one error that is not retriable, such as a single record that is too large for its topic, it refuses all other
   records.
 * After a batch was sent, failed and then reached the delivery timeout, the producer drops its producer id and never
-  requests another one: it raises nothing, and neither sends nor expires its records.
+  requests another id: it raises nothing, and neither sends nor expires its records.
 
 So a producer is replaced if a record fails, and also if records wait and the broker has acknowledged none for some
 seconds. Its undelivered records are sent again; after an error that may be about one record they are sent one by one,
@@ -129,7 +130,7 @@ class RecordSender:
         return error
 
     def _attempt(self, publications: Sequence[Publication]) -> list[Failure]:
-        """Send the records; returns those that were not acknowledged, with their errors."""
+        """Send the records; returns the records that were not acknowledged, with their errors."""
         producer = self._producer()
         failed: list[Failure] = []
         waiting = []

@@ -296,7 +296,7 @@ class KafkaQueue:
         return found[0] if found else None
 
     def trouble(self) -> str:
-        """Why this process can't be a member of the group; empty if it is one, or is joining."""
+        """Why this process can't be a member of the group; empty if it is a member, or is joining."""
         return self._member.trouble
 
     def leave(self) -> None:

@@ -1,7 +1,7 @@
 """Reads existing records without joining the group: ranges, tails, the group's offset.
 
 Each read opens a consumer of its own. That takes a tenth of a second, but reads are rare; and no read can return
-records that an earlier one had fetched, perhaps from a topic that was deleted since.
+records that an earlier read had fetched, perhaps from a topic that was deleted since.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RangeReader:
     def staged(self, start: int, end: int, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         """The records of the staged partition in the half-open range that still exist.
 
-        Returns only the first of them if all have more than `bytes_max` bytes, but at least one.
+        If all of them have more than `bytes_max` bytes, it returns the first of them only, but at least one record.
         """
         first, last = self._admin.bounds([self._staged])[self._staged]
         found: list[Record] = []

@@ -28,7 +28,7 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
 HEADERS_MAX = 1000
-"""Number of headers that are read. The wire contract has 17; with those of tracing and routing it is a few dozen."""
+"""Number of headers that are read. The wire contract has 17; tracing and routing may add a few dozen."""
 
 _CLOSE_SECONDS = 1.0
 

@@ -230,7 +230,7 @@ def _shape(plan: TopicPlan, topic: TopicDescription) -> TopicCheck:
         actual=str(topic.partitions),
         problem=""
         if topic.partitions == 1 or not only_one
-        else f"{plan.name} has {topic.partitions} partitions and must have one, or records have no "
+        else f"{plan.name} has {topic.partitions} partitions and must have 1, or records have no "
         "common order. Partitions can't be removed: drain it, delete it, create it anew, and "
         "adopt it with `committerd position adopt`",
     )
@@ -346,7 +346,7 @@ def _config(
     value: str | None = None,
     expected: str | None = None,
 ) -> TopicCheck:
-    """The check of one setting. `value`: the value in the remedy, if it is not the planned one."""
+    """The check of one setting. `value`: the value in the remedy, if it is not the planned value."""
     wanted, actual = plan.configs[config] if value is None else value, str(topic.configs.get(config))
     remedy = (
         f"{plan.name}: {config} is {actual} ({why}). Remedy: kafka-configs.sh "
@@ -368,7 +368,7 @@ def _unreadable_codecs() -> list[str]:
 
 
 def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription]:
-    """The topics that exist. Raises KafkaError, also if this user may not describe one."""
+    """The topics that exist. Raises KafkaError, also if this user may not describe one of them."""
     names = [plan.name for plan in plans]
     shapes = {}
     for described in client.describe_topics(names):

@@ -1,11 +1,12 @@
-"""Open Kafka transactions: the broker delivers neither the first record of one nor any record after it.
+"""Open Kafka transactions: the broker delivers neither their first record nor any record after it.
 
 It holds these records back until the transaction is committed or aborted, at the latest when its timeout is over. A
 hanging transaction, which its coordinator no longer knows, stays open forever.
 
-Kafka names only the transactions that this user may describe. One that is not named looks like a hanging one, and if an
-operator ends a healthy one as if it were hanging, its first records are lost and the rest is committed. So one is
-called hanging only if the user may describe all, and if it is older than any transaction may be.
+Kafka names only the transactions that this user may describe. A transaction that is not named looks as if it were
+hanging, and if an operator ends a healthy transaction as a hanging one, its first records are lost and the rest is
+committed. So a transaction is called hanging only if the user may describe all of them, and if it is older than any
+transaction may be.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from committerd.settings.kafka import KafkaSettings
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
 TIMEOUT_MS_MAX = 15 * 60 * 1000
-"""The longest timeout of a transaction, unless the brokers allow a longer one (`transaction.max.timeout.ms`)."""
+"""The longest timeout of a transaction, unless the brokers' `transaction.max.timeout.ms` is longer."""
 _SLACK_MS = 5 * 60 * 1000
 """Until a coordinator has ended a transaction whose timeout is over. Apache's own tool waits as long
 (TransactionsCommand.java).
@@ -154,8 +155,8 @@ def end_transaction(
 ) -> None:
     """Abort a transaction: its records are never delivered. Blocks.
 
-    Its producer, if it still runs, is fenced, and gets an error. Raises `SettingsError` for one that is neither named
-    nor hanging, and `QueueUnavailable`.
+    Its producer, if it still runs, is fenced, and gets an error. Raises `SettingsError` for a transaction that is
+    neither named nor hanging, and `QueueUnavailable`.
     """
     if one.transactional_id is None and not one.is_hanging:
         raise SettingsError(f"the transaction of producer {one.producer_id} is not ended: {one.unknown}")

@@ -5,16 +5,16 @@ The order is what makes it safe while others write:
 1. All files are listed. What is written later is not in the list, and stays.
 2. All versions are read, then the records that wait, then the versions that came meanwhile. So a file of a record is
    seen in the record, or in the version that committed it.
-3. A step is some versions, the oldest first, with all files that go with them. Before each step, and each further time
-   that files are deleted, the records that were staged since are read, tags and branches, and the versions that came
-   since. It ends if the table was deleted and recreated meanwhile.
+3. A step deletes a number of versions, the oldest first, with all files that go with them. Before each step, and before
+   each further deletion of files, the cleanup reads the records that were staged since, tags and branches, and the
+   versions that came since. It ends if the table was deleted and recreated meanwhile.
 4. What the step deletes is written down. Then the manifests go, the oldest first. Then the files go, after another
    look, since a version may have been restored until then. A run that is stopped between two steps has left nothing of
-   a version. One that is stopped or killed within a step leaves versions that are whole, and files that no version
-   names; the next run finds these in the report.
+   a version. A run that is stopped or killed within a step leaves versions that are whole, and files that no version
+   names; the next run finds these files in the report.
 
-Files that go without a version are the last steps. A writer that stages a file which is older than `reclaim_ms` and was
-in no version may lose it.
+The last steps delete the files that go without a version. A writer that stages a file which is older than `reclaim_ms`,
+and which no version names, may lose it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _CleanupState:
     going: dict[str, int]
     """The versions that are still to be deleted, by the keys of their manifests."""
     read_at: int
-    """The lowest version at which a record was read that was staged since; the latest one if there is none."""
+    """The lowest read version of the records that were staged since; without such records, the latest version."""
 
 
 class Cleanup:
@@ -330,7 +330,7 @@ class Cleanup:
     async def _step(
         self, turn: int, since: _CleanupState, cleaned: CleanupResult, may_go_on: Callable[[], bool]
     ) -> None:
-        """Delete what goes in the turns up to this one: all manifests, then the other files."""
+        """Delete what goes in the turns up to `turn`: all manifests, then the other files."""
         lists, is_later = self._lists, False
         while manifests := lists.first(turn, _STEP_MAX, manifests=True):
             cleaned.add(await self._delete(manifests, in_order=True))
@@ -347,7 +347,7 @@ class Cleanup:
                 return
 
     async def _list_files(self) -> dict[str, File]:
-        """List all files; those of the versions are returned too."""
+        """List all files. Returns the files of the folder of versions, by key."""
         assert isinstance(self._store, Walkable)
         of_versions: dict[str, File] = {}
         for folder in _FOLDERS:
@@ -391,7 +391,7 @@ class Cleanup:
             return b""
 
     async def _look_again(self, since: _CleanupState) -> None:
-        """Let stay what newer records, tags, branches and versions need."""
+        """Keep the files that newer records, tags, branches and versions need."""
         store, lists = self._table.store, self._lists
         assert self._identity is not None
         await self._require_same_table()
@@ -426,7 +426,7 @@ class Cleanup:
     async def _require_same_table(self) -> None:
         """Raise `RefusedToRun` (`table_gone`) if the table was deleted or migrated since the look.
 
-        Versions of a table that was recreated have the numbers, and so the keys, of versions of the old one.
+        Versions of a table that was recreated have the numbers, and so the keys, of versions of the old table.
         """
         version, end = self._newest
         if version and await self._table.end(version) != end:
@@ -438,7 +438,7 @@ class Cleanup:
             )
 
     async def _delete(self, files: Sequence[Going], *, in_order: bool = False) -> list[Going]:
-        """Delete these files, and return those that are gone. A manifest that can't be deleted keeps its version."""
+        """Delete these files; returns the deleted files. A manifest that can't be deleted keeps its version."""
         deleted: list[Going] = []
 
         async def delete(going: Going) -> None:
@@ -459,7 +459,7 @@ class Cleanup:
         return deleted
 
     async def _require_deletions(self, error: ObjectUnreadable) -> None:
-        """Raise this error of a deletion if the store refuses to delete any object, and not that one alone."""
+        """Raise this error of a deletion if the store refuses to delete any object, and not this object alone."""
         await self._table.store.put(report.TRIAL, b"")
         try:
             await self._table.store.delete(report.TRIAL)

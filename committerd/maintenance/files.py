@@ -18,8 +18,8 @@ class RemovalReason(StrEnum):
     VERSION = "version"
     """Only versions that are deleted name it."""
     UNNAMED = "unnamed"
-    """No version and no waiting record names it: its transaction was refused or never staged, or it is left over from
-    one that was committed in another form.
+    """No version and no waiting record names it: its transaction was refused, or never staged, or was committed in
+    another form.
     """
     TEMPORARY = "temporary"
     """A writer that no longer runs has left it in the middle of a write."""
@@ -39,9 +39,9 @@ class FileUse:
     """Who names a file, by the name that `names.owner` gives it."""
 
     kept: bool = False
-    """A version that stays, a record that waits, or a record that was refused lately."""
+    """A version that stays names it, or a record that waits, or a record that was refused lately."""
     removed: bool = False
-    """Versions that are deleted, and nothing else."""
+    """Versions that are deleted name it, and nothing else does."""
     promised: bool = False
     """An earlier run was about to delete it with its version when it ended."""
 
@@ -83,7 +83,7 @@ def why(file: File, standing: FileUse, until: GracePeriod) -> RemovalReason | No
 
 
 def _why_of_version(file: File, before_ms: int) -> RemovalReason | None:
-    """A manifest goes with its version and never here; what is left over from writing one goes when it is old."""
+    """A manifest goes with its version and never here; what a writer of manifests has left goes when it is old."""
     name = file.key.removeprefix(VERSIONS)
     if file.modified_ms >= before_ms or parse_manifest_name(name) is not None or "/" in name:
         return None

@@ -1,9 +1,9 @@
 """What maintenance leaves alone, because pylance can't rewrite it: fragments and indices, until when, and why.
 
 The list is an object of the table, so a run knows what earlier runs have tried. What is proved to fail is left alone
-after its first failure, and what may have failed for another reason, such as a store that was away, after the third
-one. It is tried again after an hour, and after twice as long each further time, up to 30 days; and at once by another
-version of pylance.
+after its first failure. What may have failed for another reason, such as a store that was away, is left alone after its
+third failure. It is tried again after an hour, and after twice as long each further time, up to 30 days; and at once by
+another version of pylance.
 """
 
 from __future__ import annotations

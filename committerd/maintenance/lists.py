@@ -65,7 +65,7 @@ class Lists:
         self._many("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
 
     def name(self, names: Iterable[str], version: int) -> None:
-        """Add the names that a version gives; of a name that several versions give, the highest one counts."""
+        """Add the names that a version gives. If several versions give a name, the highest version counts."""
         self._many(
             "INSERT INTO names VALUES (?, ?) ON CONFLICT DO UPDATE SET version = max(version, excluded.version)",
             ((one, version) for one in names),
@@ -107,7 +107,7 @@ class Lists:
             self._many("INSERT OR IGNORE INTO going VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def next_turn(self, most: int) -> int | None:
-        """The last turn of the next step: so many that about `most` files go, one at least. None: nothing is left."""
+        """The last turn of the next step, of about `most` files and at least one turn. None: nothing is left."""
         found, files = None, 0
         for turn, count in self._database.execute("SELECT turn, count(*) FROM going GROUP BY turn ORDER BY turn"):
             if found is not None and files + count > most:
@@ -116,7 +116,7 @@ class Lists:
         return found
 
     def pages(self, turn: int, most: int) -> Iterator[list[Going]]:
-        """All that goes in the turns up to this one, in the order in which it goes, at most so many at once."""
+        """All files that go in the turns up to `turn`, in the order in which they go, at most `most` at a time."""
         after: tuple[int, int, str] = (-1, 0, "")
         while rows := self._rows(
             "SELECT turn, later, key, size, modified_ms, why FROM going WHERE turn <= ? AND (turn, later, key) > "
@@ -127,7 +127,7 @@ class Lists:
             yield [_going(*row[2:]) for row in rows]
 
     def first(self, turn: int, most: int, *, manifests: bool) -> list[Going]:
-        """The first of what goes in the turns up to this one: of the manifests, or of the other files."""
+        """The first `most` files that go in the turns up to `turn`: manifests, or else the other files."""
         rows = self._rows(
             "SELECT key, size, modified_ms, why FROM going WHERE turn <= ? AND later = ? ORDER BY turn, key LIMIT ?",
             (turn, int(not manifests), most),
@@ -135,7 +135,7 @@ class Lists:
         return [_going(*row) for row in rows]
 
     def still(self, going: Iterable[Going]) -> list[Going]:
-        """What of it goes still."""
+        """The files among these that still go."""
         select = "SELECT 1 FROM going WHERE owner = ? AND key = ?"
         return [one for one in going if self._rows(select, (owner(one[0].key) or one[0].key, one[0].key))]
 
@@ -147,7 +147,7 @@ class Lists:
         )
 
     def go_with_versions(self, names: Iterable[str]) -> set[str]:
-        """Those of the names whose files go because their versions go."""
+        """The names among these whose files go because their versions go."""
         select = "SELECT 1 FROM going WHERE owner = ? AND why = ? LIMIT 1"
         return {one for one in names if self._rows(select, (one, RemovalReason.VERSION.value))}
 
@@ -161,7 +161,7 @@ class Lists:
         return int(self._rows("SELECT coalesce(sum(size), 0) FROM files")[0][0])
 
     def bytes_unneeded(self, *, above: int) -> int:
-        """Bytes of the files that no name keeps, although they could have one, and that stay nevertheless."""
+        """Bytes of the files that stay although nothing names them; only files that could have a name count."""
         (found,) = self._rows(
             "SELECT coalesce(sum(f.size), 0) FROM files f LEFT JOIN names n ON n.name = f.owner WHERE f.owner IS NOT "
             "NULL AND coalesce(n.version, 0) <= ? AND NOT EXISTS (SELECT 1 FROM going g WHERE g.owner = f.owner AND "

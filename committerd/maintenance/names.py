@@ -2,7 +2,7 @@
 
 An index is named by its folder, which ends with `/`, and stands for all files in it. A data file, in the same way,
 stands for the blobs in the folder with its name. Files below other base paths are named as if they were the table's
-own: that may keep a file too many, and never one too few.
+own: that may keep a file that nobody needs, and never deletes a file that somebody needs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ RewrittenIndex = Transaction.Rewrite.RewrittenIndex
 
 
 class Names:
-    """The files that some versions name."""
+    """The files that the versions name that were added."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
 
     def add(self, file: ManifestFile) -> None:
-        """Add the files of one version. Raises `UnsupportedTable` for one that may name files in an unknown way."""
+        """Add the files of one version. Raises `UnsupportedTable` if it may name files in an unknown way."""
         self.add_parts(file, file.fragments.bodies())
 
     def add_parts(self, file: ManifestFile, fragments: Iterable[bytes]) -> None:

@@ -59,7 +59,7 @@ def figures(body: bytes | None) -> dict[str, int] | None:
 
 
 def report_key(time_ms: int, number: int) -> str:
-    """The key of a new report: reports of later runs are listed behind those of earlier ones."""
+    """The key of a new report: reports of later runs are listed behind the reports of earlier runs."""
     return f"{FOLDER}{time_ms:015}-{number:04}{_ENDING}"
 
 

@@ -28,7 +28,7 @@ class StagedReader:
     """Called with the key of a claim check's file that can't be read, and the error."""
 
     async def transaction(self, record: Record) -> tuple[Transaction | None, str | None]:
-        """The record's transaction, and the key of the file that its claim check names, if it has one.
+        """The record's transaction, and the key of the file that its claim check names, if it has a claim check.
 
         There is no transaction if the committer refuses the record whatever the table holds: it can't be decoded, the
         file is gone or can't be read while the table can, it has more than `bytes_max` bytes, or its messages would

@@ -1,7 +1,7 @@
-"""Reads all versions of a table: the facts that decide which ones may go, and the files that they name.
+"""Reads all versions of a table: the facts that decide which versions may go, and the files that they name.
 
-The versions are read from the newest one down. The first version that names a file is then the last one that does, in
-the order of the table, and fragments that a version shares with the one above it need not be decoded again.
+The versions are read from the newest down. So the first version that is found to name a file is the highest that does,
+and fragments that a version shares with the version above it need not be decoded again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
 _AT_ONCE = 8
 _BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Maximum bytes of manifests in memory, unless a single one has more."""
+"""Maximum bytes of manifests in memory, unless a single manifest has more."""
 _OURS = "committerd."
 _TAGS, _BRANCHES = "_refs/tags/", "_refs/branches/"
 
@@ -81,7 +81,7 @@ async def survey(
     whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter. `passed_over`:
     takes transaction files of others that can't be read.
     Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
-    `CorruptTable` for one that can't be read: what it names is not known.
+    `CorruptTable` for a version that can't be read: what it names is not known.
     """
     found = known if known is not None else Survey()
     versions = [one for one in await table.versions() if one not in found.facts]
@@ -118,7 +118,7 @@ def _batches(versions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 
 
 def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
-    """The size of a manifest in bytes; one that came after the listing counts as large."""
+    """The size of a manifest in bytes; a manifest that came after the listing counts as large."""
     listed = manifests.get(_key(table, version))
     return listed.size if listed is not None else _BYTES_AT_ONCE
 
@@ -136,7 +136,7 @@ class _SurveyReader:
     passed_over: PassedOver
     latest: int
     position: Position | None = None
-    """The highest position that these versions carry, down to the newest one of the queue, which carries it."""
+    """The highest position that these versions carry, down to the queue's newest version, which carries it."""
     has_position: bool = False
     above: Sequence[bytes] = ()
     """The chunks of fragments of the version that was read before."""
@@ -163,7 +163,7 @@ class _SurveyReader:
             self.position = highest(one for one in (self.position, own) if one is not None)
             self.has_position = settled.ours and own is not None
         keys = frozenset(key for key in file.outline.table_metadata if key.startswith(_OURS))
-        # Offsets of another topic are not compared with those of this one.
+        # Offsets of another topic are not compared with the offsets of this topic.
         position = self.position or found.position
         same_topic = position is not None and settled.topic_id in ("", position.topic_id)
         if same_topic and time_ms > self.refused_after_ms:
@@ -186,9 +186,9 @@ class _SurveyReader:
 
 
 async def named_by_version(table: Table, key: str) -> set[str]:
-    """The files that the manifest with this key names; one that is gone names none.
+    """The files that the manifest with this key names; a manifest that is gone names none.
 
-    Raises `CorruptTable` for one that can't be read.
+    Raises `CorruptTable` if the manifest can't be read.
     """
     names = Names()
     body = await table.store.get(key)
@@ -202,7 +202,7 @@ def _decoded(key: str, body: bytes) -> ManifestFile:
         return decode(body)
     except CorruptTable as error:
         raise CorruptTable(
-            f"{key} is no manifest that can be read ({error}), so the files that it names are not known, and nothing "
+            f"{key} can't be read as a manifest ({error}), so the files that it names are not known, and nothing "
             "is deleted. If it is not the manifest of a version, move it away"
         ) from error
 
@@ -253,7 +253,7 @@ def _key(table: Table, version: int) -> str:
 
 
 def _position(file: ManifestFile, *, believed: bool) -> Position | None:
-    """The position of a version. In an old version of another writer an unreadable one counts as dropped."""
+    """The position of a version. If it can't be read in an old version of another writer, it counts as dropped."""
     try:
         return decode_position(file.outline.table_metadata)
     except (CorruptTable, RefusedToRun):

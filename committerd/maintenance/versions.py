@@ -11,7 +11,7 @@ class KeepReason(StrEnum):
     """Why a version stays."""
 
     COUNT = "count"
-    """It is among the newest ones, of which a number is kept."""
+    """It is among the newest versions, of which a number is kept."""
     AGE = "age"
     """It is too young, or was the latest version until a short time ago."""
     TAG = "tag"
@@ -20,7 +20,7 @@ class KeepReason(StrEnum):
     UNKNOWN = "unknown"
     """A tag or branch can't be read, and may name it."""
     WAITING = "waiting"
-    """A record without an outcome was read at it, or at one below it."""
+    """A record without an outcome was read at this version or below it."""
     UNPUBLISHED = "unpublished"
     """It holds outcomes that a committer may have to publish again."""
     KEYS = "keys"
@@ -33,7 +33,7 @@ class VersionFacts:
 
     version: int
     time_ms: int
-    """When it was written: Unix milliseconds, the later one of its own time and that of its object."""
+    """When it was written: Unix milliseconds, the later of its own time and its object's time."""
     from_queue: bool = False
     keys: frozenset[str] = frozenset()
     """The keys of committerd in its `table_metadata`."""
@@ -109,7 +109,7 @@ def _why(one: VersionFacts, needs: Needs, retention: Retention, *, is_young: boo
 
 
 def _carriers(newest_first: Iterable[VersionFacts]) -> set[int]:
-    """The youngest version that carries each key, down to the youngest one of the queue, which carries all of them.
+    """The youngest version that carries each key, down to the queue's youngest version, which carries all of them.
 
     A key that a version of the queue lacks was dropped by a committer, on purpose.
     """

@@ -1,4 +1,4 @@
-"""Reads the staged topic for what its records need, and for what they replace."""
+"""Reads the staged topic: which files and versions its records need, and what they replace."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from committerd_common.messages import Outcome, Transaction
 LETTERS_MAX = 100_000
 _CLAIMS_AT_ONCE = 4
 _APART_MAX = 1000
-"""Single offsets that lie closer together are read in one go."""
+"""Offsets that lie closer together are read as one range."""
 
 
 Keep = Callable[[Iterable[str]], None]
-"""Is called with the files that a record names."""
+"""A function that keeps files; it is called with the files that each record names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class StagedTopic(Protocol):
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
-        """The records in a half-open range that still exist; with those that an open Kafka transaction holds back."""
+        """The records in a half-open range that still exist, also those that an open Kafka transaction holds back."""
         ...
 
     def letters(self, since_ms: int) -> AsyncIterator[Sequence[Letter]]:
@@ -64,7 +64,7 @@ class StagedTopic(Protocol):
 
 @dataclass(slots=True)
 class RecordNeeds:
-    """What some records need."""
+    """What the records need that were added."""
 
     keep: Keep
     read_at: int | None = None
@@ -203,7 +203,7 @@ async def _read(
     *,
     position: Position | None = None,
 ) -> Record | None:
-    """Add what the records in this half-open range need, but for those that the position passes; the last record."""
+    """Add what the records in this half-open range need that the position does not pass. Returns the last record."""
     last = None
     if offsets[0] >= offsets[1]:
         return last

@@ -50,7 +50,7 @@ LINES = [
         log(20, "version.committed", version=9, transactions=3, **{**COMMITTED, "refused": 2}),
         "version 9  append  3 transactions, 2 refused  12.3 ms",
     ),
-    (log(20, "table.moved", to=12, **{"from": 10}), "version 12  by another writer (the last one seen was 10)"),
+    (log(20, "table.moved", to=12, **{"from": 10}), "version 12  by another writer (the committer knew version 10)"),
     (
         log(20, "transaction.settled", status="RETRYABLE", reason="x", operation="update", text="again", uuid="u"),
         "not committed: update RETRYABLE x: again",

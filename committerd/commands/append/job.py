@@ -51,7 +51,7 @@ class Plan:
     token: int
     """A random number below 2^64: two plans of one file have different uuids."""
     version: int
-    """The table's version when it was planned: the file's transaction is in none up to this one."""
+    """The table's version when it was planned: no version up to this version has the file's transaction."""
 
     def uuid(self, job: str, execution: int) -> str:
         """The uuid of the n-th execution; a refused transaction is executed again under another uuid."""
@@ -94,7 +94,7 @@ class Record:
         return made
 
     def settled(self, done: Iterable[FileId], dropped: Iterable[FileId]) -> Record:
-        """With these files in the table, and without the plans of the dropped ones."""
+        """With these files in the table, and without the plans of the dropped files."""
         there = {one.name: one.content for one in done}
         gone = {*dropped, *(FileId(*pair) for pair in there.items())}
         return Record({**self.done, **there}, {one: plan for one, plan in self.plans.items() if one not in gone})

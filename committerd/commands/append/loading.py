@@ -1,4 +1,4 @@
-"""Appends files through a client, each as one transaction; those of a job only once, whenever and wherever it runs."""
+"""Appends files through a client, each as one transaction; the files of a job once, whenever and wherever it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import lance
 
 _NOTE_SECONDS = 30.0
-"""How often a run notes what it has appended. What a killed run has not noted, the next one looks for."""
+"""How often a run notes what it has appended. What a killed run has not noted, the next run looks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class _Run:
         self._done += self.found
         self._dropped += [plan.file for plan in replaced if plan.file not in self.found and plan not in undecided]
         if self.assume == "missing":
-            # Under another uuid, since the committer must not answer for the old one.
+            # Under another uuid, since the committer must not return the outcome of the old one.
             self._dropped += [plan.file for plan in lost]
         elif self.assume is None:
             self._resumed = {plan.file: plan for plan in lost if plan.file in new}

@@ -103,7 +103,7 @@ def unreadable(source: Source, error: Exception) -> str:
 def sources(
     paths: Sequence[str], *, chosen: str | None, settings: Settings, storage_options: Mapping[str, str]
 ) -> list[Source]:
-    """The files that were given, and those of each folder, by name. `chosen`: the format of all of them.
+    """The files that were given, and the files of each folder, by name. `chosen`: the format of all of them.
 
     Files and folders whose names begin with `.` or `_` are left out of folders. Raises `SourceError`.
     """

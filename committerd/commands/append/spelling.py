@@ -25,7 +25,7 @@ _DIGITS = 15
 
 
 class Spelling:
-    """What the values of each column may be, by those that it has seen."""
+    """Which types the values of each column may have, by the values that it has seen."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._kinds = {name: list(_KINDS) for name in names}

@@ -36,7 +36,7 @@ def dead() -> None:
     """Show the dead letters of a dataset, stage them again, or delete them.
 
     A record that can never be committed gets INVALID or UNSUPPORTED. The topic {prefix}{name}.dead keeps it as it was,
-    with the reason. The offsets that these commands print and take are those of that topic.
+    with the reason. The offsets that these commands print and take are offsets in that topic.
     """
 
 
@@ -74,7 +74,7 @@ def show(offset: int, as_json: bool) -> None:
 @config_option
 @json_option
 def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None, apply: bool, as_json: bool) -> None:
-    """Stage the dead letters at OFFSETS again, or those that the options choose. The committer judges them anew.
+    """Stage the dead letters at OFFSETS again, or the letters that the options choose. The committer judges them anew.
 
     The command stages the same key, bytes and headers, with the header replay-of. It refuses a letter if its
     transaction was committed since, if its application has already got that far, if a replay of it waits, if its

@@ -1,4 +1,4 @@
-"""Stages dead letters again, except those that were committed since."""
+"""Stages dead letters again, except letters that were committed since."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Replay:
 async def replay_letters(
     configured: Settings, operator: TopicOperator, wanted: Selection, *, apply: bool
 ) -> list[Replay]:
-    """Judge the letters and, with `apply`, stage those that are not refused."""
+    """Judge the letters and, with `apply`, stage the letters that are not refused."""
     replays = await _judged(configured, operator, wanted)
     good = frozenset(one.letter.offset for one in replays if not one.refused)
     if not apply or not good:
@@ -59,7 +59,7 @@ async def replay_letters(
 
 
 async def _staged(operator: TopicOperator, offsets: frozenset[int]) -> dict[int, int]:
-    """Stage the letters at these offsets, some at a time; returns the offset at which each is staged."""
+    """Stage the letters at these offsets, a batch at a time; returns the offset at which each is staged."""
     staged: dict[int, int] = {}
     part, size = dict[int, Publication](), 0
     async with aclosing(wanted_letters(operator, Selection(offsets=offsets))) as letters:

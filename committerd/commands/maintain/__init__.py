@@ -52,9 +52,9 @@ _log = logging.getLogger(__name__)
 @config_option
 @json_option
 def maintain(uri: str | None, name: str | None, as_json: bool, dry_run: bool, once: bool) -> None:
-    """Keep the table of one dataset, that of the settings or the one at URI, fit for reading, until SIGTERM.
+    """Keep one table fit for reading until SIGTERM: the table at URI, or else the table of the settings.
 
-    Rewrites small fragments and those with many deleted rows together, keeps indices up to date, and deletes old
+    Rewrites small fragments, and fragments with many deleted rows, together, keeps indices up to date, and deletes old
     versions and files that nothing names. Every change goes through the queue, as a producer's does. The settings are
     those of group `maintain`; `committerd run --help` lists them. On SIGTERM it finishes the running tasks and exits.
     It may be killed at any moment, and run twice.
@@ -166,7 +166,7 @@ def _client(configured: Settings, access: ClientAccess) -> CommitClient:
 
 @asynccontextmanager
 async def _stopping() -> AsyncIterator[Stop]:
-    """Set `Stop` at SIGTERM or SIGINT; a second one ends the process at once."""
+    """Set `Stop` at SIGTERM or SIGINT; a second signal ends the process at once."""
     stop = Stop()
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
 

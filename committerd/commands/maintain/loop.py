@@ -99,7 +99,7 @@ class MaintenanceLoop:
         self._found = self._waits_for_table = False
         """Whether the table was there once; whether its absence was reported."""
         self._may_wait = True
-        """Whether a Rewrite of this process, or of the one before it, may wait in the queue."""
+        """Whether a Rewrite of this process, or of an earlier process, may wait in the queue."""
         self._left: tuple[float, int] | None = None
         """The time of the last look, and the number of small fragments that the table has once its plan is done."""
         self._figures: dict[str, int] = {}
@@ -210,7 +210,7 @@ class MaintenanceLoop:
         return plan
 
     async def _leave(self) -> Collection[int]:
-        """The fragments that waiting Rewrites replace, such as one whose commit had no outcome in time."""
+        """The fragments that waiting Rewrites replace, such as a Rewrite whose commit had no outcome in time."""
         if not self._may_wait:
             return ()
         found = (await self._cleaning.waiting_records()).replaced
@@ -310,7 +310,7 @@ class MaintenanceLoop:
         for index in plan.indices:
             if not await self._leave_committer():
                 break
-            # Anew for each one, since each may take hours.
+            # Anew for each index, since each may take hours.
             if index.name in (await self._cleaning.waiting_records()).indices:
                 continue
             try:

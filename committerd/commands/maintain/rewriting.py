@@ -120,7 +120,7 @@ class Rewriter:
         return self._failed.left_alone
 
     def in_one_commit(self, groups: Sequence[RewriteGroup]) -> int:
-        """How many of these groups, from the first on, one call of `rewrite` replaces."""
+        """How many of these groups, from the first on, a call of `rewrite` replaces."""
         return in_one_commit(groups, limits_of(self._settings, tasks=self._settings.tasks_max), self.pace)
 
     async def rewrite(self, groups: Sequence[RewriteGroup]) -> CommittedRewrite | None:
@@ -200,7 +200,7 @@ class Rewriter:
         dataset: lance.LanceDataset,
         tasks: Sequence[CompactionTask],
     ) -> Iterator[RewriteResult | LeftAlone]:
-        """Execute the tasks, several at once. Adds the fragments of those that fail to `unproved`, with the reason."""
+        """Execute the tasks, several at once. Adds the fragments of tasks that fail to `unproved`, with the reason."""
         at_once = self._settings.tasks_max
         started = time.monotonic()
         failed: BaseException | None = None

@@ -39,7 +39,7 @@ class OperatorsTopic:
         """As the port says."""
         topic = self._operator.topics.staged
         readable = min(max((await self._operator.bounds(topic))[0][1], start), end)
-        # Of those before, aborted transactions have none; of the others it is not known yet.
+        # Below `readable` only committed records count; from there on it is not known yet which will be committed.
         for bounds, held_back in (((start, readable), False), ((readable, end), True)):
             async with aclosing(self._operator.stream(topic, {0: bounds}, held_back=held_back)) as batches:
                 async for batch in batches:

@@ -60,7 +60,7 @@ def status(uri: str | None, name: str | None, versions: int, as_json: bool) -> N
     state of the other.
 
     The exit code is 0 if the whole state is known and nothing is wrong, else 1. It is wrong if no committer runs, if
-    one would refuse to run, or if settings of the topics are wrong.
+    a committer would refuse to run, or if settings of the topics are wrong.
     """
     return_large_blocks()
     found = anyio.run(_look, settings(uri, name), versions)

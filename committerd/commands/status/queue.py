@@ -1,4 +1,4 @@
-"""The requests of `committerd status` to Kafka. Each one that fails is reported as a problem; the others still run."""
+"""The requests of `committerd status` to Kafka. A request that fails is reported as a problem; the others still run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class QueueState:
     oldest: Record | None = None
     """The first record that the position has not passed; None if there is none."""
     oldest_read_version: int | None = None
-    """The lowest read version of the first 10,000 records that the position has not passed; None if none has one."""
+    """The lowest read version of the first 10,000 records that the position has not passed; None if there is none."""
     refusal: RefusedToRun | None = None
     """Why a committer would refuse to run; None if it would run."""
     problems: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class QueueState:
         self.group = await self._response_to(self.operator.group())
         if self.idle:
             self.problems.append(
-                f"no committer runs: consumer group {topics.group} has no member. Start one with `committerd run`"
+                f"no committer runs: consumer group {topics.group} has no member. Remedy: `committerd run`"
             )
         survey = await self._response_to(self.operator.survey())
         if survey is not None:

@@ -16,7 +16,7 @@ from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
 
 _AT_ONCE = 4
-"""Number of versions that are read at once: each one is in memory, and a manifest of 90,000 fragments has 6 MiB."""
+"""Number of versions that are read at once: each is in memory, and a manifest of 90,000 fragments has 6 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
 
 
 def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None:
-    """The position that a version carries. In an old version of another writer an unreadable one counts as dropped."""
+    """The position that a version carries. If it is unreadable in an old version of another writer, it is ignored."""
     try:
         return decode_position(metadata)
     except (CorruptTable, RefusedToRun):
