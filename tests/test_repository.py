@@ -36,7 +36,7 @@ STATE_OF_THE_PROCESS = {
     "producers/committerd_client/errors.py: _COMBINED",
     "producers/committerd_client/channel.py: _channels",
     "producers/committerd_client/channel.py: _left_to_parent",
-    "producers/committerd_client/quiet.py: _threads",
+    "producers/committerd_client/kafka_log.py: _threads",
     "producers/committerd_client/sync.py: _clients",
 }
 

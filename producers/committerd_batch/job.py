@@ -21,8 +21,8 @@ from committerd_batch.committing import (
 from committerd_batch.target import Mode, Plan, SchemaMode, Target
 from committerd_batch.tasks import TaskResult
 from committerd_client.arguments import names
-from committerd_client.place import checked_uri
 from committerd_client.results import CommitResult
+from committerd_client.table_location import checked_uri
 from committerd_common.backports import Required
 from committerd_common.uris import dataset_name
 

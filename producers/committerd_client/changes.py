@@ -15,7 +15,6 @@ from committerd_client.data import Rows
 from committerd_client.errors import StagingError
 from committerd_client.headers import Staged, StagedChange
 from committerd_client.options import Files, NewTable
-from committerd_client.place import Place
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.fragments import fragment, storage_version
 from committerd_client.staging.keys import KEYS_MAX, KeyHashes, key_columns, name_keys
@@ -23,6 +22,7 @@ from committerd_client.staging.rows import comparable
 from committerd_client.staging.streams import Stream
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_client.staging.unique_keys import require_unique
+from committerd_client.table_location import TableLocation
 from committerd_client.vectors import warn_of_lists
 from committerd_common.messages import DataFragment, Field, Transaction
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Append:
     """Appends rows, and creates the table with them if asked."""
 
-    place: Place
+    place: TableLocation
     rows: Rows
     new_table: NewTable | None = None
     """How to create the table if it does not exist; None = it must exist."""
@@ -48,7 +48,7 @@ class Append:
     keys: Sequence[str] = ()
     """The key columns whose values the Append names, so that upserts of other keys pass it; empty = none."""
     properties: Mapping[str, str] | None = None
-    _written: _Written | None = None
+    _written: _WrittenFiles | None = None
 
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
         require_columns(self.rows, self.keys)
@@ -62,7 +62,7 @@ class Append:
                 properties=self.properties,
             )()
             overwrite = staged.transaction.overwrite
-            self._written = _Written(tuple(overwrite.fragments), tuple(overwrite.schema), staged.inserted)
+            self._written = _WrittenFiles(tuple(overwrite.fragments), tuple(overwrite.schema), staged.inserted)
             return staged
         return self._append(self.place.open() if dataset is None else dataset)
 
@@ -80,7 +80,7 @@ class Append:
             hashes = KeyHashes(key_columns(dataset, self.keys), most=KEYS_MAX) if self.keys else None
             stream = Stream(schema, batches if hashes is None else hashes.adding(batches))
             fragments = [fragment(one) for one in _write(stream, dataset, self.files, mode="append")]
-            written = self._written = _Written(
+            written = self._written = _WrittenFiles(
                 tuple(fragments),
                 tuple(table.manifest.fields),
                 _count(fragments),
@@ -94,7 +94,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenFiles:
     """Files that are written, and the schema that they are for. A later execution uses them again."""
 
     fragments: tuple[DataFragment, ...]
@@ -118,7 +118,7 @@ class _Written:
 class Upsert:
     """Merges rows by their keys. `clauses`: those of `staging.merge_insert`."""
 
-    place: Place
+    place: TableLocation
     rows: Rows
     on: Sequence[str] | None
     clauses: Mapping[str, Any]
@@ -191,7 +191,7 @@ def rows_in_memory(rows: Rows) -> Rows:
 class OnLatest:
     """Any other change: `stage` gets the table at its latest version, and may return None if there is nothing to do."""
 
-    place: Place
+    place: TableLocation
     stage: Callable[[lance.LanceDataset], Staged | None]
 
     def __call__(self, again: Reexecution | None = None) -> Staged | None:
@@ -202,7 +202,7 @@ class OnLatest:
 class Overwrite:
     """Replaces all rows and the schema, or creates the table."""
 
-    place: Place
+    place: TableLocation
     rows: Rows
     schema: pa.Schema | None = None
     new_table: NewTable = field(default_factory=NewTable)
@@ -222,7 +222,7 @@ class Overwrite:
 class Create:
     """Creates the table, with rows or with a schema alone."""
 
-    place: Place
+    place: TableLocation
     rows: Rows | None = None
     schema: pa.Schema | LanceSchema | None = None
     new_table: NewTable = field(default_factory=NewTable)
@@ -237,7 +237,7 @@ class Create:
 
 
 def _written_anew(
-    place: Place, rows: Rows, schema: pa.Schema | None, *, new_table: NewTable, files: Files
+    place: TableLocation, rows: Rows, schema: pa.Schema | None, *, new_table: NewTable, files: Files
 ) -> tuple[pa.Schema, list[FragmentMetadata]]:
     """Write files whose fields get ids of their own: (their schema, the fragments)."""
     target = schema

@@ -11,8 +11,8 @@ from committerd_client.connection import Connection
 from committerd_client.errors import ClientError
 from committerd_client.in_flight import Submission, wait_for_future
 from committerd_client.mailbox import Mailbox
-from committerd_client.reader import CannotRead, OutcomesRead, Reader, ReadEvent, Reading
-from committerd_client.sender import Failed, NotReady, Ready, Sender, SendEvent, Stored
+from committerd_client.reader import OutcomesReceived, Reader, ReaderFailed, ReaderStarted, ReadEvent
+from committerd_client.sender import RecordAcknowledged, RecordFailed, Sender, SenderFailed, SenderStarted, SendEvent
 from committerd_common.messages import Outcome
 
 T = TypeVar("T")
@@ -95,13 +95,13 @@ class Channel:
     def _on_send(self, events: list[SendEvent]) -> None:
         for event in events:
             match event:
-                case Stored(submission, offset):
+                case RecordAcknowledged(submission, offset):
                     self._listener.acknowledged(submission, offset)
-                case Failed(submission, error):
+                case RecordFailed(submission, error):
                     self._listener.failed(submission, error)
-                case Ready():
+                case SenderStarted():
                     _resolve(self._sender_started, None)
-                case NotReady(cause):
+                case SenderFailed(cause):
                     _reject(self._sender_started, cause)
                     _resolve(self._sender_stopped, None)
                 case _:
@@ -110,12 +110,12 @@ class Channel:
     def _on_read(self, events: list[ReadEvent]) -> None:
         for event in events:
             match event:
-                case OutcomesRead(outcomes):
+                case OutcomesReceived(outcomes):
                     for outcome in outcomes:
                         self._listener.received(outcome)
-                case Reading(partition):
+                case ReaderStarted(partition):
                     _resolve(self._reader_started, partition)
-                case CannotRead(cause):
+                case ReaderFailed(cause):
                     _reject(self._reader_started, cause)
                     _resolve(self._reader_stopped, None)
                 case _:

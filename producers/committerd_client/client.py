@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from committerd_client import claim_check, history
 from committerd_client.arguments import kind_of, plain_function, seconds, server_list, text, texts
-from committerd_client.calls import TableCalls
 from committerd_client.channel import Channel
 from committerd_client.claim_check import WriteClaim
 from committerd_client.connection import Connection, recent_warnings
@@ -41,14 +40,15 @@ from committerd_client.headers import (
     too_large,
 )
 from committerd_client.in_flight import Arrivals, InFlightLimit, Submission, Submissions, closed, timed_out, withdrawn
+from committerd_client.kafka_log import filter_kafka_log
 from committerd_client.options import CLIENTS_TIMEOUT, MIB, ClientTimeout, CommitOptions, Timeout
 from committerd_client.outcomes import interpret
-from committerd_client.place import Place, checked_uri, place_of, require_same_table
 from committerd_client.queue_status import QueueStatus
-from committerd_client.quiet import quieten_kafka
-from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, Work, ask
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, TransactionLike, ask
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_outcome
+from committerd_client.table_calls import TableCalls
+from committerd_client.table_location import TableLocation, checked_uri, require_same_table, table_location
 from committerd_common.backports import UTC, Self, Unpack, add_note
 from committerd_common.messages import Transaction
 from committerd_common.uris import queue_name
@@ -187,7 +187,7 @@ class CommitClient(TableCalls):
         if self._channel is not None:
             raise RuntimeError("a client is started once: make another one")
         servers = ", ".join(self._connection.bootstrap_servers)
-        quieten_kafka(self._connection.client_id, servers)
+        filter_kafka_log(self._connection.client_id, servers)
         limit = self._connection.connect_timeout
         limit = limit if within is None else min(limit, within)
         connection = replace(self._connection, connect_timeout=limit)
@@ -237,7 +237,7 @@ class CommitClient(TableCalls):
 
     async def commit(
         self,
-        transaction: Work,
+        transaction: TransactionLike,
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         reexecute: AsyncReexecute | None = None,
@@ -275,7 +275,7 @@ class CommitClient(TableCalls):
             tries.take(await ask(reexecute, wanted, partial(_left, until)), wanted, seconds_left=_left(until))
 
     async def submit(
-        self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
+        self, transaction: TransactionLike, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> CommitHandle:
         """Stage the transaction; returns when Kafka has acknowledged it. The handle waits for the outcome.
 
@@ -341,7 +341,7 @@ class CommitClient(TableCalls):
     @overload
     async def commit_many(
         self,
-        transactions: Iterable[Work],
+        transactions: Iterable[TransactionLike],
         *,
         timeout: Timeout = ...,
         return_exceptions: Literal[False] = ...,
@@ -350,7 +350,7 @@ class CommitClient(TableCalls):
     @overload
     async def commit_many(
         self,
-        transactions: Iterable[Work],
+        transactions: Iterable[TransactionLike],
         *,
         timeout: Timeout = ...,
         return_exceptions: Literal[True],
@@ -358,7 +358,7 @@ class CommitClient(TableCalls):
 
     async def commit_many(
         self,
-        transactions: Iterable[Work],
+        transactions: Iterable[TransactionLike],
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         return_exceptions: bool = False,
@@ -394,7 +394,7 @@ class CommitClient(TableCalls):
         return results
 
     async def _commit(
-        self, transaction: Work, asking: RecordOptions, seconds: float | None, until: float | None
+        self, transaction: TransactionLike, asking: RecordOptions, seconds: float | None, until: float | None
     ) -> CommitResult:
         submission = await self._submit(transaction, asking, until)
         try:
@@ -405,7 +405,7 @@ class CommitClient(TableCalls):
             raise result
         return result
 
-    async def _submit(self, transaction: Work, asking: RecordOptions, until: float | None) -> Submission:
+    async def _submit(self, transaction: TransactionLike, asking: RecordOptions, until: float | None) -> Submission:
         """Wait for room, and hand the transaction to the sender."""
         self._usable()
         record = make_record(transaction, asking, self._headers)
@@ -464,8 +464,8 @@ class CommitClient(TableCalls):
                 add_note(error, withdrawn(submission, self._connection.staged_topic))
             raise
 
-    def _table(self) -> Place:
-        return place_of(self._dataset_uri, self._storage_options)
+    def _table(self) -> TableLocation:
+        return table_location(self._dataset_uri, self._storage_options)
 
     def _key_cache(self) -> KeyCache | None:
         if self._keys is None and self._key_cache_bytes:

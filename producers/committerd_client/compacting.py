@@ -25,7 +25,7 @@ from committerd_client.headers import Staged
 from committerd_client.leftovers import Leftovers, data_keys, index_keys
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
 from committerd_client.panics import run_sync
-from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, TransactionLike
 from committerd_client.results import CommitResult, CompactionResult, LeftAlone
 from committerd_client.staging.compaction import (
     Compacted,
@@ -63,7 +63,7 @@ class Commits(Protocol):
 
     async def commit(
         self,
-        transaction: Work,
+        transaction: TransactionLike,
         *,
         timeout: Timeout = ...,
         reexecute: AsyncReexecute | None = ...,

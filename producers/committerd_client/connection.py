@@ -117,7 +117,7 @@ class RecentWarnings(logging.Handler):
         self._lines: deque[str] = deque(maxlen=3)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Nothing: `quiet` passes on the lines of the client's own threads."""
+        """Nothing: `kafka_log` passes on the lines of the client's own threads."""
 
     def hear(self, line: str) -> None:
         """Keep a line."""

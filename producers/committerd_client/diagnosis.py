@@ -25,10 +25,10 @@ from kafka.admin import OffsetSpec
 from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, KafkaError, for_code
 
 from committerd_client.connection import Connection
+from committerd_client.kafka_log import filter_kafka_log
 from committerd_client.kafka_repairs import connect
-from committerd_client.place import Place
-from committerd_client.queue_status import Cause, Observed, QueueStatus, era_of, explain, table_position
-from committerd_client.quiet import quieten_kafka
+from committerd_client.queue_status import Cause, QueueFacts, QueueStatus, era_of, explain, table_position
+from committerd_client.table_location import TableLocation
 from committerd_common.request import sent_sha256
 
 _LOOK_SECONDS = 4.0
@@ -57,7 +57,7 @@ class Diagnosis:
         self._connection = connection
         self._group, self._uri = group, uri
         self._storage_options = dict(storage_options or {})
-        self._facts: Observed | None = None
+        self._facts: QueueFacts | None = None
         self._told_at = float("-inf")
 
     async def waited(
@@ -95,7 +95,7 @@ class Diagnosis:
     def status(self) -> QueueStatus:
         """Check now, and wait for the result, a few seconds at most."""
         facts = self._observed()
-        quieten_kafka(self._connection.client_id, facts.servers)
+        filter_kafka_log(self._connection.client_id, facts.servers)
         asking = threading.Thread(target=self._ask, args=(facts,), name=self._thread_name, daemon=True)
         asking.start()
         asking.join()
@@ -105,9 +105,9 @@ class Diagnosis:
     def _thread_name(self) -> str:
         return f"{self._connection.client_id}-diagnosis"
 
-    def _observed(self) -> Observed:
+    def _observed(self) -> QueueFacts:
         before, connection = self._facts, self._connection
-        self._facts = Observed(
+        self._facts = QueueFacts(
             servers=", ".join(connection.bootstrap_servers),
             group=self._group,
             topic=connection.staged_topic,
@@ -126,7 +126,7 @@ class Diagnosis:
         if before is not None and now - before.started < _FRESH_SECONDS:
             return
 
-        def ask(facts: Observed) -> None:
+        def ask(facts: QueueFacts) -> None:
             self._ask(facts)
             if tell is not None:
                 tell()
@@ -134,7 +134,7 @@ class Diagnosis:
         with contextlib.suppress(RuntimeError):  # no more threads can be started: the message is shorter
             threading.Thread(target=ask, args=(self._observed(),), name=self._thread_name, daemon=True).start()
 
-    def _ask(self, facts: Observed) -> None:
+    def _ask(self, facts: QueueFacts) -> None:
         try:
             self._ask_kafka(facts)
         except Exception as error:  # noqa: BLE001  # no error of a check may do harm
@@ -143,11 +143,11 @@ class Diagnosis:
             self._look_at_table(facts)
         facts.ended = time.monotonic()
 
-    def _look_at_table(self, facts: Observed) -> None:
+    def _look_at_table(self, facts: QueueFacts) -> None:
         with contextlib.suppress(Exception):  # it is then not known whether there is a table
             look_at_table(facts, self._storage_options)
 
-    def _read_last(self, facts: Observed, place: TopicPartition) -> None:
+    def _read_last(self, facts: QueueFacts, place: TopicPartition) -> None:
         """Note the hash of the record at the position's last offset; unknown if this user may not read the topic."""
         offset = facts.settled_offset
         if offset is None:
@@ -164,7 +164,7 @@ class Diagnosis:
                 if record.offset == offset:
                     facts.last_sha256 = sent_sha256(record.key, record.value or b"")
 
-    def _ask_kafka(self, facts: Observed) -> None:
+    def _ask_kafka(self, facts: QueueFacts) -> None:
         admin = connect(KafkaAdminClient, self._connection.admin_config() | _SHORT)
         place = TopicPartition(facts.topic, 0)
         try:
@@ -186,11 +186,11 @@ class Diagnosis:
             admin.close()
 
 
-def _patience_is_over(facts: Observed) -> bool:
+def _patience_is_over(facts: QueueFacts) -> bool:
     return time.monotonic() - facts.started >= _REQUEST_MS / 1000
 
 
-def _repeated(ask: Callable[[Any, Observed, TopicPartition], None], *given: Any) -> None:
+def _repeated(ask: Callable[[Any, QueueFacts, TopicPartition], None], *given: Any) -> None:
     """Call `ask`, again if needed: a new Kafka creates its topic of group offsets when a group is first requested."""
     for _ in range(_COORDINATOR_TRIES):
         try:
@@ -202,7 +202,7 @@ def _repeated(ask: Callable[[Any, Observed, TopicPartition], None], *given: Any)
     ask(*given)
 
 
-def _ask_topic(admin: Any, facts: Observed, place: TopicPartition) -> None:
+def _ask_topic(admin: Any, facts: QueueFacts, place: TopicPartition) -> None:
     (described,) = admin.describe_topics([place.topic])
     facts.kafka_responds = True
     facts.topic_id = described.get("topic_id")
@@ -210,7 +210,7 @@ def _ask_topic(admin: Any, facts: Observed, place: TopicPartition) -> None:
     facts.topic_exists = error.__name__ != "UnknownTopicOrPartitionError"
 
 
-def _ask_group(admin: Any, facts: Observed, place: TopicPartition) -> None:
+def _ask_group(admin: Any, facts: QueueFacts, place: TopicPartition) -> None:
     try:
         facts.members = len(admin.describe_groups([facts.group])[facts.group]["members"])
     except GroupIdNotFoundError:
@@ -219,7 +219,7 @@ def _ask_group(admin: Any, facts: Observed, place: TopicPartition) -> None:
     facts.acknowledged, facts.acknowledged_era = facts.position, era_of(metadata)
 
 
-def _ask_progress(admin: Any, facts: Observed, place: TopicPartition) -> str | None:
+def _ask_progress(admin: Any, facts: QueueFacts, place: TopicPartition) -> str | None:
     """Note the group's offset; returns its metadata."""
     found = admin.list_group_offsets({facts.group: [place]})[facts.group].get(place)
     if found is None or found.offset < 0:
@@ -229,14 +229,14 @@ def _ask_progress(admin: Any, facts: Observed, place: TopicPartition) -> str | N
     return str(found.metadata or "")
 
 
-def _ask_bounds(admin: Any, facts: Observed, place: TopicPartition) -> None:
+def _ask_bounds(admin: Any, facts: QueueFacts, place: TopicPartition) -> None:
     facts.log_start = admin.list_partition_offsets({place: OffsetSpec.EARLIEST}, timeout_ms=_REQUEST_MS)[place].offset
     facts.readable_end = admin.list_partition_offsets(
         {place: OffsetSpec.LATEST}, isolation_level="read_committed", timeout_ms=_REQUEST_MS
     )[place].offset
 
 
-def look_at_table(facts: Observed, storage_options: Mapping[str, str]) -> None:
+def look_at_table(facts: QueueFacts, storage_options: Mapping[str, str]) -> None:
     """Note whether the table exists, its version and its position.
 
     Unknown without a URI, without pylance for an object store, and after an error.
@@ -251,7 +251,7 @@ def look_at_table(facts: Observed, storage_options: Mapping[str, str]) -> None:
             return
     if "lance" not in sys.modules and find_spec("lance") is None:
         return
-    found = Place(uri=facts.uri, storage_options=storage_options).find()
+    found = TableLocation(uri=facts.uri, storage_options=storage_options).find()
     facts.table_exists = found is not None
     if found is not None:
         facts.version = found.version

@@ -74,7 +74,7 @@ class QueueStatus:
 
 
 @dataclass(slots=True)
-class Observed:
+class QueueFacts:
     """The results of a check so far; None = not known (yet)."""
 
     servers: str
@@ -176,7 +176,7 @@ def table_position(metadata: Mapping[str, str]) -> TablePosition | None:
         return None
 
 
-def refusal(facts: Observed) -> str | None:
+def refusal(facts: QueueFacts) -> str | None:
     """Why a committer refuses to run on these facts; None if they show no reason.
 
     These are the committer's own rules (`committerd.queue.start`), as far as the facts go: it also compares outcomes.
@@ -206,7 +206,7 @@ def refusal(facts: Observed) -> str | None:
     return None
 
 
-def explain(facts: Observed, offset: int | None) -> Cause | None:
+def explain(facts: QueueFacts, offset: int | None) -> Cause | None:
     """The most likely cause for a record at this offset; None if the facts show no cause.
 
     `offset`: None if Kafka has not acknowledged the record.
@@ -235,12 +235,12 @@ def explain(facts: Observed, offset: int | None) -> Cause | None:
     return None if offset is None else _place_in_queue(facts, offset)
 
 
-def _kafka_is_away(facts: Observed) -> str:
+def _kafka_is_away(facts: QueueFacts) -> str:
     cause = f" ({facts.error})" if facts.error else ""
     return f"Kafka at {facts.servers} does not respond{cause}."
 
 
-def _table_is_missing(facts: Observed) -> str:
+def _table_is_missing(facts: QueueFacts) -> str:
     if facts.table_exists is not False:
         return ""
     return (
@@ -249,7 +249,7 @@ def _table_is_missing(facts: Observed) -> str:
     )
 
 
-def _place_in_queue(facts: Observed, offset: int) -> Cause | None:
+def _place_in_queue(facts: QueueFacts, offset: int) -> Cause | None:
     if facts.readable_end is not None and offset >= facts.readable_end:
         return Cause(
             "open_transaction",
@@ -283,7 +283,7 @@ def _records(count: int) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}"
 
 
-def _pace(facts: Observed, ahead: int) -> str:
+def _pace(facts: QueueFacts, ahead: int) -> str:
     """How fast the committer works, and how long it takes for that many records."""
     if facts.rate is None:
         return ". If that number does not grow, `committerd status` and the committer's /readyz say why"

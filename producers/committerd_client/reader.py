@@ -38,32 +38,32 @@ _RECONNECT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReaderStarted:
     """The thread reads outcomes from this partition from now on."""
 
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
-class CannotRead:
+class ReaderFailed:
     """The thread could not begin to read outcomes, and has ended."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomesRead:
+class OutcomesReceived:
     """Some outcomes, for this client and for others."""
 
     outcomes: list[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingStopped:
+class ReaderStopped:
     """The thread has ended."""
 
 
-ReadEvent = Reading | CannotRead | OutcomesRead | ReadingStopped
+ReadEvent = ReaderStarted | ReaderFailed | OutcomesReceived | ReaderStopped
 
 
 class Reader:
@@ -89,12 +89,12 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name=f"{connection.client_id}-reader", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Connect within so many seconds, and post `Reading` or `CannotRead`."""
+        """Connect within so many seconds, and post `ReaderStarted` or `ReaderFailed`."""
         self._connect_seconds = seconds
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end; it then posts `ReadingStopped`. May be called from any thread."""
+        """Ask the thread to end; it then posts `ReaderStopped`. May be called from any thread."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -107,16 +107,16 @@ class Reader:
         except Exception as error:  # noqa: BLE001  # whoever starts the client gets every error
             if consumer is not None:
                 consumer.close(autocommit=False, timeout_ms=1000)
-            self._post(CannotRead(error))
+            self._post(ReaderFailed(error))
             return
-        self._post(Reading(partition))
+        self._post(ReaderStarted(partition))
         self._opened_at = time.monotonic()
         while not self._stop.is_set():
             self._poll(consumer)
             if self._unusable or self._is_silent(consumer):
                 consumer = self._replaced(consumer)
         consumer.close(autocommit=False, timeout_ms=1000)
-        self._post(ReadingStopped())
+        self._post(ReaderStopped())
 
     def _begin(self, consumer: Any, deadline: float) -> int:
         """Choose a partition, and seek to its end."""
@@ -191,7 +191,7 @@ class Reader:
         decoded = [self._decode(record) for records in polled.values() for record in records]
         outcomes = [outcome for outcome in decoded if outcome is not None]
         if outcomes:
-            self._post(OutcomesRead(outcomes))
+            self._post(OutcomesReceived(outcomes))
 
     def _decode(self, record: Any) -> Outcome | None:
         try:

@@ -32,7 +32,7 @@ _SECONDS_SHORT = 0.3
 _HELD_FROM = 3
 """From this attempt on the committer commits nothing else during the execution, so nothing new has to be read."""
 
-Work = Transaction | bytes | Staged
+TransactionLike = Transaction | bytes | Staged
 """A transaction to commit."""
 
 
@@ -45,7 +45,7 @@ class Reexecution:
 
     error: RetryableConflict
     """The refusal of the try before: `uuid`, `code`, `conflicting_version`, `conflicting_operation`, ..."""
-    work: Work
+    work: TransactionLike
     """The refused work, as it was given to `commit` or returned by `reexecute`. Or the work that `reexecute` has just
     returned and that was not sent yet, because it took long and can be brought up to date."""
     attempt: int
@@ -55,15 +55,15 @@ class Reexecution:
     """Seconds until `timeout`; None = no limit."""
 
 
-Reexecute = Callable[[Reexecution], Work | None]
+Reexecute = Callable[[Reexecution], TransactionLike | None]
 """Does the work again and returns it; returns None to give up."""
-AsyncReexecute = Callable[[Reexecution], Work | Awaitable[Work | None] | None]
+AsyncReexecute = Callable[[Reexecution], TransactionLike | Awaitable[TransactionLike | None] | None]
 
 
 class Attempts:
     """The tries of one commit. Reads no clock and does no I/O; `CommitClient` drives it."""
 
-    def __init__(self, work: Work, asking: RecordOptions, *, most: int, reexecutes: bool) -> None:
+    def __init__(self, work: TransactionLike, asking: RecordOptions, *, most: int, reexecutes: bool) -> None:
         """`reexecutes`: whether there is a function that executes the work again, at most `most` times in all."""
         self._most = arguments.attempts(most)
         self.work, self.asking = work, replace(asking, will_retry=True) if reexecutes and most > 1 else asking
@@ -91,7 +91,7 @@ class Attempts:
             seconds_left=seconds_left,
         )
 
-    def take(self, work: Work | None, asked: Reexecution, *, seconds_left: float | None) -> None:
+    def take(self, work: TransactionLike | None, asked: Reexecution, *, seconds_left: float | None) -> None:
         """Make this work the next try. Raises the refusal if there is no work, or the time is up.
 
         Raises `ValueError` if the work has the refused uuid.
@@ -137,10 +137,10 @@ class Executions:
 
     def __init__(self, wanted: Reexecution) -> None:
         self.wanted: Reexecution | None = wanted
-        self.work: Work | None = None
+        self.work: TransactionLike | None = None
         self._took_before: float | None = None
 
-    def done(self, work: Work | None, *, took: float, seconds_left: float | None) -> None:
+    def done(self, work: TransactionLike | None, *, took: float, seconds_left: float | None) -> None:
         """Note an execution: its work, how long it took, and the time left, both in seconds."""
         assert self.wanted is not None
         asked, before = self.wanted, self._took_before
@@ -155,7 +155,7 @@ class Executions:
 
 async def ask(
     function: Callable[[Reexecution], Any], wanted: Reexecution, left: Callable[[], float | None]
-) -> Work | None:
+) -> TransactionLike | None:
     """Run the executions of one try; returns the work to send, or None if the function gives up.
 
     A coroutine function runs in the event loop, a plain one, which may take seconds, in a worker thread. `left`:
@@ -169,13 +169,13 @@ async def ask(
     return rounds.work
 
 
-async def execute_again(function: Callable[[Reexecution], Any], wanted: Reexecution) -> Work | None:
+async def execute_again(function: Callable[[Reexecution], Any], wanted: Reexecution) -> TransactionLike | None:
     """Call the function once; a plain one in a worker thread."""
     made = function(wanted) if inspect.iscoroutinefunction(function) else await run_sync(lambda: function(wanted))
-    return cast("Work | None", await made if inspect.isawaitable(made) else made)
+    return cast("TransactionLike | None", await made if inspect.isawaitable(made) else made)
 
 
-def _uuid(work: Work) -> str:
+def _uuid(work: TransactionLike) -> str:
     if isinstance(work, bytes):
         with contextlib.suppress(*DECODE_ERRORS):  # `make_record` raises a better error
             return Transaction.FromString(work).uuid

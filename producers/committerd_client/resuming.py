@@ -40,7 +40,7 @@ class Bookmark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class SearchedRange:
     """The part of the outcomes topic that was searched."""
 
     topic: str
@@ -68,7 +68,7 @@ class OutcomeSearch:
         """Make the running method end soon; may be called from any thread."""
         self._stopped.set()
 
-    def read_backlog(self, since: Bookmark | datetime, partition: int) -> Searched:
+    def read_backlog(self, since: Bookmark | datetime, partition: int) -> SearchedRange:
         """Read the outcomes that are there now. Raises `KafkaUnavailable`.
 
         `partition`: the one to read if `since` is a time; a bookmark names its own.
@@ -90,7 +90,7 @@ class OutcomeSearch:
         if self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def _read_backlog(self, since: Bookmark | datetime, partition: int) -> Searched:
+    def _read_backlog(self, since: Bookmark | datetime, partition: int) -> SearchedRange:
         connection = self._connection
         timeout_ms = int(connection.connect_timeout * 1000)
         self._consumer = consumer = connect(KafkaConsumer, connection.consumer_config())
@@ -114,7 +114,9 @@ class OutcomeSearch:
         consumer.seek(place, min(max(first, begin), end))
         self._read_to(end)
         lost = first < begin if isinstance(since, Bookmark) else first == begin > 0
-        return Searched(topic=connection.outcomes_topic, partition=wanted, first_offset=max(first, begin), lost=lost)
+        return SearchedRange(
+            topic=connection.outcomes_topic, partition=wanted, first_offset=max(first, begin), lost=lost
+        )
 
     def _read_to(self, end: int) -> None:
         moved, position = time.monotonic(), -1
@@ -208,7 +210,7 @@ async def _in_thread(function: Callable[[], T], stop: Callable[[], None]) -> T:
         raise
 
 
-def not_found(uuid: str, searched: Searched, history: str) -> OutcomeNotFound:
+def not_found(uuid: str, searched: SearchedRange, history: str) -> OutcomeNotFound:
     """The error if neither the topic nor the table has the outcome."""
     lost = " (older outcomes are not kept any more)" if searched.lost else ""
     return OutcomeNotFound(

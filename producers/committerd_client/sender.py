@@ -77,19 +77,19 @@ _OF_A_RECORD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class SenderStarted:
     """The producer is connected and logged in."""
 
 
 @dataclass(frozen=True, slots=True)
-class NotReady:
+class SenderFailed:
     """The first producer could not connect, and the thread has ended."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RecordAcknowledged:
     """Kafka has acknowledged the record."""
 
     submission: Submission
@@ -97,7 +97,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RecordFailed:
     """The sender has given the record up."""
 
     submission: Submission
@@ -105,15 +105,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class SenderStopped:
     """The thread has ended."""
 
 
-SendEvent = Ready | NotReady | Stored | Failed | Stopped
+SendEvent = SenderStarted | SenderFailed | RecordAcknowledged | RecordFailed | SenderStopped
 
 
 @dataclass(slots=True, eq=False)
-class _Handed:
+class _PendingRecord:
     """A record that Kafka has not acknowledged yet."""
 
     submission: Submission
@@ -128,7 +128,7 @@ class _Handed:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    handed: _Handed
+    pending: _PendingRecord
     error: Exception
     producer: int
 
@@ -139,7 +139,7 @@ class _Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drained:
+class _AllAcknowledged:
     """Kafka has acknowledged all records."""
 
 
@@ -149,7 +149,7 @@ class Sender:
     def __init__(self, connection: Connection, post: Callable[[SendEvent], None]) -> None:
         self._connection = connection
         self._post = post
-        self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop | _Drained] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Submission | _Refusal | _Stop | _AllAcknowledged] = queue.SimpleQueue()
         self._producer: Any = None
         self._deadline: float | None = None
         """When to give up (monotonic clock, seconds); `stop` sets it."""
@@ -158,7 +158,7 @@ class Sender:
         self._producers = 0
         """Number of producers so far. It tells the errors of one producer from those of the next."""
         self._guard = threading.Lock()
-        self._unacknowledged: dict[_Handed, None] = {}
+        self._unacknowledged: dict[_PendingRecord, None] = {}
         """Records that Kafka has not acknowledged, in the order of their first send."""
         self._progress_at = 0.0
         """When Kafka last acknowledged a record, or when the first waiting record was sent (monotonic clock)."""
@@ -173,15 +173,18 @@ class Sender:
         return max(self._producers - 1, 0)
 
     def start(self) -> None:
-        """Connect, and post `Ready` or `NotReady`."""
+        """Connect, and post `SenderStarted` or `SenderFailed`."""
         self._thread.start()
 
     def submit(self, submission: Submission) -> None:
-        """Send the record; the thread then posts `Stored` or `Failed`."""
+        """Send the record; the thread then posts `RecordAcknowledged` or `RecordFailed`."""
         self._queue.put(submission)
 
     def stop(self, seconds: float) -> None:
-        """Ask the thread to send all submitted records, wait at most `seconds` for Kafka, close, and post `Stopped`."""
+        """Ask the thread to send all submitted records, wait at most `seconds` for Kafka, and close.
+
+        It then posts `SenderStopped`.
+        """
         if self._deadline is None:
             self._deadline = time.monotonic() + seconds
         self._queue.put(_Stop(seconds))
@@ -196,15 +199,15 @@ class Sender:
         try:
             self._connect()
         except Exception as error:  # noqa: BLE001  # whoever starts the client gets every error
-            self._post(NotReady(error))
+            self._post(SenderFailed(error))
             return
-        self._post(Ready())
+        self._post(SenderStarted())
         stopping = False
         while not stopping:
             stopping = self._turn()
         self._drain()
         self._close()
-        self._post(Stopped())
+        self._post(SenderStopped())
 
     def _turn(self, seconds: float | None = None) -> bool:
         """Process the next item of the queue, then check the producer; returns whether to stop.
@@ -219,7 +222,7 @@ class Sender:
                 return True
             if isinstance(item, Submission):
                 assert item.record is not None, "Kafka has it already"
-                self._send(_Handed(item, item.record, time.monotonic()))
+                self._send(_PendingRecord(item, item.record, time.monotonic()))
             elif isinstance(item, _Refusal):
                 self._refused(item)
         self._look_after_producer()
@@ -281,13 +284,13 @@ class Sender:
         """Send all unacknowledged records with the present producer."""
         with self._guard:
             waiting = list(self._unacknowledged)
-        for handed in waiting:
-            if handed not in self._unacknowledged:
+        for pending in waiting:
+            if pending not in self._unacknowledged:
                 continue
-            if isinstance(handed.submission.result, CommitResult):
-                self._acknowledged(handed, None)  # the committer has read it, so Kafka holds it
+            if isinstance(pending.submission.result, CommitResult):
+                self._acknowledged(pending, None)  # the committer has read it, so Kafka holds it
             else:
-                self._send(handed)
+                self._send(pending)
 
     def _discard(self) -> None:
         """Abandon a dead producer; the next record connects another one."""
@@ -297,36 +300,36 @@ class Sender:
 
     # Records
 
-    def _send(self, handed: _Handed) -> None:
+    def _send(self, pending: _PendingRecord) -> None:
         with self._guard:
             if not self._unacknowledged:
                 self._progress_at = time.monotonic()
-            self._unacknowledged[handed] = None
+            self._unacknowledged[pending] = None
         try:
-            future = self._hand_over(handed)
+            future = self._hand_over(pending)
         except Exception as error:  # noqa: BLE001  # an error must not end the thread
-            handed.producer = self._producers
+            pending.producer = self._producers
             # An error that is not retriable concerns this record, or an earlier one that has killed the producer.
-            if self._may_try_again(handed, error) or (isinstance(error, KafkaError) and not _retriable(error)):
-                self._queue.put(_Refusal(handed, error, self._producers))
+            if self._may_try_again(pending, error) or (isinstance(error, KafkaError) and not _retriable(error)):
+                self._queue.put(_Refusal(pending, error, self._producers))
             else:
-                self._fail(handed, error)
+                self._fail(pending, error)
             return
-        future.add_callback(partial(self._note_acknowledgement, handed))
-        future.add_errback(partial(self._note_refusal, handed, handed.producer))
+        future.add_callback(partial(self._note_acknowledgement, pending))
+        future.add_errback(partial(self._note_refusal, pending, pending.producer))
 
-    def _may_try_again(self, handed: _Handed, error: Exception) -> bool:
-        if not _retriable(error) or not handed.submission.wanted or self._deadline is not None:
+    def _may_try_again(self, pending: _PendingRecord, error: Exception) -> bool:
+        if not _retriable(error) or not pending.submission.wanted or self._deadline is not None:
             return False
         time.sleep(_AGAIN_SECONDS)
         return True
 
-    def _hand_over(self, handed: _Handed) -> Any:
+    def _hand_over(self, pending: _PendingRecord) -> Any:
         if self._producer is None and self._deadline is not None and self._away:
             raise KafkaTimeoutError("the client is being closed and Kafka is away")
         producer = self._producer or self._reconnect()
-        handed.at, handed.producer = time.monotonic(), self._producers
-        record = handed.record
+        pending.at, pending.producer = time.monotonic(), self._producers
+        record = pending.record
         return producer.send(
             self._connection.staged_topic,
             value=record.value,
@@ -337,40 +340,40 @@ class Sender:
 
     # The producer's own thread calls the next two, so they must be quick.
 
-    def _note_acknowledgement(self, handed: _Handed, metadata: Any) -> None:
+    def _note_acknowledgement(self, pending: _PendingRecord, metadata: Any) -> None:
         now = self._progress_at = time.monotonic()
-        if now - handed.at < _PATIENCE_SECONDS:
+        if now - pending.at < _PATIENCE_SECONDS:
             self._patience = _PATIENCE_SECONDS
-        self._acknowledged(handed, metadata.offset if metadata.offset >= 0 else None)
+        self._acknowledged(pending, metadata.offset if metadata.offset >= 0 else None)
 
-    def _note_refusal(self, handed: _Handed, producer: int, error: Exception) -> None:
-        self._queue.put(_Refusal(handed, error, producer))
+    def _note_refusal(self, pending: _PendingRecord, producer: int, error: Exception) -> None:
+        self._queue.put(_Refusal(pending, error, producer))
 
-    def _acknowledged(self, handed: _Handed, offset: int | None) -> None:
+    def _acknowledged(self, pending: _PendingRecord, offset: int | None) -> None:
         """Note an acknowledgement. The first one counts: a record that was sent twice has two."""
-        if self._take(handed):
-            self._post(Stored(handed.submission, offset))
+        if self._take(pending):
+            self._post(RecordAcknowledged(pending.submission, offset))
 
-    def _take(self, handed: _Handed) -> bool:
+    def _take(self, pending: _PendingRecord) -> bool:
         """Remove the record from the unacknowledged ones; returns False if another call has removed it already."""
         with self._guard:
-            if handed not in self._unacknowledged:
+            if pending not in self._unacknowledged:
                 return False
-            del self._unacknowledged[handed]
+            del self._unacknowledged[pending]
             drained = not self._unacknowledged
         if drained and self._deadline is not None:
-            self._queue.put(_Drained())
+            self._queue.put(_AllAcknowledged())
         return True
 
     def _refused(self, refusal: _Refusal) -> None:
-        handed, error = refusal.handed, refusal.error
-        if handed not in self._unacknowledged or handed.producer != refusal.producer:
+        pending, error = refusal.pending, refusal.error
+        if pending not in self._unacknowledged or pending.producer != refusal.producer:
             return  # it has been sent again since
         if _retriable(error):
-            if handed.submission.wanted:
-                self._send(handed)
+            if pending.submission.wanted:
+                self._send(pending)
             else:
-                self._fail(handed, error)
+                self._fail(pending, error)
             return
         # The producer is dead. kafka-python fails all its records with the same error.
         with self._guard:
@@ -386,21 +389,21 @@ class Sender:
                 suspect.together += 1
                 self._send(suspect)
 
-    def _send_alone(self, handed: _Handed) -> None:
+    def _send_alone(self, pending: _PendingRecord) -> None:
         """Send the record with no other in flight, so that an error is about this record."""
         patience = _PATIENCE_SECONDS
-        while handed in self._unacknowledged:
+        while pending in self._unacknowledged:
             try:
                 left = patience if self._deadline is None else max(self._deadline - time.monotonic(), 0)
-                metadata = self._hand_over(handed).get(timeout=min(patience, left))
+                metadata = self._hand_over(pending).get(timeout=min(patience, left))
             except Exception as error:  # noqa: BLE001  # as in _send
                 if isinstance(error, KafkaTimeoutError) or not _retriable(error):
                     self._discard()
                     patience = min(patience * 2, _PATIENCE_SECONDS_MAX)
-                if not self._may_try_again(handed, error):
-                    self._fail(handed, error)
+                if not self._may_try_again(pending, error):
+                    self._fail(pending, error)
             else:
-                self._note_acknowledgement(handed, metadata)
+                self._note_acknowledgement(pending, metadata)
 
     # Closing
 
@@ -417,7 +420,7 @@ class Sender:
         if self._producer is not None:
             abandon_producer(self._producer)
         with self._guard:
-            left = [handed.submission for handed in self._unacknowledged]
+            left = [pending.submission for pending in self._unacknowledged]
             self._unacknowledged.clear()
         while not self._queue.empty():
             item = self._queue.get()
@@ -429,15 +432,15 @@ class Sender:
                 "Commit the same transaction again to learn what became of it",
                 uuid=submission.uuid,
             )
-            self._post(Failed(submission, error))
+            self._post(RecordFailed(submission, error))
 
-    def _fail(self, handed: _Handed, error: Exception) -> None:
-        if not self._take(handed):
+    def _fail(self, pending: _PendingRecord, error: Exception) -> None:
+        if not self._take(pending):
             return
-        submission = handed.submission
+        submission = pending.submission
         failed = self._explain(submission, error)
         failed.__cause__ = error
-        self._post(Failed(submission, failed))
+        self._post(RecordFailed(submission, failed))
 
     def _explain(self, submission: Submission, error: Exception) -> ClientError:
         topic, uuid = self._connection.staged_topic, submission.uuid

@@ -30,7 +30,7 @@ from committerd_client.headers import Staged
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Timeout
 from committerd_client.panics import panics_raised
 from committerd_client.queue_status import QueueStatus
-from committerd_client.reexecution import ATTEMPTS_MAX, Reexecute, Work
+from committerd_client.reexecution import ATTEMPTS_MAX, Reexecute, TransactionLike
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark
 from committerd_common.backports import Self, Unpack, add_note
@@ -52,7 +52,7 @@ class SyncCommitHandle(Handle):
 
     __slots__ = ("_handle", "_owner", "_running")
 
-    def __init__(self, owner: SyncCommitClient, running: _Running, handle: CommitHandle) -> None:
+    def __init__(self, owner: SyncCommitClient, running: _ClientThread, handle: CommitHandle) -> None:
         super().__init__(handle._submission, handle.bookmark)
         self._owner = owner  # keeps the client from being closed as unused while a caller waits
         self._running, self._handle = running, handle
@@ -111,7 +111,7 @@ class SyncCommitClient:
         self._make = partial(CommitClient, *arguments, **named)
         self._unstarted = self._make()  # raises for invalid arguments here, not at the first call
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._running: _ClientThread | None = None
         self._closed = False
         _clients.add(self)
 
@@ -149,7 +149,7 @@ class SyncCommitClient:
 
     def commit(
         self,
-        transaction: Work,
+        transaction: TransactionLike,
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         reexecute: Reexecute | None = None,
@@ -167,7 +167,7 @@ class SyncCommitClient:
         )
 
     def submit(
-        self, transaction: Work, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
+        self, transaction: TransactionLike, *, timeout: Timeout = CLIENTS_TIMEOUT, **asked: Unpack[CommitOptions]
     ) -> SyncCommitHandle:
         """As `CommitClient.submit`: returns when Kafka has acknowledged the record."""
         running, timeout = self._started(timeout)
@@ -177,7 +177,7 @@ class SyncCommitClient:
     @overload
     def commit_many(
         self,
-        transactions: Iterable[Work],
+        transactions: Iterable[TransactionLike],
         *,
         timeout: Timeout = ...,
         return_exceptions: Literal[False] = ...,
@@ -185,12 +185,12 @@ class SyncCommitClient:
 
     @overload
     def commit_many(
-        self, transactions: Iterable[Work], *, timeout: Timeout = ..., return_exceptions: Literal[True]
+        self, transactions: Iterable[TransactionLike], *, timeout: Timeout = ..., return_exceptions: Literal[True]
     ) -> list[CommitResult | ClientError]: ...
 
     def commit_many(
         self,
-        transactions: Iterable[Work],
+        transactions: Iterable[TransactionLike],
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         return_exceptions: bool = False,
@@ -227,7 +227,7 @@ class SyncCommitClient:
     def _call(self, make: Callable[[CommitClient], Coroutine[Any, Any, T]]) -> T:
         return self._started(None)[0].call(make)
 
-    def _started(self, timeout: Timeout) -> tuple[_Running, Timeout]:
+    def _started(self, timeout: Timeout) -> tuple[_ClientThread, Timeout]:
         """The client, which is connected now, and what is left of a call's `timeout`. Raises `KafkaUnavailable`."""
         seconds, began = self._unstarted._seconds(timeout), time.monotonic()
         with self._lock:
@@ -235,7 +235,7 @@ class SyncCommitClient:
                 raise ClientClosed("the client is closed: make another one")
             if self._running is not None:
                 return self._running, timeout
-            running = _Running(self._make())
+            running = _ClientThread(self._make())
             running.start(seconds or None)
             weakref.finalize(self, running.close, wait=False).atexit = False
             self._running = running
@@ -273,7 +273,7 @@ class _Waiter(Generic[T]):
         return call.result()
 
 
-class _Running:
+class _ClientThread:
     """A `CommitClient` and the thread that runs its event loop."""
 
     def __init__(self, client: CommitClient) -> None:

@@ -26,7 +26,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 @dataclass(slots=True)
-class _Written:
+class _WrittenLine:
     since: float
     left_out: int = 0
     last: logging.LogRecord | None = None
@@ -38,7 +38,7 @@ class Repeats:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._written: OrderedDict[Hashable, _Written] = OrderedDict()
+        self._written: OrderedDict[Hashable, _WrittenLine] = OrderedDict()
         """Oldest line first."""
         self._guard = threading.Lock()
 
@@ -54,7 +54,7 @@ class Repeats:
             if written is not None:
                 written.left_out, written.last = written.left_out + 1, record
             else:
-                self._written[key] = _Written(now)
+                self._written[key] = _WrittenLine(now)
         yield from due
         if written is None:
             yield record
@@ -77,7 +77,7 @@ class Repeats:
             if oldest.left_out:
                 due.append(_counted(oldest))
                 if old:
-                    self._written[key] = _Written(now)
+                    self._written[key] = _WrittenLine(now)
         return due
 
 
@@ -89,7 +89,7 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._concerns = concerns
         self._clock = clock
-        self._written: OrderedDict[Hashable, _Written] = OrderedDict()
+        self._written: OrderedDict[Hashable, _WrittenLine] = OrderedDict()
         self._guard = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -104,7 +104,7 @@ class RepeatFilter(logging.Filter):
                 written.left_out += 1
                 return False
             self._written.pop(key, None)
-            self._written[key] = _Written(now)
+            self._written[key] = _WrittenLine(now)
             while len(self._written) > _LINES_MAX:
                 self._written.popitem(last=False)
         if written is not None and written.left_out:
@@ -112,7 +112,7 @@ class RepeatFilter(logging.Filter):
         return True
 
 
-def _counted(written: _Written) -> logging.LogRecord:
+def _counted(written: _WrittenLine) -> logging.LogRecord:
     assert written.last is not None
     record = copy.copy(written.last)
     setattr(record, _COUNTED, written.left_out - 1)  # this one is written

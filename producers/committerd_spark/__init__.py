@@ -33,7 +33,7 @@ from committerd_spark.errors import (
     TableChanged,
     TableMissing,
 )
-from committerd_spark.maintenance import Maintained, maintain
+from committerd_spark.maintenance import MaintenanceResult, maintain
 from committerd_spark.writer import LanceBatchWriter
 
 if find_spec("pyspark.sql.datasource") is not None:  # Spark 4
@@ -46,7 +46,7 @@ __all__ = [
     "ConnectUnsupported",
     "InvalidKeys",
     "LanceBatchWriter",
-    "Maintained",
+    "MaintenanceResult",
     "PackageMissing",
     "SchemaMismatch",
     "SecondWrite",

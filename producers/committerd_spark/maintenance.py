@@ -25,9 +25,9 @@ from committerd_client.headers import Staged
 from committerd_client.maintenance.plan import Limits, Targets, TaskPace, plan
 from committerd_client.maintenance.table import read_state
 from committerd_client.panics import PANIC, is_lasting, panics_raised
-from committerd_client.place import checked_uri
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
+from committerd_client.table_location import checked_uri
 from committerd_common.messages import Transaction
 from committerd_common.uris import dataset_name
 
@@ -47,7 +47,7 @@ _PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Maintained:
+class MaintenanceResult:
     """What one call has done."""
 
     compaction: CompactionResult | None
@@ -73,7 +73,7 @@ def maintain(
     leave: Collection[int] = (),
     timeout: float | None = 600.0,
     kafka_options: Mapping[str, Any] | None = None,
-) -> Maintained:
+) -> MaintenanceResult:
     """Rewrite small fragments and those with deleted rows, and optimize indices; returns when the result is in the
     table.
 
@@ -86,7 +86,7 @@ def maintain(
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """
     uri = checked_uri(uri)
-    work = _Work(spark, uri, None if storage_options is None else dict(storage_options))
+    work = _Executors(spark, uri, None if storage_options is None else dict(storage_options))
     client = partial(
         CommitClient,
         bootstrap_servers,
@@ -100,7 +100,7 @@ def maintain(
         kafka_options=kafka_options,
     )
 
-    async def run() -> Maintained:
+    async def run() -> MaintenanceResult:
         async with client() as opened:
             wanted, most = targets or Targets(), limits or Limits(tasks=1000)
             return await _maintain(opened, work, wanted, most, leave=leave, timeout=timeout)
@@ -112,13 +112,13 @@ def maintain(
 
 async def _maintain(
     client: CommitClient,
-    work: _Work,
+    work: _Executors,
     targets: Targets,
     limits: Limits,
     *,
     leave: Collection[int],
     timeout: float | None,
-) -> Maintained:
+) -> MaintenanceResult:
     state = await asyncio.to_thread(lambda: read_state(work.open()))
     wanted = plan(state, targets, limits, _ANY_PACE, leave=leave)
     done = None
@@ -147,11 +147,11 @@ async def _maintain(
         except StagingError as error:
             _log.warning("index %s of %s is left alone: %s", index.name, work.uri, error)
             alone[index.name] = str(error)
-    return Maintained(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting, left_alone=alone)
+    return MaintenanceResult(compaction=done, optimized=tuple(optimized), waiting=wanted.waiting, left_alone=alone)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Executors:
     """The work on executors. Its methods block, and run on the driver."""
 
     spark: SparkSession

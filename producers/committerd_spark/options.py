@@ -13,8 +13,8 @@ from committerd_batch.app_marks import checked, unit
 from committerd_batch.committing import QueueOptions
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.headers import App
-from committerd_client.place import checked_uri
 from committerd_client.sync import SyncCommitClient
+from committerd_client.table_location import checked_uri
 from committerd_common.uris import dataset_name
 
 T = TypeVar("T")

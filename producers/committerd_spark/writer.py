@@ -16,9 +16,9 @@ from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.arguments import names
 from committerd_client.errors import NotCommitted
 from committerd_client.headers import App
-from committerd_client.place import checked_uri
 from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
+from committerd_client.table_location import checked_uri
 from committerd_common.backports import Self
 from committerd_common.uris import dataset_name
 from committerd_spark.arrow_types import arrow_schema

@@ -26,7 +26,7 @@ from lance.fragment import write_fragments
 
 from committerd_client import ClientError, CommitClient, CommitResult, Reexecution, Staged, staging
 from committerd_client.compacting import compact
-from committerd_client.reexecution import Work
+from committerd_client.reexecution import TransactionLike
 from scripts.demo.rows import KEYS, SCHEMA, SPARK_SCHEMA, deleted, rows, upserted
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def tell_refused(kind: str, error: ClientError) -> None:
     tell("outcome", kind=kind, status=type(error).__name__, code=error.code, message=str(error))
 
 
-async def commit(client: CommitClient, staged: Work, *, kind: str) -> None:
+async def commit(client: CommitClient, staged: TransactionLike, *, kind: str) -> None:
     """Submit, wait for the outcome, and report it."""
     submitted = time.monotonic()
     try:
@@ -105,7 +105,9 @@ async def commit(client: CommitClient, staged: Work, *, kind: str) -> None:
         tell_refused(kind, error)
 
 
-async def commit_change(client: CommitClient, make: Callable[[Reexecution | None], Work], *, kind: str) -> None:
+async def commit_change(
+    client: CommitClient, make: Callable[[Reexecution | None], TransactionLike], *, kind: str
+) -> None:
     """As `commit`, for work that conflicts with other commits: after a refusal it is executed again on the latest
     version.
     """

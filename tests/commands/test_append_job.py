@@ -21,7 +21,7 @@ from committerd.commands.append.sources import Source, sources
 from committerd.errors import CommitterError
 from committerd.settings.load import load_settings
 from committerd_client import SyncCommitClient, staging
-from committerd_client.place import place_of
+from committerd_client.table_location import table_location
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
@@ -318,7 +318,7 @@ def test_two_runs_at_once_append_each_file_once(loaded: Loaded) -> None:
         found = sources([str(one) for one in some], chosen=None, settings=settings, storage_options={})
         with _client(scene) as client:
             together.wait(30)
-            loader = Loader(client=client, place=place_of(scene.table.uri, None), create=False, nulls=())
+            loader = Loader(client=client, place=table_location(scene.table.uri, None), create=False, nulls=())
             assert len(list(loader.load(found, JOB))) == len(some)
 
     with ThreadPoolExecutor() as pool:

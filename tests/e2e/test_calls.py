@@ -29,7 +29,7 @@ from committerd_client import (
 from committerd_client.changes import Append
 from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -212,7 +212,7 @@ def test_the_committer_finds_a_unit_that_came_while_the_call_worked(
     scene.daemon()
     with _client(scene) as client:
         client.create(pa.schema([("id", pa.int64())]))
-        append = Append(place=Place(uri=scene.table.uri), rows=rows_of(pa.table({"id": [1]})))
+        append = Append(place=TableLocation(uri=scene.table.uri), rows=rows_of(pa.table({"id": [1]})))
 
         def late(name: str, again: Any = None) -> StagedChange:
             client.append([{"id": 2}], app=(name, 8))
@@ -238,7 +238,7 @@ def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_a
     table = scene.table
     with _client(scene) as client:
         client.create(pa.schema([("id", pa.int32())]))
-        place = Place(uri=table.uri)
+        place = TableLocation(uri=table.uri)
         append = Append(place=place, rows=rows_of(pa.table({"id": pa.array([1], pa.int64())})))
         first = append()
         table.open().add_columns({"n": "id + 1"})

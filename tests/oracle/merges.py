@@ -24,7 +24,7 @@ from committerd_client import StagingError, staging
 from committerd_client.changes import Upsert
 from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 
 KEYS = {"int64": pa.int64(), "string": pa.string(), "date": pa.date32(), "int16": pa.int16()}
@@ -128,7 +128,7 @@ async def _ours(uri: str, merge: Merge, form: str) -> Outcome:
     try:
         if form in ("client", "dicts"):
             rows = rows_of(merge.source.to_pylist() if form == "dicts" else merge.source)
-            staged: StagedChange = Upsert(place=Place(uri=uri), rows=rows, on=merge.on, clauses=clauses)()
+            staged: StagedChange = Upsert(place=TableLocation(uri=uri), rows=rows, on=merge.on, clauses=clauses)()
         else:
             source = merge.source if form == "table" else _reader(merge.source)
             staged = staging.merge_insert(lance.dataset(uri), source, on=merge.on, **clauses)

@@ -30,7 +30,7 @@ from committerd_client.casting import nulls
 from committerd_client.changes import Append, Create, OnLatest, Overwrite, Upsert
 from committerd_client.data import rows_of, scalars
 from committerd_client.options import NewTable
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 
 VERSION: Final = "2.2"  # the first that has maps
@@ -560,12 +560,12 @@ def run(seed: int, folder: Path) -> Counter[str]:
             outcomes["no Python values"] += 1
             continue
         for call in ("append", "upsert", "create", "overwrite"):
-            place = Place(uri=str(folder / f"{form}-{call}"))
+            place = TableLocation(uri=str(folder / f"{form}-{call}"))
             told = f"{call} of {form} values of\n" + "\n".join(map(str, columns.values()))
             outcomes[_held(place, call, rows, columns, told)] += 1
     first = {name: replace(one, given=one.given.slice(0, 1)) for name, one in columns.items()}
     if (values := _rows(first, 1, "Python")) is not None:
-        outcomes[_held(Place(uri=str(folder / "update")), "update", values, first, f"update of {first}")] += 1
+        outcomes[_held(TableLocation(uri=str(folder / "update")), "update", values, first, f"update of {first}")] += 1
     outcomes[_pylance_alone(columns, count, folder / "pylance")] += 1
     return outcomes
 
@@ -614,7 +614,7 @@ def _rows(columns: dict[str, Column], count: int, form: str) -> Any:
     return [{"id": row, **{name: one[row] for name, one in values.items()}} for row in ids]
 
 
-def _held(place: Place, call: str, rows: Any, columns: dict[str, Column], told: str) -> str:
+def _held(place: TableLocation, call: str, rows: Any, columns: dict[str, Column], told: str) -> str:
     expected = {name: one.expected(of_arrow=isinstance(rows, pa.Table)) for name, one in columns.items()}
     kept = all(values is not None for values in expected.values())
     schema = pa.schema([("id", pa.int64()), *((name, one.target) for name, one in columns.items())])
@@ -655,7 +655,7 @@ def _pylance_alone(columns: dict[str, Column], count: int, place: Path) -> str:
     return "pylance alone stores the same"
 
 
-def _empty(place: Place, schema: pa.Schema, rows: int = 0) -> Place:
+def _empty(place: TableLocation, schema: pa.Schema, rows: int = 0) -> TableLocation:
     made = [pa.array(range(rows), pa.int64()), *(nulls(rows, one.type) for one in list(schema)[1:])]
     lance.write_dataset(
         pa.Table.from_batches([pa.record_batch(made, schema=schema)]), place.uri, data_storage_version=VERSION
@@ -663,12 +663,12 @@ def _empty(place: Place, schema: pa.Schema, rows: int = 0) -> Place:
     return place
 
 
-def _update(place: Place, rows: Any, schema: pa.Schema) -> Any:
+def _update(place: TableLocation, rows: Any, schema: pa.Schema) -> Any:
     _empty(place, schema, rows=1)
     return OnLatest(place, lambda table: staging.update(table, dict(scalars(rows[0], table.schema))))()
 
 
-CALLS: dict[str, Callable[[Place, Any, pa.Schema], Any]] = {
+CALLS: dict[str, Callable[[TableLocation, Any, pa.Schema], Any]] = {
     "append": lambda place, rows, schema: Append(place=_empty(place, schema), rows=rows_of(rows))(),
     "upsert": lambda place, rows, schema: Upsert(
         place=_empty(place, schema), rows=rows_of(rows), on=["id"], clauses={}

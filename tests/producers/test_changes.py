@@ -15,7 +15,7 @@ import pytest
 from committerd_client import StagingError
 from committerd_client.changes import Create, Overwrite
 from committerd_client.data import rows_of
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pylance
 ROWS = pa.table({"id": range(10_000)})
 
 
-class _JustCreated(Place):
+class _JustCreated(TableLocation):
     """A table that another process has created since it was looked for."""
 
     def find(self) -> lance.LanceDataset | None:
@@ -33,7 +33,7 @@ class _JustCreated(Place):
 def test_all_rows_of_a_reader_are_written_whether_the_table_exists_or_not(tmp_path: Path) -> None:
     lance.write_dataset(ROWS.slice(0, 1), tmp_path / "there.lance")
     for name in ("there", "new"):
-        place = Place(uri=str(tmp_path / f"{name}.lance"))
+        place = TableLocation(uri=str(tmp_path / f"{name}.lance"))
         rows = rows_of(ROWS.to_reader(max_chunksize=1000))
         assert Overwrite(place=place, rows=rows)().inserted == len(ROWS)
 
@@ -67,7 +67,7 @@ def test_a_table_that_appears_meanwhile_costs_no_rows(tmp_path: Path) -> None:
 def test_a_new_table_has_vectors_that_an_index_takes_or_the_log_has_a_warning(
     rows: Any, kind: pa.DataType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = Place(uri=str(tmp_path / "t.lance"))
+    place = TableLocation(uri=str(tmp_path / "t.lance"))
     anyio.run(commit, place.uri, Create(place=place, rows=rows_of(rows))())
     (field,) = place.open().schema
     assert field.type == kind

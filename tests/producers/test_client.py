@@ -24,7 +24,7 @@ from committerd_client import (
     Undecided,
     UnsupportedTransaction,
 )
-from committerd_client.place import checked_uri
+from committerd_client.table_location import checked_uri
 from committerd_common.messages import (
     DUPLICATE,
     EXPIRED,

@@ -14,11 +14,11 @@ import pytest
 
 from committerd_client import CommitClient, CommitTimeout
 from committerd_client.diagnosis import look_at_table
-from committerd_client.queue_status import Observed, Progress, TablePosition, explain
+from committerd_client.queue_status import Progress, QueueFacts, TablePosition, explain
 from harness.kafka import KafkaBroker
 from tests.producers.answering import answering, append, make_topics, never
 
-FACTS = Observed(
+FACTS = QueueFacts(
     servers="broker1:9092",
     group="committerd.events",
     topic="events.staged",
@@ -100,10 +100,10 @@ def test_a_position_that_was_set_by_hand_is_no_contradiction() -> None:
 
 
 def test_the_rate_follows_from_two_offsets_of_the_group() -> None:
-    facts = Observed(servers="b", group="g", topic="t", readable_end=200, before=Progress(40, 90.0))
+    facts = QueueFacts(servers="b", group="g", topic="t", readable_end=200, before=Progress(40, 90.0))
     facts.note_position(100, 100.0)
     assert (facts.rate, facts.waiting) == (6.0, 100)
-    alone = Observed(servers="b", group="g", topic="t")
+    alone = QueueFacts(servers="b", group="g", topic="t")
     alone.note_position(5, 1.0)
     assert alone.rate is None
     alone.note_position(5, 2.0)
@@ -127,14 +127,14 @@ def test_the_status_says_it_in_a_sentence(changes: dict[str, object], why: str, 
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
-    unknown = Observed(servers="b", group="g", topic="t", kafka_responds=True)
+    unknown = QueueFacts(servers="b", group="g", topic="t", kafka_responds=True)
     assert explain(unknown, 7) is None
     assert explain(FACTS, None) is None
     assert explain(replace(FACTS, position=None, log_start=7, members=None), 7) is None
 
 
 def _table_exists(uri: str | None) -> bool | None:
-    facts = Observed(servers="b", group="g", topic="t", uri=uri)
+    facts = QueueFacts(servers="b", group="g", topic="t", uri=uri)
     with contextlib.suppress(ValueError):  # pylance can't read the manifest that this test makes
         look_at_table(facts, {})
     return facts.table_exists

@@ -13,7 +13,7 @@ from committerd.queue.outcomes import Status
 from committerd_client import StagingError, staging
 from committerd_client.changes import Upsert
 from committerd_client.data import rows_of
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance
@@ -45,7 +45,7 @@ def uri(tmp_path: Path) -> str:
 
 async def merged(uri: str, rows: Any, **clauses: Any) -> list[dict[str, Any]]:
     """The rows afterwards, in the order of their keys."""
-    staged = Upsert(place=Place(uri=uri), rows=rows_of(rows), on=["k"], clauses=clauses)()
+    staged = Upsert(place=TableLocation(uri=uri), rows=rows_of(rows), on=["k"], clauses=clauses)()
     assert (await commit(uri, staged)).status is Status.COMMITTED
     found: list[dict[str, Any]] = lance.dataset(uri).to_table().sort_by("k").to_pylist()
     return found
@@ -85,7 +85,7 @@ async def test_what_new_rows_lack_is_null(uri: str) -> None:
 @pytest.mark.parametrize("items", [[{"a": 5}], [{"a": 5}] * 3])
 def test_a_part_that_could_not_be_read_is_refused(uri: str, items: list[dict[str, int]]) -> None:
     """pylance 14.0.2 commits it, and then nobody can read the table."""
-    upsert = Upsert(place=Place(uri=uri), rows=rows_of([{"k": 1, "items": items}]), on=["k"], clauses={})
+    upsert = Upsert(place=TableLocation(uri=uri), rows=rows_of([{"k": 1, "items": items}]), on=["k"], clauses={})
     with pytest.raises(StagingError, match=r"the rows lack 'items\[\]\.b'") as caught:
         upsert()
     assert caught.value.code == "schema_differs"

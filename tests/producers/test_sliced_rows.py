@@ -15,7 +15,7 @@ from committerd_client import staging
 from committerd_client.changes import Append, Create, Upsert
 from committerd_client.data import rows_of
 from committerd_client.headers import StagedChange
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance
@@ -32,9 +32,9 @@ KINDS: dict[str, tuple[pa.DataType, Any]] = {
 }
 Call = Callable[[str, Any], StagedChange]
 CALLS: dict[str, Call] = {
-    "append": lambda uri, rows: Append(place=Place(uri=uri), rows=rows_of(rows))(),
-    "create": lambda uri, rows: Create(place=Place(uri=f"{uri}.new"), rows=rows_of(rows))(),
-    "upsert": lambda uri, rows: Upsert(place=Place(uri=uri), rows=rows_of(rows), on=["k"], clauses={})(),
+    "append": lambda uri, rows: Append(place=TableLocation(uri=uri), rows=rows_of(rows))(),
+    "create": lambda uri, rows: Create(place=TableLocation(uri=f"{uri}.new"), rows=rows_of(rows))(),
+    "upsert": lambda uri, rows: Upsert(place=TableLocation(uri=uri), rows=rows_of(rows), on=["k"], clauses={})(),
     "merge": lambda uri, rows: staging.merge_insert(lance.dataset(uri), rows, on="k"),
     "merge that inserts nothing": lambda uri, rows: staging.merge_insert(
         lance.dataset(uri), rows, on="k", when_not_matched_insert_all=False

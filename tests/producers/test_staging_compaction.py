@@ -14,7 +14,7 @@ import pytest
 
 from committerd.queue.outcomes import Status
 from committerd_client import staging
-from committerd_client.staging.stopped import would_commit
+from committerd_client.staging.uncommitted import would_commit
 from tests.producers.direct_commit import commit
 
 pytestmark = pytest.mark.pylance

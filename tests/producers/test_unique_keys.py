@@ -16,8 +16,8 @@ from committerd_client import StagingError, staging
 from committerd_client.changes import Upsert
 from committerd_client.data import rows_of
 from committerd_client.options import NewTable
-from committerd_client.place import Place
 from committerd_client.staging import unique_keys
+from committerd_client.table_location import TableLocation
 
 pytestmark = pytest.mark.pylance
 
@@ -129,7 +129,7 @@ def test_keys_of_any_type_are_compared(kind: pa.DataType) -> None:
 
 
 def test_a_table_is_not_created_with_such_rows(tmp_path: Path) -> None:
-    place = Place(uri=str(tmp_path / "new.lance"))
+    place = TableLocation(uri=str(tmp_path / "new.lance"))
     for given, code in (([{"k": 100}, {"k": 100}], "duplicate_keys"), ([{"k": None}, {"k": 1}], "null_keys")):
         with pytest.raises(StagingError) as caught:
             Upsert(place=place, rows=rows_of(given), on=["k"], clauses={}, new_table=NewTable())()

@@ -21,7 +21,7 @@ from committerd_client import StagingError, staging
 from committerd_client.changes import Append, Create, OnLatest, Overwrite, Upsert
 from committerd_client.data import rows_of, scalars
 from committerd_client.options import NewTable
-from committerd_client.place import Place
+from committerd_client.table_location import TableLocation
 from tests.producers.direct_commit import commit
 from tests.producers.value_cases import CASES, NAN, Case
 
@@ -83,12 +83,12 @@ FORMS: dict[str, Callable[[dict[str, Case]], Any]] = {
 }
 
 
-def _update(place: Place, rows: Any, _: pa.Schema) -> Any:
+def _update(place: TableLocation, rows: Any, _: pa.Schema) -> Any:
     values = {name: value for name, value in rows[0].items() if name != "id"}
     return OnLatest(place, lambda table: staging.update(table, scalars(values, table.schema)))()
 
 
-CALLS: dict[str, Callable[[Place, Any, pa.Schema], Any]] = {
+CALLS: dict[str, Callable[[TableLocation, Any, pa.Schema], Any]] = {
     "append": lambda place, rows, _: Append(place=place, rows=rows_of(rows))(),
     "upsert": lambda place, rows, _: Upsert(place=place, rows=rows_of(rows), on=["id"], clauses={})(),
     "merge_insert": lambda place, rows, _: Upsert(
@@ -96,7 +96,7 @@ CALLS: dict[str, Callable[[Place, Any, pa.Schema], Any]] = {
     )(),
     "update": _update,
     "create": lambda place, rows, schema: Create(
-        place=Place(uri=f"{place.uri}.new"),
+        place=TableLocation(uri=f"{place.uri}.new"),
         rows=rows_of(rows),
         schema=schema,
         new_table=NewTable(data_storage_version=VERSION),
@@ -120,7 +120,7 @@ def test_what_fits_is_read_as_it_was_given(call: str, form: str, tmp_path: Path)
     if call in ("upsert", "update"):
         table.add_columns(pa.schema(list(SCHEMA)[1:]))
     rows = FORMS[form](FITS)
-    staged = CALLS[call](Place(uri=uri), rows, SCHEMA)
+    staged = CALLS[call](TableLocation(uri=uri), rows, SCHEMA)
     uri = uri + ".new" if call == "create" else uri
     anyio.run(commit, uri, staged)
     given = set(rows_of(rows).names) - {"id"}
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(call: str, form: st
             continue
         tried += 1
         with pytest.raises(StagingError) as refused:
-            CALLS[call](Place(uri=uri), rows, pa.schema([ID, REFUSING.field(name)]))
+            CALLS[call](TableLocation(uri=uri), rows, pa.schema([ID, REFUSING.field(name)]))
         assert str(refused.value).startswith(f"column '{name}{case.at}' is "), case
     assert tried > 50
     assert [path for path in tmp_path.rglob("*") if path.suffix == ".lance" and path.is_file()] == []
@@ -232,7 +232,7 @@ SQL = {
 def test_an_expression_is_assigned_as_pylance_assigns_it_or_refused(kind: pa.DataType, tmp_path: Path) -> None:
     fits, refused = SQL[kind]
     rows = pa.table({"i": [1], "c": pa.nulls(1, kind)})
-    place = Place(uri=str(tmp_path / "ours"))
+    place = TableLocation(uri=str(tmp_path / "ours"))
     lance.write_dataset(rows, place.uri)
     theirs = lance.write_dataset(rows, tmp_path / "theirs")
     for expression in fits:

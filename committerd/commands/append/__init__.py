@@ -20,7 +20,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
 from committerd_client import SyncCommitClient
-from committerd_client.place import place_of
+from committerd_client.table_location import table_location
 from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def append(
         with _client(configured, access, timeout) as client, _progress(len(found)) as advance:
             loader = Loader(
                 client=client,
-                place=place_of(configured.dataset.uri, access.storage_options),
+                place=table_location(configured.dataset.uri, access.storage_options),
                 create=create,
                 nulls=nulls,
                 assume=undecided,

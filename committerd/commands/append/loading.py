@@ -22,11 +22,11 @@ from committerd_client.data import rows_of
 from committerd_client.errors import ClientError, TableMissing
 from committerd_client.headers import StagedChange
 from committerd_client.history import committed_among
-from committerd_client.place import Place
 from committerd_client.reexecution import ATTEMPTS_MAX
 from committerd_client.results import CommitResult
 from committerd_client.staging import update_config
 from committerd_client.staging.transactions import read_table
+from committerd_client.table_location import TableLocation
 
 if TYPE_CHECKING:
     import lance
@@ -52,7 +52,7 @@ class Loader:
     """Appends files to one table."""
 
     client: SyncCommitClient
-    place: Place
+    place: TableLocation
     create: bool
     nulls: tuple[str, ...]
     assume: str | None = None
@@ -129,7 +129,7 @@ class _Run:
     """A run of a job on a table that exists."""
 
     client: SyncCommitClient
-    place: Place
+    place: TableLocation
     job: str
     record: Record
     assume: str | None

@@ -8,7 +8,7 @@ from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import NotCommitted
 from committerd_client.compacting import Commits
 from committerd_client.options import CLIENTS_TIMEOUT, Timeout
-from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work, execute_again
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, TransactionLike, execute_again
 from committerd_client.results import CommitResult
 
 
@@ -35,7 +35,7 @@ class CommitterShare:
 
     async def commit(
         self,
-        transaction: Work,
+        transaction: TransactionLike,
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         reexecute: AsyncReexecute | None = None,
@@ -44,7 +44,7 @@ class CommitterShare:
         """As `CommitClient.commit`, and with its errors."""
         counted: NotCommitted | None = None
 
-        async def again(refused: Reexecution) -> Work | None:
+        async def again(refused: Reexecution) -> TransactionLike | None:
             nonlocal counted
             assert reexecute is not None
             counted = refused.error

@@ -12,8 +12,8 @@ from committerd_client.headers import Staged
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import at_once, fragment, lance_schema, quoted
-from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import ReadTable, read_table
+from committerd_client.staging.uncommitted import would_commit
 from committerd_common.backports import NotRequired
 from committerd_common.messages import DataFragment, Field, Transaction
 from committerd_common.uris import local_folder

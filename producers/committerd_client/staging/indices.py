@@ -20,8 +20,8 @@ from committerd_client.staging.config import field_at
 from committerd_client.staging.copies import manifest_file, place_of_objects, read_manifest, write_copy
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.index_check import wrong_answer
-from committerd_client.staging.stopped import would_commit
 from committerd_client.staging.transactions import ReadTable, new_transaction, read_table
+from committerd_client.staging.uncommitted import would_commit
 from committerd_common.index_details import covered_fragments, encode_fragments, pack_details
 from committerd_common.messages import UUID, IndexMetadata, IndexSection, Transaction, VectorIndexDetails
 

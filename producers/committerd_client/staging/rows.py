@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from committerd_client.arguments import texts
 from committerd_client.headers import Staged
-from committerd_client.place import require_files
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import (
@@ -18,6 +17,7 @@ from committerd_client.staging.fragments import (
 )
 from committerd_client.staging.keys import name_keys
 from committerd_client.staging.transactions import new_transaction, read_table
+from committerd_client.table_location import require_files
 from committerd_common.messages import DataFragment, Field, Transaction
 from committerd_common.uris import local_folder
 

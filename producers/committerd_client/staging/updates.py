@@ -57,7 +57,7 @@ def update(
     transaction = table.transaction(uuid, properties)
     table.note_changes(transaction, updates.keys())
     changed_fields = sorted(table.column(name).id for name in updates)
-    read = _Read()
+    read = _RowsRead()
     searched = dataset
     if cache is not None and where is not None:
         searched = cache.narrowed(dataset, table, asked_values(where, dataset.schema))
@@ -76,7 +76,7 @@ def update(
     return table.change(transaction, updated=sum(read.rows.counts().values()))
 
 
-class _Read:
+class _RowsRead:
     """The updated rows, and their row ids in the order in which they are read."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _new_rows(
     updates: Mapping[str, str | pa.Scalar],
     *,
     where: str | None,
-    read: _Read,
+    read: _RowsRead,
 ) -> Iterator[pa.RecordBatch]:
     """The updated rows; collects them in `read`."""
     import pyarrow as pa
@@ -163,7 +163,7 @@ def _cast(column: pa.Array, field: pa.Field) -> Any:
 
 
 def _delete_rows(
-    dataset: lance.LanceDataset, table: ReadTable, where: str, read: _Read
+    dataset: lance.LanceDataset, table: ReadTable, where: str, read: _RowsRead
 ) -> tuple[list[DataFragment], list[int]]:
     """Delete the rows in `read`: (fragments with new deletion files, ids of the fragments without rows left)."""
     from lance.fragment import LanceFragment

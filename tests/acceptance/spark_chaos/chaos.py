@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from committerd_client import ClientError, CommitClient, RetryableConflict, staging
 from committerd_client.errors import NotCommitted
-from committerd_client.reexecution import Work
+from committerd_client.reexecution import TransactionLike
 from committerd_common.messages import Status
 from harness.child import ChildProcess
 from harness.daemon import Daemon
@@ -261,7 +261,7 @@ class Chaos:
             if conflict.code != "table_exists":
                 raise
 
-    async def _commit(self, client: CommitClient, transaction: Work) -> None:
+    async def _commit(self, client: CommitClient, transaction: TransactionLike) -> None:
         """Submit the same transaction until it has an outcome."""
         while True:
             try:

@@ -26,7 +26,7 @@ _FOLDER = "_transactions"
 _READ_SECONDS = 120
 
 
-class _Stopped(Exception):
+class _CommitPrevented(Exception):
     """Raised into pylance, so that it commits nothing."""
 
 
@@ -44,46 +44,46 @@ def would_commit(
     """
     import lance
 
-    watch = _Watch(dataset, expected)
+    lock = _CommitLock(dataset, expected)
     opened = lance.dataset(
         dataset.uri,
         version=dataset.version,
-        commit_lock=watch.lock,
+        commit_lock=lock.enter,
         storage_options=dataset.latest_storage_options(),
         session=dataset.session(),  # with its caches
     )
     try:
         change(opened)
     except Exception:
-        if not watch.stopped:
+        if not lock.stopped:
             raise
-    if not watch.stopped:
+    if not lock.stopped:
         return None
-    if len(watch.found) != 1:
+    if len(lock.found) != 1:
         raise StagingError(
-            f"pylance wrote its transaction into {_FOLDER} as one of {len(watch.found)} that could be it: another "
+            f"pylance wrote its transaction into {_FOLDER} as one of {len(lock.found)} that could be it: another "
             "process does the same at this moment. Try again",
             code="index",
         )
-    return watch.found[0]
+    return lock.found[0]
 
 
-class _Watch:
+class _CommitLock:
     """The commit lock, and the transactions that it finds."""
 
     def __init__(self, dataset: lance.LanceDataset, expected: Callable[[Transaction], bool]) -> None:
         folder = local_folder(dataset.uri)
-        self._files = _Elsewhere(dataset) if folder is None else _Here(folder)
+        self._files = _StoredTransactions(dataset) if folder is None else _LocalTransactions(folder)
         self._expected = expected
         self._before = set(self._files.names())
         self.found: list[Transaction] = []
         self.stopped = False
 
     @contextlib.contextmanager
-    def lock(self, version: int) -> Iterator[None]:
+    def enter(self, version: int) -> Iterator[None]:
         self._files.call(self._look)
         self.stopped = True
-        raise _Stopped(f"version {version} is not to be committed here")
+        raise _CommitPrevented(f"version {version} is not to be committed here")
         yield  # makes it a context manager
 
     def _look(self) -> None:
@@ -92,7 +92,7 @@ class _Watch:
         self.found = [one for one in read if one is not None and self._expected(one)]
 
 
-class _Here:
+class _LocalTransactions:
     """The transactions in a local folder, read without pylance."""
 
     def __init__(self, folder: str) -> None:
@@ -115,7 +115,7 @@ class _Here:
         look()
 
 
-class _Elsewhere:
+class _StoredTransactions:
     """The transactions in a store, read by pylance."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:

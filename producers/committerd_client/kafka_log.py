@@ -28,7 +28,7 @@ _threads: dict[str, str] = {}
 """The brokers' addresses, by the names of the threads that work with them."""
 
 
-class _Quiet(RepeatFilter):
+class _KafkaLogFilter(RepeatFilter):
     def __init__(self) -> None:
         super().__init__(lambda: _servers() is not None)
         self._warned_at: dict[str, float] = {}
@@ -58,10 +58,10 @@ def _servers() -> str | None:
     return _threads.get(threading.current_thread().name)
 
 
-_quiet = _Quiet()
+_filter = _KafkaLogFilter()
 
 
-def quieten_kafka(client_id: str, servers: str) -> None:
+def filter_kafka_log(client_id: str, servers: str) -> None:
     """Filter the lines of the threads of clients with this id from now on. Further calls change nothing."""
     for name in _OWN_THREADS:
         _threads[f"{client_id}-{name}"] = servers
@@ -69,4 +69,4 @@ def quieten_kafka(client_id: str, servers: str) -> None:
         _threads[f"kafka-io-{client_id}-{name}"] = servers  # as kafka-python names its threads
     below = [name for name in logging.root.manager.loggerDict if name.startswith("kafka.")]
     for name in ("kafka", *below):
-        logging.getLogger(name).addFilter(_quiet)  # `addFilter` ignores a filter that is there already
+        logging.getLogger(name).addFilter(_filter)  # `addFilter` ignores a filter that is there already

@@ -18,9 +18,9 @@ from committerd_client.errors import IncompatibleConflict, RetryableConflict, Ta
 from committerd_client.headers import App, AppUnit, Staged, StagedChange, app_unit, require_app
 from committerd_client.options import CLIENTS_TIMEOUT, CommitOptions, Files, NewTable, Timeout
 from committerd_client.panics import run_sync
-from committerd_client.place import Place
-from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, Work
+from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, TransactionLike
 from committerd_client.results import APP_VERSION_SEEN, CommitResult, CompactionResult, WriteResult
+from committerd_client.table_location import TableLocation
 from committerd_common.backports import Unpack
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TableCalls:
     @abstractmethod
     async def commit(
         self,
-        transaction: Work,
+        transaction: TransactionLike,
         *,
         timeout: Timeout = CLIENTS_TIMEOUT,
         reexecute: AsyncReexecute | None = None,
@@ -56,7 +56,7 @@ class TableCalls:
         """Stage the transaction and wait until it is in the table."""
 
     @abstractmethod
-    def _table(self) -> Place:
+    def _table(self) -> TableLocation:
         """The table's place. Raises `ValueError` or `ModuleNotFoundError` if it can't be read or written."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class TableCalls:
         timeout: Timeout,
         attempts: int = 1,
         app: AppUnit | None = None,
-    ) -> Place:
+    ) -> TableLocation:
         """The table's place. Raises for a client that can't be used, and for wrong arguments, before anything else."""
         place = self._table()
         arguments.properties(properties)
@@ -617,7 +617,7 @@ def _duplicate(commit: CommitResult, *, attempts: int = 1) -> WriteResult:
     return WriteResult(version=commit.version, attempts=attempts, duplicate=True, commit=commit)
 
 
-def _there(place: Place, app: App) -> CommitResult | None:
+def _there(place: TableLocation, app: App) -> CommitResult | None:
     """The result of a unit that is in the table already, which is logged; None if it is not there."""
     from committerd_client.staging.transactions import read_table
 
@@ -629,7 +629,7 @@ def _there(place: Place, app: App) -> CommitResult | None:
     return found
 
 
-def _on_latest(place: Place, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:
+def _on_latest(place: TableLocation, stage: Callable[[lance.LanceDataset], Staged | None]) -> OnLatest:
     from committerd_client.changes import OnLatest
 
     return OnLatest(place, stage)

@@ -22,7 +22,7 @@ _NEEDED = ("lance", "pyroaring", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TableLocation:
     """The place of a table, as pylance opens it."""
 
     uri: str
@@ -73,7 +73,7 @@ def checked_uri(given: str | os.PathLike[str]) -> str:
     return lance_uri(uri)
 
 
-def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Place:
+def table_location(uri: str | None, storage_options: Mapping[str, str] | None) -> TableLocation:
     """The place for calls that read or write the table.
 
     Raises `ValueError` without a URI, and `ModuleNotFoundError` if the extra `lance` is not installed.
@@ -85,7 +85,7 @@ def place_of(uri: str | None, storage_options: Mapping[str, str] | None) -> Plac
         raise ModuleNotFoundError(
             f"calls that read or write the table need pylance: {install_line('lance')}", name=missing[0]
         )
-    return Place(uri=uri, storage_options=storage_options)
+    return TableLocation(uri=uri, storage_options=storage_options)
 
 
 def require_same_table(staged: Staged, uri: str) -> None:

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from committerd.dev.parts import free_port
-from committerd_client import CommitClient, KafkaUnavailable, quiet
-from committerd_client.quiet import quieten_kafka
+from committerd_client import CommitClient, KafkaUnavailable, kafka_log
+from committerd_client.kafka_log import filter_kafka_log
 from tests.producers.answering import answering, append
 
 
@@ -26,8 +26,8 @@ def _say(times: int, *, thread: str, level: int = logging.WARNING) -> None:
 
 
 def test_lines_of_the_clients_threads_become_one_warning_with_the_address(caplog: pytest.LogCaptureFixture) -> None:
-    quieten_kafka("quiet-test-1", "broker-1:9092")
-    quieten_kafka("quiet-test-1", "broker-1:9092")
+    filter_kafka_log("quiet-test-1", "broker-1:9092")
+    filter_kafka_log("quiet-test-1", "broker-1:9092")
     _say(50, thread="kafka-io-quiet-test-1-staged", level=logging.ERROR)
     _say(50, thread="quiet-test-1-reader", level=logging.ERROR)
     (line,) = caplog.records
@@ -63,7 +63,7 @@ def _of_client(record: logging.LogRecord) -> bool:
 
 @pytest.mark.parametrize("name", ["the-applications-consumer", "quiet-test-2-etl", "of-quiet-test-2-staged"])
 def test_an_applications_own_kafka_clients_are_left_alone(caplog: pytest.LogCaptureFixture, name: str) -> None:
-    quieten_kafka("quiet-test-2", "broker-2:9092")
+    filter_kafka_log("quiet-test-2", "broker-2:9092")
     _say(50, thread=f"kafka-io-{name}")
     assert len(caplog.records) == 50
 
@@ -85,13 +85,13 @@ async def test_every_thread_of_a_client_that_can_not_connect_is_known() -> None:
     looking.join()
     of_client = {name for name in found if "quiet-test-5" in name}
     assert of_client
-    assert of_client <= quiet._threads.keys(), of_client - quiet._threads.keys()
+    assert of_client <= kafka_log._threads.keys(), of_client - kafka_log._threads.keys()
 
 
 def test_handlers_and_levels_stay_as_the_application_set_them() -> None:
     loggers = [logging.getLogger(), logging.getLogger("kafka"), logging.getLogger("kafka.net.manager")]
     before = [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers]
-    quieten_kafka("quiet-test-3", "broker-3:9092")
+    filter_kafka_log("quiet-test-3", "broker-3:9092")
     assert [(logger.level, logger.handlers[:], logger.propagate, logger.disabled) for logger in loggers] == before
 
 
