@@ -21,12 +21,11 @@ from pydantic import SecretStr
 from committerd.errors import SettingsError
 from committerd.kafka.password_file import PasswordFile, read_password_files
 from committerd.settings.kafka import KafkaSettings
+from committerd_common.private_key import is_encrypted
 
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record adds to its key, value and headers."""
-_ENCRYPTED = re.compile(rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED", re.MULTILINE)
-"""A private key that needs a password, in the forms of PKCS #8 and of OpenSSL before 1.0."""
 CONNECTION = (
     "bootstrap_servers",
     "bootstrap_timeout_ms",
@@ -199,7 +198,7 @@ def _require_plain_key(settings: KafkaSettings) -> None:
     path = settings.ssl_keyfile or settings.ssl_certfile
     if path is None or settings.ssl_password is not None:
         return
-    if _ENCRYPTED.search(Path(path).read_bytes()):
+    if is_encrypted(Path(path).read_bytes()):
         raise SettingsError(
             f"the private key in {path!r} is encrypted: set ssl_password, or give a key without a password"
         )

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from committerd_common.private_key import is_encrypted
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -57,6 +60,18 @@ class Connection:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"kafka_options: kafka-python has no option {name!r}{hint}")
+        key = self.options.get("ssl_keyfile") or self.options.get("ssl_certfile")
+        if (
+            key
+            and self.options.get("ssl_password") is None
+            and Path(key).is_file()
+            and is_encrypted(Path(key).read_bytes())
+        ):
+            # OpenSSL would ask for the password on the terminal, for each connection.
+            raise ValueError(
+                f"kafka_options: the private key in {str(key)!r} is encrypted: set ssl_password, or give a key without "
+                "a password"
+            )
 
     @property
     def staged_topic(self) -> str:

@@ -91,6 +91,16 @@ def test_a_client_with_wrong_options_is_not_made(case: str, kind: Any) -> None:
         kind(servers, **options)
 
 
+@pytest.mark.parametrize("where", ["ssl_keyfile", "ssl_certfile"])
+def test_an_encrypted_key_without_a_password_never_asks_on_the_terminal(where: str, tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    file.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMII=\n")
+    given = {"security_protocol": "SSL", where: file}
+    with pytest.raises(ValueError, match=r"key\.pem' is encrypted: set ssl_password"):
+        SyncCommitClient("b:1", dataset="e", kafka_options=given)
+    assert "not started" in repr(CommitClient("b:1", dataset="e", kafka_options={**given, "ssl_password": "s3cret"}))
+
+
 @pytest.mark.parametrize("servers", ["b", "b:1, c:2", ["b:1", "[::1]:9092", "::1"], "SASL_SSL://b:1", ("b:1",)])
 def test_servers_in_the_forms_of_kafka_are_taken(servers: Any) -> None:
     assert "not started" in repr(CommitClient(servers, dataset="e"))
