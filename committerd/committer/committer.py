@@ -34,11 +34,10 @@ from committerd.errors import CorruptTable, RefusedToRun, Unavailable, Unsupport
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.before_table import may_be_published
 from committerd.queue.ledger import Refused
-from committerd.queue.outcomes import Status, Timings, status_of
+from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
 from committerd.queue.race import Found, Race
-from committerd.queue.reservations import Retryable
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
 from committerd.table.work import LIGHT_BYTES_MAX
@@ -326,21 +325,7 @@ class Committer:
         }
         for timing in timings.values():
             parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
-        retryable = [
-            Retryable(
-                uuid=one.uuid,
-                producer=one.producer,
-                operation=one.operation,
-                attempt=pending[one.offset].attempt if one.offset in pending else 1,
-                retry_of=pending[one.offset].retry_of if one.offset in pending else None,
-                rows_and_keys=rows_and_keys.get(one.offset),
-            )
-            for one in refusals
-            if status_of(one) is Status.RETRYABLE
-        ]
-        self._holding.settle(view.head.position, retryable)
-        line = parts.intake.reservations.line
-        later = {one.offset for one in refusals if status_of(one) is Status.RETRYABLE and one.uuid in line}
+        later = self._holding.settle(view.head.position, refusals, pending, rows_and_keys)
 
         def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
             batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)
@@ -373,7 +358,7 @@ class Committer:
         """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
-            self._holding.settle(view.head.position)
+            self._holding.settle(view.head.position, (), {}, {})
             room = intake.settle(view.head.position)
             await self._parts.queue.done(generation, room.records, room.bytes)
 

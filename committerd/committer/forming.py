@@ -49,7 +49,7 @@ from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AHEAD_MAX, AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
 from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
 from committerd.queue.race import Found
-from committerd.queue.reservations import ROWS_BYTES_MAX, Reservations
+from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX, Reservations
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.table.judge import can_not_follow, goes_later, places_of
 from committerd.table.prepare import (
@@ -80,8 +80,6 @@ _LOOK_UPS_AT_ONCE = 64
 """Versions to read concurrently for look-ups of uuids, so that a distant store is kept busy."""
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
-_ROWS_AND_KEYS_MAX = 100
-"""Maximum number of refusals of a version for which rows may be reserved: about as many as find room."""
 _TURNS = 4
 """Iterations of the event loop to wait for the file checker to begin with a record that has just arrived."""
 _CHECKED_SECONDS_MAX = 300.0
@@ -666,7 +664,7 @@ class Former:
         if (
             rows_and_keys is not None
             and rows_and_keys.bytes <= ROWS_BYTES_MAX
-            and len(forming.rows_and_keys) < _ROWS_AND_KEYS_MAX
+            and len(forming.rows_and_keys) < ROWS_MAX + ROWS_LINE_MAX
         ):
             forming.rows_and_keys[pending.offset] = rows_and_keys
         forming.refused.setdefault(refusal.uuid, []).append(refusal)

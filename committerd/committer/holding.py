@@ -6,17 +6,20 @@ pass it, so the next Start publishes it if this process crashes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import anyio
 
-from committerd.committer.intake import Intake
+from committerd.committer.intake import Intake, Pending
 from committerd.committer.publisher import OutcomeBatch
+from committerd.lance.rows.change import RowsAndKeys
+from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.reservations import Reservations, Retryable
 from committerd.telemetry import Telemetry
+from committerd_common.messages import Refusal
 
 
 class Holding:
@@ -47,12 +50,35 @@ class Holding:
         first = min((offset for offset, _, _ in self._held_back), default=position.next_offset)
         return replace(position, next_offset=min(first, position.next_offset)), version
 
-    def settle(self, position: Position, refused: Sequence[Retryable] = ()) -> None:
-        """Note that the table's position has passed records. `refused`: those that were refused RETRYABLE."""
+    def settle(
+        self,
+        position: Position,
+        refusals: Iterable[Refusal],
+        pending: Mapping[int, Pending],
+        rows_and_keys: Mapping[int, RowsAndKeys],
+    ) -> set[int]:
+        """Note that the table's position has passed records; returns the offsets of those whose outcomes wait in line.
+
+        `refusals`: of these records. `pending`: those of them that the intake has, by offset. `rows_and_keys`: as
+        `FormedVersion.rows_and_keys`.
+        """
         retries = [one.retry_of for one in self._intake.waiting_retries() if position.passes(one.offset)]
+        retryable = {one.offset: one for one in refusals if status_of(one) is Status.RETRYABLE}
+        refused = [
+            Retryable(
+                uuid=one.uuid,
+                producer=one.producer,
+                operation=one.operation,
+                attempt=pending[offset].attempt if offset in pending else 1,
+                retry_of=pending[offset].retry_of if offset in pending else None,
+                rows_and_keys=rows_and_keys.get(offset),
+            )
+            for offset, one in retryable.items()
+        ]
         now = anyio.current_time()
         after = self._intake.reservations.settled([uuid for uuid in retries if uuid], refused, now=now)
         self._replace(after, now, ended="arrived")
+        return {offset for offset, one in retryable.items() if one.uuid in after.line}
 
     def hold_back(self, offset: int, uuid: str, batch: OutcomeBatch) -> None:
         """Hold back an outcome, as long as its transaction is in line."""

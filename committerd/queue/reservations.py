@@ -1,25 +1,27 @@
 """Reservations: a refused transaction that comes again reserves what it needs for a short time.
 
-A transaction that is refused RETRYABLE is executed again, and meanwhile others are committed that it may conflict with.
-So it could be refused for ever. A reservation prevents that:
+A transaction that is refused RETRYABLE is executed again. Meanwhile others are committed that it may conflict with, so
+it could be refused for ever. A reservation prevents that:
 
-    refused --> in line --> reserved --> over            a transaction that needs nothing, or finds no room, is just
-        \\_____________________/^                          refused: its outcome is published, and nothing is reserved
+    refused --> in line --> reserved --> over
 
-* *What it needs* are its rows and keys, if it is a Delete or an Update that conflicts with another one, and its
-  producer promises to execute it again. Of any other transaction it is not known what will conflict with it: it needs
-  everything, once it is refused for the second time. The first refusal is normal under load, and costs one more try.
-* *In line*: its outcome is held back. Rows wait while they conflict with rows that are reserved, or that wait before
-  them. Everything waits while transactions of another operation have it, and in a pause.
-* *Reserved*: its outcome is published. Where rows are reserved, others that conflict with them are refused. Where
+* *Refused*: a Delete or an Update that conflicts with another Delete or Update needs its rows and keys, if its producer
+  promises to execute it again. It is not known with what any other transaction will conflict: it needs everything, once
+  it is refused for the second time. The first refusal is normal under load, and costs one more try. If a transaction
+  needs nothing, or finds no room, its outcome is published and nothing is reserved.
+* *In line*: its outcome is held back. It leaves the line at once if it need not wait. Rows wait while they conflict
+  with rows that are reserved, or that wait before them. Everything waits in a pause, and while transactions of another
+  operation have it.
+* *Reserved*: its outcome is published. If rows are reserved, other transactions that conflict with them are refused. If
   everything is reserved, the committer *holds*: it commits nothing else. A hold is for all transactions of one
-  operation that wait for it, and for those that are refused meanwhile. They are of one operation because the first
-  Update to come again would conflict with a Rewrite of the same hold.
-* *Over*: its re-execution is committed or refused, or `seconds_max` have passed. Reserved rows stay reserved if the
-  re-execution has arrived by then, and waits to be judged.
+  operation that wait for it, and for those that are refused during the hold. They are of one operation because the
+  first Update to come again would conflict with a Rewrite of the same hold.
+* *Over*: its re-execution is committed or refused, or `seconds_max` have passed. Rows stay reserved beyond that time if
+  the re-execution has arrived and waits to be judged.
 
-After a hold, and after a reservation whose re-execution did not arrive, comes a *pause*, three times as long: nothing
-new is reserved. So holds, and producers that break their promise, take at most a quarter of the time.
+A *pause* follows each hold, three times as long as the committer has waited in it, and each reservation whose
+re-execution does not arrive, three times as long as `seconds_max`. In a pause nothing new is reserved. So holds, and
+producers that break their promise, take at most a quarter of the time.
 
 Each refusal is also a *ticket* for one record: the first one that names it (`retry-of`) and has the same producer. That
 record is judged before waiting ones. A record without a ticket counts as a first try, whatever its headers say.
@@ -44,12 +46,12 @@ WAIT_FACTOR = 4
 reserved.
 """
 ROWS_ATTEMPT_MAX = 2
-"""The highest attempt whose refusal reserves rows. If that was of no use, everything is needed."""
+"""The highest attempt whose refusal reserves rows; after the next one, everything is needed."""
 EVERYTHING_ATTEMPT_MIN = 2
 """The lowest attempt whose refusal reserves everything."""
 ROWS_MAX, ROWS_LINE_MAX = 32, 64
-"""The largest number of transactions whose rows are reserved, and of those that wait for it. Each other one is compared
-with all of them.
+"""The largest number of transactions whose rows are reserved, and of those whose rows wait in line. Any other Delete or
+Update is compared with all of them.
 """
 ROWS_BYTES_MAX = 256 * 1024
 """The most memory of one transaction's rows and keys, in bytes. With more, they are not reserved."""

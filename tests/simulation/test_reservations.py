@@ -49,7 +49,9 @@ class Upserters(Producers):
         self._gone.add(retry_of)
         if self.rng.random() < 0.05:
             return self._append()
-        return self._with_headers(made, headers(attempt=2, retry_of=retry_of, will_retry="true"))
+        return self._with_headers(
+            made, headers(attempt=self.rng.choice((2, 2, 3)), retry_of=retry_of, will_retry="true")
+        )
 
 
 def run(seed: int) -> Report:
@@ -68,12 +70,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def counted_at(self: Reservations, now: float, *, arrived: Container[str]) -> Reservations:
         after = at(self, now, arrived=arrived)
         counter["expired"] += len(self.reserved.keys() - after.reserved.keys())
+        counter["held"] += len(after.hold.keys() - self.hold.keys())
         return after
 
     def counted_settled(self: Reservations, *arguments: Any, **named: Any) -> Reservations:
         after = settled(self, *arguments, **named)
         counter["arrived"] += len(self.reserved.keys() - after.reserved.keys())
         counter["waited"] += len(self.line.keys() - after.line.keys())
+        counter["held"] += len(after.hold.keys() - self.hold.keys())
         return after
 
     def counted_conflict_of(self: Reservations, rows_and_keys: RowsAndKeys) -> RowsAndKeys | None:
@@ -91,7 +95,7 @@ def test_everything_is_settled(seen: Counter[str]) -> None:
     for seed in range(12):
         report = run(seed)
         assert report.violation is None, report.text()
-    assert min(seen[what] for what in ("waited", "refused early", "arrived", "expired")) > 5, seen
+    assert min(seen[what] for what in ("waited", "refused early", "arrived", "expired", "held")) > 5, seen
 
 
 def test_a_refusal_that_is_not_published_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
