@@ -318,7 +318,9 @@ def require_size(lengths: Any, kind: pa.DataType, given: object, path: str) -> N
     """Raise `StagingError` unless all lists (numpy array of their lengths) have the size of the list type `kind`."""
     others = lengths[lengths != kind.list_size]
     if len(others):
-        raise misfit(path, kind, given, f"a list of {others[0]} values is not one of {kind.list_size}")
+        raise misfit(
+            path, kind, given, f"a list has {others[0]} values, and each list of the column must have {kind.list_size}"
+        )
 
 
 def _parts(given: Any) -> tuple[Any, Any, Any]:

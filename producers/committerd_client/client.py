@@ -185,7 +185,7 @@ class CommitClient(TableCalls):
         Raises `KafkaUnavailable` if no broker responds or the dataset's topics don't exist in time.
         """
         if self._channel is not None:
-            raise RuntimeError("a client is started once: make another one")
+            raise RuntimeError("a client is started once: make another client")
         servers = ", ".join(self._connection.bootstrap_servers)
         filter_kafka_log(self._connection.client_id, servers)
         limit = self._connection.connect_timeout
@@ -477,19 +477,19 @@ class CommitClient(TableCalls):
     def _usable(self) -> Channel:
         channel = self._open_channel()
         if asyncio.get_running_loop() is not channel.loop:
-            raise RuntimeError("the client was started in another event loop: make one in each")
+            raise RuntimeError("the client was started in another event loop: make a client in each event loop")
         return channel
 
     def _open_channel(self) -> Channel:
         channel = self._channel
         if self._closed:
-            raise ClientClosed("the client is closed: make another one")
+            raise ClientClosed("the client is closed: make another client")
         if channel is None or not self._open:
             raise RuntimeError(
                 "the client is not started: use `async with CommitClient(...)`, or `await client.start()`"
             )
         if os.getpid() != channel.pid:
-            raise RuntimeError("the client was started before this process was forked: make one in each process")
+            raise RuntimeError("the client was started before this process was forked: make a client in each process")
         return channel
 
     def _seconds(self, timeout: Timeout) -> float | None:

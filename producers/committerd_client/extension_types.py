@@ -122,7 +122,7 @@ def flat(value: Any, shape: Sequence[int]) -> Any:
     # Arrow finds the type of Python's numbers; numpy would change some of them.
     given = np.asarray(value, None if isinstance(value, np.ndarray) else object)
     if given.shape != tuple(shape) and given.shape != (int(np.prod(shape)),):
-        raise ValueError(f"a tensor of shape {list(given.shape)} is not one of shape {list(shape)}")
+        raise ValueError(f"a tensor has the shape {list(given.shape)}, and the column the shape {list(shape)}")
     return given.ravel()
 
 

@@ -187,7 +187,7 @@ def refusal(facts: QueueFacts) -> str | None:
     if position is None:
         return None
     if facts.topic_id is not None and position.topic_id != _written(facts.topic_id):
-        return f"topic {facts.topic} is not the one that the table was written from: it was recreated"
+        return f"topic {facts.topic} was recreated: the table was written from an earlier topic of this name"
     named = f"the table's position is offset {position.next_offset}"
     if facts.readable_end is not None and position.next_offset > facts.readable_end:
         return f"{named}, and topic {facts.topic} ends at {facts.readable_end}"
@@ -200,8 +200,8 @@ def refusal(facts: QueueFacts) -> str | None:
         return f"{named}, and the group has acknowledged {acknowledged}: the table went back"
     if facts.last_sha256 not in (None, position.last_sha256):
         return (
-            f"the record at offset {position.last_offset} of topic {facts.topic} is not the one that the table "
-            "settled: the log was rewritten"
+            f"the log of topic {facts.topic} was rewritten: the record at offset {position.last_offset} is another "
+            "record than the table settled"
         )
     return None
 
@@ -266,7 +266,7 @@ def _place_in_queue(facts: QueueFacts, offset: int) -> Cause | None:
     if ahead > 0:
         verb = "are" if ahead > 1 else "is"
         text = (
-            f"{_records(ahead)} {verb} ahead of it: the committer has settled those below offset {first}"
+            f"{_records(ahead)} {verb} ahead of it: the committer has settled the records below offset {first}"
             f"{_pace(facts, ahead)}."
         )
         return Cause("behind", text)

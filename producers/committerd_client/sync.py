@@ -232,7 +232,7 @@ class SyncCommitClient:
         seconds, began = self._unstarted._seconds(timeout), time.monotonic()
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client is closed: make another one")
+                raise ClientClosed("the client is closed: make another client")
             if self._running is not None:
                 return self._running, timeout
             running = _ClientThread(self._make())
@@ -302,7 +302,7 @@ class _ClientThread:
         with self._gate:
             # A coroutine that is scheduled before the end is done or cancelled, never lost.
             if self._closing:
-                raise ClientClosed("the client is closed: make another one")
+                raise ClientClosed("the client is closed: make another client")
             ended, notes = threading.Event(), list[str]()
             future = asyncio.run_coroutine_threadsafe(_noted(make(self.client), notes, ended), self._loop.result())
         try:

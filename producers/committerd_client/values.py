@@ -434,7 +434,11 @@ def _timestamps(values: list[Any], classes: set[type], kind: Any, path: str) -> 
         if not isinstance(value, datetime.datetime):
             value = datetime.datetime.combine(value, datetime.time())
         if (value.utcoffset() is None) == (kind.tz is not None):
-            way = "it has no time zone: give it one" if kind.tz else "the column has no time zone: make it a local time"
+            way = (
+                "it has no time zone: set its time zone"
+                if kind.tz
+                else "the column has no time zone: make it a local time"
+            )
             raise misfit(path, kind, type(value).__name__, f"{value!r}: {way} first")
         return value
 

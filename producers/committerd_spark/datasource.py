@@ -60,7 +60,7 @@ class CommitterdDataSource(DataSource):
         if app_id is None:
             raise AppIdMissing(
                 "this stream needs a name that stays the same when it is started again, or a replayed micro-batch "
-                "could not be told from a new one: give option app_id, or the stream .queryName('...')"
+                "could not be told from a new micro-batch: give option app_id, or the stream .queryName('...')"
             )
         plan, mark = _plan(options, schema, overwrite=overwrite, app_id=app_id)
         return StreamWriter(options, plan, app_id, mark)

@@ -66,7 +66,7 @@ def app_unit(batch: MicroBatch, *, app_id: str | None, name: str | None) -> App:
     if not base:
         raise AppIdMissing(
             "this stream needs a name that stays the same when it is started again, or a replayed micro-batch could "
-            "not be told from a new one: give the writer app_id='...', or the stream .queryName('...')"
+            "not be told from a new micro-batch: give the writer app_id='...', or the stream .queryName('...')"
         )
     return App(checked(f"{base}.{name}" if name else base), batch.batch_id, batch.query_id)
 

@@ -125,7 +125,7 @@ async def test_closing_sends_what_was_submitted_and_tells_who_waits(servers: str
     with pytest.raises(ClientClosed) as raised:
         await handle.outcome()
     assert (raised.value.uuid, raised.value.offset) == (UUID, 0)
-    with pytest.raises(ClientClosed, match="make another one"):
+    with pytest.raises(ClientClosed, match="make another client"):
         await client.commit(append())
     with pytest.raises(RuntimeError, match="started once"):
         await client.start()

@@ -114,7 +114,10 @@ def test_columns_of_the_table_that_the_rows_lack_are_left_out_or_filled() -> Non
         (pa.table({"id": [2**40]}), r"column 'id' is int32 in the table, and the values are int64: .*1099511627776"),
         (pa.table({"id": [1.5]}), "column 'id' is int32 in the table, and the values are double"),
         (pa.table([[1], [2]], names=["id", "id"]), "column 'id' is there twice"),
-        ([{"id": 1, "vector": [1.0, 2.0, 3.0]}], "'vector' is fixed_size_list.*a list of 3 values is not one of 2"),
+        (
+            [{"id": 1, "vector": [1.0, 2.0, 3.0]}],
+            "'vector' is fixed_size_list.*a list has 3 values, and each list of the column must have 2",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_name_the_column(given: Any, told: str) -> None:

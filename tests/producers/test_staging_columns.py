@@ -199,7 +199,7 @@ async def test_no_column_gets_the_name_of_one_that_scans_add(base: Path, tmp_pat
     """pylance commits such a name, and then nobody can open the table."""
     uri, _ = copies(base, tmp_path)
     for change in (alter({"path": "some", "name": name}), add(pa.schema([(name, pa.int64())]))):
-        with pytest.raises(StagingError, match="choose another one"):
+        with pytest.raises(StagingError, match="choose another name"):
             change[0](lance.dataset(uri))
     staged = staging.alter_columns(lance.dataset(uri), {"path": "some", "name": "other"})
     (found,) = (one for one in staged.transaction.project.schema if one.name == "other")

@@ -266,6 +266,6 @@ def test_a_change_that_commits_nothing_is_none_and_what_it_raises_is_raised(uri:
     assert would_commit(dataset, lambda opened: opened.count_rows(), expected=lambda _: True) is None
     with pytest.raises(TypeError, match="Vector column id must be"):
         staging.create_index(dataset, "id", "IVF_PQ")
-    with pytest.raises(staging.StagingError, match="one of 0 that could be it"):
+    with pytest.raises(staging.StagingError, match="0 transactions in _transactions may be"):
         would_commit(dataset, lambda opened: opened.delete("id = 1"), expected=lambda _: False)
     assert lance.dataset(uri).version == 1

@@ -150,7 +150,7 @@ def test_closing_and_starting(servers: str, dataset: str) -> None:
         client.commit(append())
     client.close()
     client.close()
-    with pytest.raises(ClientClosed, match="make another one"):
+    with pytest.raises(ClientClosed, match="make another client"):
         client.commit(append())
     for thread in set(threading.enumerate()) - before:
         thread.join(5)

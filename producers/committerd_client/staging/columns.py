@@ -498,6 +498,6 @@ def _refuse_names(fields: Iterable[Field]) -> None:
             raise StagingError(f"column {one.name!r} would be there twice", code="column")
         if one.parent_id == -1 and one.name in _SYSTEM_COLUMNS:
             raise StagingError(
-                f"{one.name!r} is the name of a column that scans add: choose another one", code="column"
+                f"{one.name!r} is the name of a column that scans add: choose another name", code="column"
             )
         seen.add((one.parent_id, one.name))

@@ -187,7 +187,7 @@ def joined_keys(each: Iterable[Transaction.KeyExistenceFilter]) -> Transaction.K
     hashes: set[int] = set()
     for one in each:
         if joined is not None and joined.field_ids != one.field_ids:
-            raise ValueError("joined_keys got keys of different columns: each part must name the same ones")
+            raise ValueError("joined_keys got keys of different columns: each part must name the same columns")
         joined = Transaction.KeyExistenceFilter(field_ids=one.field_ids)
         if one.WhichOneof("data") != "exact":
             return None

@@ -115,7 +115,7 @@ def _messages(fragments: Iterable[FragmentMetadata], helper: str) -> list[DataFr
     for one in items:
         if not (hasattr(one, "files") and hasattr(one, "physical_rows")):
             kind = type(one).__name__
-            hint = {"LanceFragment": "these are fragments of a table, and not new ones"}.get(
+            hint = {"LanceFragment": "these fragments belong to a table already, and new fragments are needed"}.get(
                 kind, f"to write rows and commit them, call client.{helper}(rows)"
             )
             raise TypeError(

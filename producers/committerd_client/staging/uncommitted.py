@@ -61,8 +61,8 @@ def would_commit(
         return None
     if len(lock.found) != 1:
         raise StagingError(
-            f"pylance wrote its transaction into {_FOLDER} as one of {len(lock.found)} that could be it: another "
-            "process does the same at this moment. Try again",
+            f"{len(lock.found)} transactions in {_FOLDER} may be the transaction that pylance wrote: another process "
+            "makes the same change at this moment. Try again",
             code="index",
         )
     return lock.found[0]

@@ -182,7 +182,7 @@ def _check_rows(table: ReadTable, read: dict[int, int], *, changed: list[DataFra
         deleted[one.id] = one.deletion_file.num_deleted_rows - before[one.id].deletion_file.num_deleted_rows
     if read != deleted:
         raise StagingError(
-            f"`where` was true for {sum(read.values())} rows when it was evaluated first, and for other ones "
+            f"`where` was true for {sum(read.values())} rows when it was evaluated first, and for other rows "
             f"({sum(deleted.values())}) the second time: use a predicate that depends on nothing but the row",
             code="predicate_not_deterministic",
         )
