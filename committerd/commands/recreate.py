@@ -21,7 +21,7 @@ from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
 from committerd.settings.load import Settings
-from committerd.stores.port import Listed, ObjectStore, Walkable
+from committerd.stores.port import Listed, ObjectStore
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
@@ -192,7 +192,6 @@ def _like(path: str, configured: Settings, *, storage_version: str | None) -> Tr
 
 async def _files(store: ObjectStore) -> list[Listed]:
     """What the table consists of; the manifests last, and the latest of them as the very last."""
-    assert isinstance(store, Walkable)
     found = list[Listed]()
     for folder in _FOLDERS:
         some = [one async for batch in store.walk(f"{folder}/") for one in batch]

@@ -31,7 +31,7 @@ from typing import Any
 from anyio import to_thread
 
 from committerd.concurrency import for_each
-from committerd.errors import ObjectUnreadable, RefusedToRun, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, RefusedToRun, StoreUnavailable
 from committerd.maintenance import report
 from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Going, Lists
@@ -58,7 +58,6 @@ from committerd.maintenance.waiting import (
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
-from committerd.stores.port import Walkable
 from committerd.table.versions import Table, detached_manifests
 from committerd_common.paths import (
     DATA,
@@ -176,8 +175,6 @@ class Cleanup:
         passes_over: Callable[[str, str], None] = lambda *_: None,
         progress: Callable[[CleanupResult, int], None] = lambda *_: None,
     ) -> None:
-        if not isinstance(table.store, Walkable):
-            raise SettingsError(f"{table.uri}: this store can't list files with their times, so nothing is deleted")
         self._table = table
         self._store = table.store
         self._topic = topic
@@ -348,7 +345,6 @@ class Cleanup:
 
     async def _list_files(self) -> dict[str, File]:
         """List all files. Returns the files of the folder of versions, by key."""
-        assert isinstance(self._store, Walkable)
         of_versions: dict[str, File] = {}
         for folder in _FOLDERS:
             async for batch in self._store.walk(folder):
@@ -503,7 +499,6 @@ class Cleanup:
 
     async def _common_now_ms(self) -> int:
         """The time by the clock that is behind: that of this machine, or that of the store, which dates the files."""
-        assert isinstance(self._store, Walkable)
         await self._table.store.put(report.CLOCK, b"")
         async for batch in self._store.walk(report.FOLDER):
             for one in batch:

@@ -1,4 +1,4 @@
-"""An aiobotocore client that lives as long as the process, and the classification of its failures.
+"""An aiobotocore client that lives as long as the process.
 
 This module does all retries; those of botocore and aiohttp are off. Therefore each attempt is visible here, and for a
 request that is sent only once the caller learns whether it may have reached the server.
@@ -13,37 +13,20 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import anyio
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoRegionError,
-    ProfileNotFound,
-    ProxyConnectionError,
-    ReadTimeoutError,
-    ResponseStreamingError,
-    SSLError,
-)
-from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.exceptions import BotoCoreError, NoRegionError, ProfileNotFound
 from botocore.loaders import create_loader
-from botocore.parsers import ResponseParserError
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
+from committerd.stores.aws_failures import ABSENT, ERRORS, RESPONSES, CallFailed, Fault, failure_of
 from committerd.stores.plain_reads import GetResponse, NoResponse, PlainReads
 
 _log = logging.getLogger(__name__)
@@ -57,7 +40,6 @@ VERSIONING_ADVICE = (
 _WAIT_SECONDS_FIRST = 0.2
 """The longest wait before the second attempt; it doubles with each further one."""
 _WAIT_SECONDS_MAX = 20.0
-_TEXT_CHARS_MAX = 300
 REGION_OF_A_SERVER = "us-east-1"
 """The region for a server that is not AWS, where none is configured."""
 _UNQUOTED = "/~"
@@ -68,93 +50,6 @@ _FROM_A_FILE = ("shared-credentials-file", "config-file")
 """Names of botocore's credential providers that read a file only once. The others renew expiring credentials."""
 _SENT_BYTES_PER_SECOND_MIN = 1 << 20
 """Slowest upload rate: the timeout of a request grows by its body's size divided by this rate."""
-
-_THROTTLED = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "SlowDownRead",
-        "SlowDownWrite",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-        "TooManyRequestsException",
-    }
-)
-ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
-"""Error codes of a missing object."""
-_ANSWERS = ABSENT | {"ConditionalCheckFailedException", "InvalidRange", "PreconditionFailed"}
-"""Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
-_TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
-_CREDENTIALS_WRONG = (
-    "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
-    "AWS credentials that takes their place"
-)
-_CREDENTIALS_ENDED = (
-    "temporary credentials have ended: renew them, or leave s3.session_token unset, so that the "
-    "chain of AWS credentials renews them by itself"
-)
-_OTHER_REGION = "set s3.region to the region of the bucket"
-_ADVICE = {
-    "AuthorizationHeaderMalformed": _OTHER_REGION,
-    "ExpiredToken": _CREDENTIALS_ENDED,
-    "ExpiredTokenException": _CREDENTIALS_ENDED,
-    "IllegalLocationConstraintException": _OTHER_REGION,
-    "InvalidAccessKeyId": _CREDENTIALS_WRONG,
-    "InvalidToken": _CREDENTIALS_WRONG,
-    "PermanentRedirect": _OTHER_REGION,
-    "301": _OTHER_REGION,
-    "RequestTimeTooSkewed": "the clock of this machine is wrong by more than 15 minutes: set it",
-    "SignatureDoesNotMatch": _CREDENTIALS_WRONG,
-    "TokenRefreshRequired": _CREDENTIALS_ENDED,
-    "UnrecognizedClientException": _CREDENTIALS_WRONG,
-}
-
-
-class Fault(StrEnum):
-    """How a request failed; also a label value of a metric."""
-
-    THROTTLED = "throttled"
-    TIMEOUT = "timeout"
-    CONNECTION = "connection"
-    SERVER_ERROR = "server_error"
-    TRUNCATED = "truncated"
-    REFUSED = "refused"
-
-
-class CallFailed(Exception):
-    """One request failed, or its response is an error."""
-
-    def __init__(
-        self, message: str, fault: Fault, *, may_have_landed: bool, response: ErrorResponse | None = None
-    ) -> None:
-        super().__init__(message)
-        self.fault = fault
-        self.may_have_landed = may_have_landed
-        """Whether the server may have executed the request, or may still execute it."""
-        response = response or ErrorResponse()
-        self.status = response.status
-        self.code = response.code
-        self.retry_after = response.retry_after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorResponse:
-    """The server's error response."""
-
-    status: int = 0
-    """HTTP status; 0 = there was no response."""
-    code: str = ""
-    """Error code of S3 or DynamoDB; the HTTP status if the response has no body."""
-    retry_after: float = 0.0
-    """Seconds that the server asks the client to wait."""
-
 
 _reads_sent: ContextVar[list[Any] | None] = ContextVar("_reads_sent", default=None)
 """The SDK's GetObject requests that this task has sent."""
@@ -207,7 +102,7 @@ class AwsClient:
         self.keeps_old_versions = False
         """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
-        self._advice = {**_ADVICE, **advice}
+        self._advice = advice
         self._failed = failed
         self._rng = rng
         self._plain_reads: dict[str, PlainReads] = {}
@@ -237,9 +132,9 @@ class AwsClient:
             if stream is not None:
                 async with stream:
                     response["Body"] = await stream.read()
-        except (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
-            failure = self._classify(error, f"{self._service} {operation} of {where}")
-            if failure.code not in _ANSWERS:
+        except ERRORS as error:
+            failure = failure_of(error, f"{self._service} {operation} of {where}", self._advice)
+            if failure.code not in RESPONSES:
                 self._failed(failure.fault)
             raise failure from error
         if operation == "put_object" and response.get("VersionId", "null") != "null":
@@ -409,43 +304,6 @@ class AwsClient:
             ),
         )
 
-    def _classify(self, error: Exception, what: str) -> CallFailed:
-        if isinstance(error, ClientError):
-            return self._classify_response(error, what)
-        message = f"{what} failed: {_cut(str(error) or 'no response in time')}"
-        cause = getattr(error, "kwargs", {}).get("error")
-        if isinstance(error, ConnectTimeoutError | ProxyConnectionError | SSLError):
-            return CallFailed(message, Fault.CONNECTION, may_have_landed=False)
-        if isinstance(error, EndpointConnectionError):
-            # botocore raises this for every connection error. Only a connector's error precedes the request.
-            sent = not isinstance(cause, aiohttp.ClientConnectorError)
-            return CallFailed(f"{message}: {_cut(str(cause))}", Fault.CONNECTION, may_have_landed=sent)
-        if isinstance(error, ReadTimeoutError | TimeoutError):
-            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True)
-        if isinstance(error, _TRUNCATED):
-            return CallFailed(message, Fault.TRUNCATED, may_have_landed=True)
-        if isinstance(error, HTTPClientError | BotoConnectionError | aiohttp.ClientError | OSError):
-            return CallFailed(message, Fault.CONNECTION, may_have_landed=True)
-        # botocore failed before it sent anything: no credentials, or an invalid parameter.
-        return CallFailed(message, Fault.REFUSED, may_have_landed=False)
-
-    def _classify_response(self, error: ClientError, what: str) -> CallFailed:
-        details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
-        code, status = str(details.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
-        response = ErrorResponse(
-            status=status, code=code, retry_after=_retry_after(metadata.get("HTTPHeaders", {}).get("retry-after"))
-        )
-        text = _cut(str(details.get("Message", "")))
-        advice = self._advice.get(code)
-        message = f"{what} failed: {status} {code}: {text}" + (f"; {advice}" if advice else "")
-        if code in _THROTTLED or status in (429, 503):
-            return CallFailed(message, Fault.THROTTLED, may_have_landed=status >= 500, response=response)
-        if status == 408 or code == "RequestTimeout":
-            return CallFailed(message, Fault.TIMEOUT, may_have_landed=True, response=response)
-        if 400 <= status < 500 or status == 501 or 300 <= status < 400:
-            return CallFailed(message, Fault.REFUSED, may_have_landed=False, response=response)
-        return CallFailed(message, Fault.SERVER_ERROR, may_have_landed=True, response=response)
-
 
 def configured_region(settings: S3Settings, session: Any) -> str | None:
     """The region by the settings, the environment or the profile. `session`: of botocore or aiobotocore."""
@@ -457,15 +315,6 @@ def configured_region(settings: S3Settings, session: Any) -> str | None:
 def _models() -> Any:
     """The loader of AWS' service models, shared by all clients: reading them takes 100 ms."""
     return create_loader()
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds of a Retry-After header; 0 for a date, which needs synchronized clocks, and for invalid values."""
-    return float(value) if value is not None and value.isdecimal() else 0.0
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}..."
 
 
 def _written(session: Any) -> object:

@@ -23,7 +23,8 @@ import anyio
 
 from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws import AwsClient, CallFailed, Fault
+from committerd.stores.aws import AwsClient
+from committerd.stores.aws_failures import CallFailed, Fault
 from committerd.stores.port import Created, Exists, ManifestEntry
 from committerd.stores.s3 import S3Place, s3_place
 from committerd_common.paths import VERSION_MAX

@@ -36,7 +36,6 @@ from committerd.stores.port import (
     ObjectStore,
     Tail,
     TailOrError,
-    Walkable,
     tails_of_each,
 )
 from committerd_common.paths import (
@@ -111,11 +110,9 @@ class ExternalManifests:
                 await self._register(listed)
             return [*keys]
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
         """As the port says; of the objects alone."""
-        assert isinstance(self._objects, Walkable)
-        async for found in self._objects.walk(prefix):
-            yield found
+        return self._objects.walk(prefix)
 
     async def put(self, key: str, body: bytes) -> None:
         await self._objects.put(key, body)

@@ -65,19 +65,9 @@ class Superseded:
         with self._lock:
             superseded = list(self._written)[:-1]
             self._written.append(path)
-        for written in superseded:
-            with suppress(OSError):  # it was removed, or never got its name
-                _keep_on_disk_only(written)
-
-
-def _keep_on_disk_only(path: str) -> None:
-    """Drop a file's clean pages from the page cache, and start to write the dirty ones. Does nothing on macOS."""
-    if hasattr(os, "posix_fadvise"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        for written in superseded if hasattr(os, "posix_fadvise") else ():  # macOS has none
+            with suppress(OSError), open(written, "rb") as file:  # it was removed, or never got its name
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def link(temporary: str, path: str) -> bool:

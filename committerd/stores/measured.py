@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +12,7 @@ from committerd.errors import InvalidRequest, PutUnknown, Unavailable
 from committerd.stores.port import (
     Created,
     Exists,
+    Listed,
     ManifestEntry,
     ManifestStore,
     ObjectStore,
@@ -52,6 +53,9 @@ class MeasuredStore:
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         return await self._measured("list", self._store.list(prefix, start_after=start_after, limit=limit))
+
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        return self._store.walk(prefix)
 
     async def put(self, key: str, body: bytes) -> None:
         await self._measured("put", self._store.put(key, body), nothing="ok")

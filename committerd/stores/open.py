@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from committerd.errors import SettingsError
@@ -15,7 +16,8 @@ from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, Me
 from committerd.stores.port import ManifestStore, ObjectStore
 
 if TYPE_CHECKING:
-    from committerd.stores.aws import AwsClient, Fault
+    from committerd.stores.aws import AwsClient
+    from committerd.stores.aws_failures import Fault
     from committerd.stores.dynamodb import DynamoPlace
     from committerd.telemetry import Telemetry
 
@@ -88,29 +90,21 @@ class Stores:
         raise SettingsError(_not_served(uri))
 
     def _s3_client(self) -> AwsClient:
-        if "s3" not in self._clients:
-            from committerd.stores.s3 import s3_client
+        from committerd.stores.s3 import s3_client
 
-            self._keep("s3", s3_client(self._s3, failed=self._failed("s3"), rng=random.Random()))
-        return self._clients["s3"]
+        return self._client("s3", partial(s3_client, self._s3))
 
     def _dynamodb_client(self) -> AwsClient:
-        if "dynamodb" not in self._clients:
-            from committerd.stores.dynamodb import dynamodb_client
+        from committerd.stores.dynamodb import dynamodb_client
 
-            client = dynamodb_client(
-                self._s3,
-                endpoint_url=self._dynamodb.endpoint_url,
-                failed=self._failed("dynamodb"),
-                rng=random.Random(),
-            )
-            self._keep("dynamodb", client)
-        return self._clients["dynamodb"]
+        return self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
 
-    def _keep(self, service: str, client: AwsClient) -> None:
-        self._clients[service] = client
-        if self._telemetry is not None:
-            self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
+    def _client(self, service: str, make: Callable[..., AwsClient]) -> AwsClient:
+        if service not in self._clients:
+            client = self._clients[service] = make(failed=self._failed(service), rng=random.Random())
+            if self._telemetry is not None:
+                self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
+        return self._clients[service]
 
     def _failed(self, service: str) -> Callable[[Fault], None]:
         """Return a function that counts the failed requests of a service."""

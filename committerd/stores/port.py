@@ -39,6 +39,17 @@ class Tail:
     """Size of the whole object, in bytes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An object in a listing."""
+
+    key: str
+    size: int
+    """Size of the object in bytes."""
+    modified_ms: int
+    """When it was last written: Unix milliseconds, by the clock of the store."""
+
+
 TailOrError = Tail | ObjectUnreadable | InvalidRequest | None
 """The end of one of several objects, or what is wrong with that object; None = it does not exist."""
 
@@ -82,23 +93,18 @@ class ObjectStore(Protocol):
 
     async def get(self, key: str) -> bytes | None:
         """Return the whole object; None when it does not exist."""
-        ...
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         """Return bytes `start` to `end` (half-open), fewer if the object ends before; None when it does not exist."""
-        ...
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
         """Return at most the last `size` bytes, and the object's size; None when it does not exist."""
-        ...
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         """As `get_tail` of each key, in order. An error about one object is returned in its place."""
-        ...
 
     async def head(self, key: str) -> int | None:
         """Return the object's size in bytes; None when it does not exist."""
-        ...
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """List the keys directly in the folder `prefix` (which ends with `/`), ascending in byte order.
@@ -106,11 +112,15 @@ class ObjectStore(Protocol):
         Returns only keys after `start_after` (a full key), and at most `limit` keys. Does not recurse. A missing folder
         has no keys.
         """
-        ...
+
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        """Yield all objects below the folder `prefix` (which ends with `/`), in batches, in no order.
+
+        Includes temporary files that `list` leaves out. A missing folder has no objects. Raises `StoreUnavailable`.
+        """
 
     async def put(self, key: str, body: bytes) -> None:
         """Write the object atomically, replacing an existing one."""
-        ...
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create the object atomically if the key is free.
@@ -118,42 +128,15 @@ class ObjectStore(Protocol):
         Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `PutUnknown` when the
         response was lost; the object may then exist, or appear later.
         """
-        ...
 
     async def copy(self, source: str, target: str) -> bool:
         """Copy an object within the table, replacing the target; False when the source does not exist."""
-        ...
 
     async def delete(self, key: str) -> None:
         """Delete an object that this process has staged; a missing object is not an error."""
-        ...
 
     async def aclose(self) -> None:
         """Release connections."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """An object in a listing."""
-
-    key: str
-    size: int
-    """Size of the object in bytes."""
-    modified_ms: int
-    """When it was last written: Unix milliseconds, by the clock of the store."""
-
-
-@runtime_checkable
-class Walkable(Protocol):
-    """An `ObjectStore` that lists whole folders with sizes and times."""
-
-    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
-        """Yield all objects below the folder `prefix` (which ends with `/`), in batches, in no order.
-
-        Includes temporary files that `list` leaves out. A missing folder has no objects. Raises `StoreUnavailable`.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,11 +159,9 @@ class ManifestStore(Protocol):
 
     async def get(self, version: int) -> ManifestEntry | None:
         """Return the entry of a version; None when it does not exist."""
-        ...
 
     async def latest(self) -> ManifestEntry | None:
         """Return the entry of the highest version that is not detached; None when there are no entries."""
-        ...
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         """Create the entry of a version if it has none.
@@ -188,22 +169,18 @@ class ManifestStore(Protocol):
         Of any number of concurrent callers exactly one gets `Created`. Raises `PutUnknown` when the response was
         lost; the entry may then exist, or appear later.
         """
-        ...
 
     async def replace(self, entry: ManifestEntry) -> bool:
         """Replace the entry of a version; False, and nothing is written, when it does not exist.
 
         Idempotent, so a lost response is a `StoreUnavailable`.
         """
-        ...
 
     async def delete(self, version: int, *, key: str) -> None:
         """Delete the entry of a version if it names this key; otherwise there is nothing to do. Idempotent."""
-        ...
 
     async def aclose(self) -> None:
         """Release connections."""
-        ...
 
 
 @runtime_checkable
@@ -215,4 +192,3 @@ class ExternallyDecided(Protocol):
 
         Also True when there is no version to test with.
         """
-        ...

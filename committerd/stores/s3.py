@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws import ABSENT, AwsClient, CallFailed, Fault
+from committerd.stores.aws import AwsClient
+from committerd.stores.aws_failures import ABSENT, CallFailed, Fault
 from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, require_below_root, tails_of_each
 from committerd_common.paths import DATA
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Literal
 
 import anyio
 
 from committerd.errors import PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, Tail, TailOrError, tails_of_each
+from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, tails_of_each
 from tests.simulation.faults import Lost, Refused, Weather
 
 _CLEANED_UP_SECONDS = 3600.0
@@ -102,6 +103,13 @@ class FakeStore:
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         keys: list[str] = await self._read("list", prefix, lambda: self._bucket.list(prefix, start_after, limit))
         return keys
+
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        yield [
+            Listed(key=key, size=len(body), modified_ms=int(time.time() * 1000))
+            for key, body in self._bucket.objects.items()
+            if key.startswith(prefix)
+        ]
 
     async def put(self, key: str, body: bytes) -> None:
         # If the response to a plain put is lost, repeating it is right whatever happened: no `PutUnknown`.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws import Fault
+from committerd.stores.aws_failures import Fault
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from harness.s3 import S3Endpoint
 

@@ -9,7 +9,7 @@ import pytest
 
 from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
-from committerd.stores import aws
+from committerd.stores import aws_failures
 from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
 from committerd.stores.port import Created, ManifestEntry
 from harness.dynamodb import DynamoDBEndpoint
@@ -64,7 +64,7 @@ class Opened:
     """A manifest store of its own Lance table, and the faults that occurred."""
 
     def __init__(self, dynamodb: DynamoDBEndpoint, url: str) -> None:
-        self.faults: list[aws.Fault] = []
+        self.faults: list[aws_failures.Fault] = []
         settings = S3Settings.model_validate(
             {
                 "region": dynamodb.region,
@@ -187,7 +187,7 @@ async def test_a_throttled_put_was_not_applied_and_is_sent_again(
 ) -> None:
     proxy.fault(answer(400), target="PutItem", times=2)
     assert await store.put_if_absent(FIRST) == Created()
-    assert opened.faults == [aws.Fault.THROTTLED, aws.Fault.THROTTLED]
+    assert opened.faults == [aws_failures.Fault.THROTTLED, aws_failures.Fault.THROTTLED]
 
 
 async def test_a_put_that_stays_throttled_is_unavailable(store: DynamoStore, proxy: FaultProxy) -> None:
@@ -220,7 +220,7 @@ async def test_an_endpoint_where_nobody_listens_is_unavailable(dynamodb: DynamoD
     opened = Opened(dynamodb, "http://127.0.0.1:1")
     with pytest.raises(StoreUnavailable):
         await opened.store("t").put_if_absent(FIRST)
-    assert opened.faults == [aws.Fault.CONNECTION] * 2
+    assert opened.faults == [aws_failures.Fault.CONNECTION] * 2
     await opened.client.aclose()
 
 

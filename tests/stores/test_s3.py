@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws import AwsClient, Fault
+from committerd.stores.aws import AwsClient
+from committerd.stores.aws_failures import Fault
 from committerd.stores.open import Stores
 from committerd.stores.port import Created, Exists, Tail
 from committerd.stores.s3 import S3Place, S3Store, s3_client, s3_place
