@@ -40,25 +40,29 @@ def with_pylance(uri: str) -> None:
         merge.execute(rows(number))
 
 
-def with_committerd(uri: str, *, kafka: str, name: str) -> None:
+def with_committerd(uri: str, *, kafka: str, name: str, upserts: int = UPSERTS) -> None:
     """The upserts of one client, through the queue."""
     with SyncCommitClient(kafka, dataset=name, dataset_uri=uri) as client:
-        for number in range(UPSERTS):
+        for number in range(upserts):
             client.upsert(rows(number), on="id")
 
 
-def twice(uri: str, client: Callable[[str], None]) -> tuple[int, int]:
-    """Run the clients at once on a new table; returns (keys that are there more than once, all keys)."""
+def twice(
+    uri: str, client: Callable[[str], None], *, clients: int = CLIENTS, upserts: int = UPSERTS
+) -> tuple[int, int]:
+    """Run the clients at once on a new table; returns (keys that are there more than once, all keys). `upserts`: those
+    of each client.
+    """
     lance.write_dataset(rows(0).slice(0, 0), uri)
     spawned = multiprocessing.get_context("spawn")
-    running = [spawned.Process(target=client, args=(uri,)) for _ in range(CLIENTS)]
+    running = [spawned.Process(target=client, args=(uri,)) for _ in range(clients)]
     for process in running:
         process.start()
     for process in running:
         process.join()
     assert all(process.exitcode == 0 for process in running), "a client failed"
     found = Counter(lance.dataset(uri).to_table()["id"].to_pylist())
-    assert len(found) == UPSERTS * ROWS, "a key is missing"
+    assert len(found) == upserts * ROWS, "a key is missing"
     return sum(count > 1 for count in found.values()), len(found)
 
 

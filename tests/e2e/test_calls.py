@@ -268,8 +268,8 @@ def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_a
 
 def test_clients_that_upsert_the_same_new_keys_insert_each_once(scene: Scene) -> None:
     scene.daemon()
-    client = partial(with_committerd, kafka=scene.topics.servers, name=scene.name)
-    assert twice(scene.table.uri, client) == (0, 300)
+    client = partial(with_committerd, kafka=scene.topics.servers, name=scene.name, upserts=8)
+    assert twice(scene.table.uri, client, clients=3, upserts=8) == (0, 160)
 
 
 def _files(staged: Staged) -> list[str]:

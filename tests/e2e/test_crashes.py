@@ -69,17 +69,17 @@ def _active(*daemons: Daemon) -> Daemon:
 
 
 @pytest.mark.timeout(300)
-def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
+def test_killed_ten_times_during_2500_appends(scene: Scene) -> None:
     rng = random.Random(20)
     work = _Work(scene, scene.table.create())
     daemon = scene.started(**_SETTINGS)
-    for _ in range(10):  # alone: the killed one is started again
+    for _ in range(5):  # alone: the killed one is started again
         work.stage(250, versions=rng.randint(1, 15))
         time.sleep(rng.uniform(0, 0.05))
         daemon.kill()
         daemon.start()
     other = scene.daemon(**_SETTINGS)
-    for _ in range(10):  # with a standby, which takes over
+    for _ in range(5):  # with a standby, which takes over
         active = _active(daemon, other)
         work.stage(250, versions=rng.randint(1, 15))
         time.sleep(rng.uniform(0, 0.05))
@@ -89,8 +89,8 @@ def test_killed_twenty_times_during_5000_appends(scene: Scene) -> None:
         active.start()
     evidence = work.audit()
     # The kills came during work: outcomes were published more than once.
-    assert len(evidence.outcomes) > 5_000
-    assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 20
+    assert len(evidence.outcomes) > 2_500
+    assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 10
 
 
 @pytest.mark.timeout(180)

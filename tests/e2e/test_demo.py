@@ -167,11 +167,11 @@ def demos_in(kafka: KafkaBroker | RunningKafka) -> set[str]:
         admin.close()
 
 
-def test_it_shows_what_it_measured_and_leaves_nothing_in_a_kafka_that_runs_on(
+def test_it_shows_what_it_measured_keeps_the_table_on_demand_and_leaves_nothing_in_a_kafka_that_runs_on(
     demo: Demo, kafka: KafkaBroker | RunningKafka
 ) -> None:
     before = demos_in(kafka)
-    assert demo.run(*SMALL) == 0, demo.output
+    assert demo.run(*SMALL, "--keep") == 0, demo.output
     again = 2  # the first append of each producer
     assert demo.value("staged") == 1 + 30 + again
     assert demo.value("committed") == 1 + 30
@@ -186,22 +186,12 @@ def test_it_shows_what_it_measured_and_leaves_nothing_in_a_kafka_that_runs_on(
     assert f"committerd_table_version {demo.value('versions'):g}\n" in demo.output
     assert "WARN" not in demo.output
     assert demos_in(kafka) <= before
-    assert_nothing_is_left(demo)
-
-
-def test_it_keeps_the_table_on_demand(demo: Demo) -> None:
-    assert demo.run(*SMALL, "--keep") == 0, demo.output
     match = re.search(r"Table and logs are kept in (.*)$", demo.output, re.MULTILINE)
     assert match
     rows = lance.dataset(f"{match[1]}/demo.lance").to_table().to_pylist()
     assert sorted((row["producer"], row["sequence"]) for row in rows) == [(p, s) for p in (1, 2) for s in range(150)]
     shutil.rmtree(match[1])
     assert_nothing_is_left(demo)
-
-
-def test_it_starts_a_kafka_that_ends_with_it(own_demo: Demo) -> None:
-    assert own_demo.run(*SMALL) == 0, own_demo.output
-    assert_nothing_is_left(own_demo)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.3, 1.5])
@@ -313,7 +303,7 @@ def test_it_fails_and_says_so_when_the_rows_are_not_those_that_were_staged(demo:
     assert_nothing_is_left(demo)
 
 
-def test_it_needs_no_java_on_the_machine(tmp_path: Path) -> None:
+def test_it_needs_no_java_on_the_machine_and_starts_a_kafka_that_ends_with_it(tmp_path: Path) -> None:
     demo = Demo(tmp_path, kafka=None, PATH="/nowhere", JAVA_HOME="")
     assert demo.run(*SMALL) == 0, demo.output
     assert_nothing_is_left(demo)
