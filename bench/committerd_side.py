@@ -21,13 +21,15 @@ from committerd.concurrency import Concurrently
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
+from committerd.table.fetching import Fetcher
 from committerd.table.history import History
-from committerd.table.prepare import Judged, PrepareOptions, Rejected, World, build_version, judge, vet
+from committerd.table.prepare import Judged, PrepareOptions, Rejected, Sources, build_version, judge, vet
+from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_referenced, write_transaction
 from committerd_common.messages import Transaction
 
-WORLD = World(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
+SOURCES = Sources(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
 OPTIONS = PrepareOptions()
 
 
@@ -45,13 +47,15 @@ class OneTable:
 
     async def judged(self, transaction: Transaction) -> Judged | Rejected:
         """Judge a transaction against the latest version."""
-        return await judge(History(self.table), self.latest, transaction, options=OPTIONS, world=WORLD)
+        steps = judge(History(self.table), self.latest, transaction, options=OPTIONS, sources=SOURCES)
+        return await run(steps, Fetcher(self.table))
 
     async def commit(self, transaction: Transaction) -> None:
         """Perform a whole commit."""
         judged = await self.judged(transaction)
         assert isinstance(judged, Judged), f"refused: {judged}"
-        prepared = await build_version(self.table, self.latest, judged, world=WORLD)
+        steps = build_version(self.latest, judged, scheme=self.table.scheme, sources=SOURCES)
+        prepared = await run(steps, Fetcher(self.table))
         await write_referenced(self.table, prepared)
         written = Concurrently(partial(write_transaction, self.table, prepared))
         answer = await written.of(partial(put, self.table, prepared))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import anyio
 import click
 
-from committerd.commands.committing import world
+from committerd.commands.committing import sources
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.system import monotonic, stores_of
 from committerd.committer import operate
@@ -76,7 +76,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
                 version = await operate.write(
                     table,
                     loading,
-                    world(stores),
+                    sources(),
                     new_position=None,
                     change_marks=lambda marks: operate.released(marks, app_id),
                     reason=reason,

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import world
+from committerd.commands.committing import sources
 from committerd.commands.options import config_option, json_option
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
@@ -19,7 +19,7 @@ from committerd.queue.outcomes import Status
 from committerd.settings.load import load_storage_settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, World, create_options, explain
+from committerd.table.prepare import ANYTHING, PrepareOptions, create_options, explain
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Table
 from committerd_common.request import decode_transaction
@@ -89,9 +89,9 @@ def commit(
         storage = load_storage_settings()
         good = True
         async with Stores(storage.s3, storage.dynamodb, durable=storage.store.durable and not no_durable) as stores:
-            table, around = Table(stores.open(dataset)), world(stores)
+            table = Table(stores.open(dataset))
             for path in staged:
-                outcome = await _commit(table, path, options, around)
+                outcome = await _commit(table, path, options, stores)
                 good = good and outcome.status in (Status.COMMITTED, Status.DUPLICATE)
                 _print(path, outcome, explained=explained, as_json=as_json)
         return good
@@ -106,12 +106,18 @@ def commit(
     sys.exit(0 if good else 1)
 
 
-async def _commit(table: Table, path: Path, options: PrepareOptions, around: World) -> direct.DirectOutcome:
+async def _commit(table: Table, path: Path, options: PrepareOptions, stores: Stores) -> direct.DirectOutcome:
     body = await anyio.Path(path).read_bytes()
     try:
         transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
-        rng = around.random if isinstance(around.random, random.Random) else random.Random()
-        return await direct.commit(table, transaction, options=options, world=around, backoff=Backoff(rng))
+        return await direct.commit(
+            table,
+            transaction,
+            options=options,
+            sources=sources(),
+            open_store=stores.open,
+            backoff=Backoff(random.Random()),
+        )
     except RequestError as error:
         refused = refused_by(error)
         return direct.DirectOutcome(status=refused.status, reason=refused.reason, message=refused.message)

@@ -18,15 +18,15 @@ from committerd.daemon.process import Serve
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.settings.load import Settings
 from committerd.stores.open import Stores
-from committerd.table.prepare import World
+from committerd.table.prepare import Sources
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen
 
 
-def world(stores: Stores) -> World:
+def sources() -> Sources:
     """The real clock, random numbers and ids."""
-    return World(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4, open_store=stores.open)
+    return Sources(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4)
 
 
 def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:

@@ -21,7 +21,7 @@ from typing import NoReturn
 import anyio
 import click
 
-from committerd.commands.committing import stores_and_queue, world
+from committerd.commands.committing import sources, stores_and_queue
 from committerd.commands.options import config_option, json_option
 from committerd.commands.printing import echo_table
 from committerd.commands.run import commit_until_stopped
@@ -286,7 +286,7 @@ async def _accept_new_queue(configured: Settings) -> None:
         await operate.write(
             found.loaded,
             Loading(monotonic=monotonic),
-            world(stores),
+            sources(),
             new_position=operate.adopted(found, None),
             change_marks=lambda marks: marks,
             reason="committerd dev --fresh",

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import stores_and_queue, world
+from committerd.commands.committing import sources, stores_and_queue
 from committerd.commands.options import config_option, json_option, settings
 from committerd.commands.system import monotonic, stores_of
 from committerd.committer import operate
@@ -21,7 +21,6 @@ from committerd.errors import RefusedToRun, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.queue.position import Position
 from committerd.settings.load import Settings
-from committerd.stores.open import Stores
 from committerd.table.versions import Table
 
 
@@ -96,7 +95,7 @@ async def _show(configured: Settings, as_json: bool) -> None:
         except RefusedToRun as gone:
             await _show_without_topic(configured, gone, as_json=as_json)
             return
-    async with _situation(configured) as (_, found):
+    async with _situation(configured) as found:
         _print(found, as_json)
 
 
@@ -133,7 +132,7 @@ def _print(found: Situation, as_json: bool) -> None:
 
 
 async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
-    async with _situation(configured) as (stores, found):
+    async with _situation(configured) as found:
         if not found.loaded.version:
             raise SettingsError(
                 f"there is no table at {found.loaded.table.uri}: create it first, then set its position"
@@ -146,7 +145,7 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
             version = await operate.write(
                 found.loaded,
                 Loading(monotonic=monotonic),
-                world(stores),
+                sources(),
                 new_position=target,
                 change_marks=lambda marks: marks,
                 reason=change.reason,
@@ -176,11 +175,11 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 
 
 @asynccontextmanager
-async def _situation(configured: Settings) -> AsyncIterator[tuple[Stores, Situation]]:
+async def _situation(configured: Settings) -> AsyncIterator[Situation]:
     """The stores, and the state of table and queue; both stay open during the block."""
     async with stores_and_queue(configured) as (stores, queue):
         store = stores.open(configured.dataset.uri)
-        yield stores, await operate.look(queue, Table(store), Loading(monotonic=monotonic))
+        yield await operate.look(queue, Table(store), Loading(monotonic=monotonic))
 
 
 def _facts(found: Situation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 import click
 
-from committerd.commands.committing import stores_and_queue, world
+from committerd.commands.committing import sources, stores_and_queue
 from committerd.commands.options import config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_fields, size
 from committerd.commands.system import monotonic
@@ -119,7 +119,7 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
             await _drop(table, files, last)
             version = await operate.create(
                 Table(table.store),
-                world(stores),
+                sources(),
                 transaction=transaction,
                 options=create,
                 position=position,

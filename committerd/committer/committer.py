@@ -17,8 +17,7 @@ from functools import partial
 
 import anyio
 
-from committerd.committer.file_checks import FileChecker
-from committerd.committer.forming import Former
+from committerd.committer.assembling import Assembler
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake, Pending
@@ -101,8 +100,7 @@ class Parts:
     prove_store: Callable[[], Awaitable[None]]
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     starter: Starter
-    former: Former
-    file_checker: FileChecker
+    assembler: Assembler
     putter: Putter
     telemetry: Telemetry
     backoff: Callable[[], Backoff]
@@ -110,7 +108,7 @@ class Parts:
 
 
 class Committer:
-    """The loop. `run` runs the intake, the publisher and the file checker as tasks."""
+    """The loop. `run` runs the intake, the publisher and the prefetcher as tasks."""
 
     def __init__(self, parts: Parts, intervals: Intervals) -> None:
         self._parts = parts
@@ -121,7 +119,7 @@ class Committer:
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
         self._holding = Holding(parts.intake, parts.telemetry, seconds_max=intervals.hold_max)
         self._pipeline = Pipeline(
-            parts.former, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
+            parts.assembler, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
         )
         self._refused_code = ""
         self._marks_shown: Mapping[str, AppMark] | None = None
@@ -145,7 +143,7 @@ class Committer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._parts.intake.run)
             tasks.start_soon(self._parts.publisher.run)
-            tasks.start_soon(self._parts.file_checker.run)
+            tasks.start_soon(self._parts.assembler.prefetcher.run)
             while not self._stopping:
                 generation = self._parts.intake.generation
                 if generation is None:
@@ -193,18 +191,16 @@ class Committer:
                 vet(view.head.manifest)
                 if view.head.version:
                     self._holding.note_settled(None)
-                    self._parts.file_checker.switch(on=True)
+                    self._parts.assembler.prefetcher.switch(on=True)
                     try:
                         async with (
                             beside(partial(self._read_history, view)),
-                            beside(
-                                partial(self._parts.former.stale_history.run, view.table, self._parts.intake.notify)
-                            ),
+                            beside(partial(self._read_stale_history, view)),
                             self._pipeline.open(),
                         ):
                             await self._commit_groups(generation, view)
                     finally:
-                        self._parts.file_checker.switch(on=False)
+                        self._parts.assembler.prefetcher.switch(on=False)
                         await self._publish_held_back(self._holding.end(), generation)
                 else:
                     await self._wait_for_table(generation, view)
@@ -223,6 +219,10 @@ class Committer:
         if view.older is not None:
             await view.older.read_beside(backoff=self._parts.backoff, progressed=self._parts.intake.notify)
 
+    async def _read_stale_history(self, view: View) -> None:
+        """Read what records with an old read version are compared with."""
+        await self._parts.assembler.decider.stale_history.run(view.table, self._parts.intake.notify)
+
     async def _commit_groups(self, generation: int, view: View) -> None:
         """Commit waiting records, version by version."""
         parts, backoff = self._parts, self._parts.backoff()
@@ -233,7 +233,7 @@ class Committer:
             await self._drop_settled_elsewhere(generation, view)
             view.head = view.head.without_what_is_gone()
             self._show_view(view)
-            parts.file_checker.latest = view.head.manifest
+            parts.assembler.prefetcher.latest = view.head.manifest
             try:
                 if view.head.lacks_keys():
                     formed: FormedVersion | None = await self._pipeline.form_keys(view.head)
@@ -268,7 +268,7 @@ class Committer:
                 await self._look_for_foreign(view)
             return None
         group = formed.group
-        few = group.settles < self._parts.former.options.limits.records
+        few = group.settles < self._parts.assembler.decider.options.limits.records
         if few and not group.members and not hold:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
@@ -406,15 +406,14 @@ class Committer:
                     logged_at = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
-                    formed = await parts.former.form_create(view.head, create, is_first=create.offset == first_offset)
+                    is_first = create.offset == first_offset
+                    formed = await parts.assembler.assemble_create(view.head, create, is_first=is_first)
                     if isinstance(formed, FormedVersion):
                         await self._commit(formed, view, generation)
                         raise StartAgain("the table was created")
                     await self._refuse_before_table(create, formed, view, generation)
-                    if isinstance(create.decoded, Request):
-                        create.decoded = None  # as in `_is_create`
                 for create in fresh:
-                    if create.offset not in parts.former.before_table:
+                    if create.offset not in parts.assembler.decider.before_table:
                         creates.keep(create)
                 if creates.read_again():
                     raise StartAgain("there were more creates than can be kept in memory")
@@ -428,22 +427,24 @@ class Committer:
 
     async def _refuse_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
         """Publish a refusal that holds whatever table comes; once for each record."""
-        former, maker = self._parts.former, self._parts.outcome_maker
-        if pending.offset in former.before_table or not may_be_published(decision, known=former.before_table):
+        assembler, maker = self._parts.assembler, self._parts.outcome_maker
+        known = assembler.decider.before_table
+        if pending.offset in known or not may_be_published(decision, known=known):
             return
-        refusal = former.refusal(pending, decision)
-        former.before_table[pending.offset] = refusal
+        request = await assembler.decode(pending, view.head)
+        refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
+        known[pending.offset] = refusal
         await maker.publish(maker.make_before_table(refusal, view.head.position), generation=generation)
 
     async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
+        """Whether a record may create the table. It is decoded again when it is tried: many of them may wait."""
         if pending.size > LIGHT_BYTES_MAX:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
-        request = await self._parts.former.decoder.decode(pending, view.table)
+        request = await self._parts.assembler.decode(pending, view.head)
         if isinstance(request, Refused):
             await self._refuse_before_table(pending, request, view, generation)
-        # It is decoded again when it is tried: many of them may wait.
-        pending.decoded = None
-        return getattr(request, "operation", "") in ("overwrite", "clone")
+            return False
+        return request.operation in ("overwrite", "clone")
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""
@@ -494,7 +495,7 @@ class Committer:
         telemetry.ledger_floor_version.set(head.ledger.floor)
         if self._marks_shown is not head.marks:
             self._marks_shown = head.marks
-            room = MarkRoom.left_by(head.marks, most=self._parts.former.options.app_marks_max)
+            room = MarkRoom.left_by(head.marks, most=self._parts.assembler.decider.options.app_marks_max)
             telemetry.app_marks.set(room.count)
             telemetry.app_marks_used_ratio.set(room.used)
         telemetry.footprint_bytes.set(head.table.footprint_bytes)

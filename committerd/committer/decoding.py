@@ -6,7 +6,7 @@ Decoding does not depend on the table's versions; only the file of a claim check
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,12 +14,12 @@ from types import MappingProxyType
 from anyio import to_thread
 
 from committerd.committer.containing import UNCOUNTED, Containment
-from committerd.committer.intake import Pending
 from committerd.errors import InvalidRequest
-from committerd.lance.format.decoded_size import decoded_bytes_max, require_few_messages
+from committerd.lance.format.decoded_size import require_few_messages
 from committerd.queue.ledger import Refused
+from committerd.queue.port import Record
 from committerd.table.prepare import create_options
-from committerd.table.staged_files import BODIES_AT_ONCE, read_named, small_bodies
+from committerd.table.reading import read_named
 from committerd.table.versions import Table
 from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
@@ -40,40 +40,19 @@ class Decoder:
     containment: Containment = UNCOUNTED
 
     async def decode(
-        self, pending: Pending, table: Table, *, bodies: Mapping[str, bytes | None] = MappingProxyType({})
+        self, record: Record, table: Table, *, bodies: Mapping[str, bytes | None] = MappingProxyType({})
     ) -> Request | Refused:
-        """Return the request in a record, or its refusal, and cache it in `pending`.
+        """Return the request in a record, or its refusal.
 
         `bodies`: files of claim checks that were just read, by key; None = it is missing. Raises `StoreUnavailable`
         when the file of a claim check can't be read.
         """
-        if pending.decoded is None:
-            try:
-                pending.decoded = await self._decode(pending, table, bodies)
-            except Exception as error:  # noqa: BLE001  # any error refuses this record
-                pending.decoded = self.containment.refuse(error, stage="decode", offset=pending.offset)
-        return pending.decoded
+        try:
+            return await self._decode(record, table, bodies)
+        except Exception as error:  # noqa: BLE001  # any error refuses this record
+            return self.containment.refuse(error, stage="decode", offset=record.offset)
 
-    async def decode_claims(self, records: Iterable[Pending], table: Table, *, room: int) -> None:
-        """Decode claim checks whose files are small or missing: these are read in one go.
-
-        `room`: bytes that the decoded transactions may take. Raises `StoreUnavailable`.
-        """
-        waiting = [one for one in records if one.is_claim and one.decoded is None and not one.is_large_claim]
-        for start in range(0, len(waiting), BODIES_AT_ONCE):
-            some = [(one, _claim_key(one)) for one in waiting[start : start + BODIES_AT_ONCE]]
-            bodies = await small_bodies(table.store, list({key: None for _, key in some if key is not None}))
-            for pending, key in some:
-                if key is None or key not in bodies:
-                    pending.is_large_claim = True  # or what it names can't be read
-                    continue
-                room -= decoded_bytes_max(len(bodies[key] or b""))
-                if room < 0:
-                    return
-                await self.decode(pending, table, bodies=bodies)
-
-    async def _decode(self, pending: Pending, table: Table, bodies: Mapping[str, bytes | None]) -> Request:
-        record = pending.record
+    async def _decode(self, record: Record, table: Table, bodies: Mapping[str, bytes | None]) -> Request:
         if record.headers_found:
             raise InvalidRequest(
                 f"the record has {record.headers_found} headers; at most {len(record.headers)} are read, and the wire "
@@ -146,9 +125,9 @@ def _other_table(meant: str, served: str) -> str:
     return advice
 
 
-def _claim_key(pending: Pending) -> str | None:
+def claim_key(record: Record) -> str | None:
     """The key of the file that a claim check names; None if its headers are wrong."""
     with suppress(InvalidRequest):
-        claim = decode_envelope(pending.record.headers).claim
+        claim = decode_envelope(record.headers).claim
         return None if claim is None else transaction_key(claim.name)
     return None

@@ -16,8 +16,9 @@ from committerd.queue.ledger import looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
+from committerd.table.fetching import OpenStore
 from committerd.table.landing import land
-from committerd.table.prepare import Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.prepare import Prepared, PrepareOptions, Rejected, Sources, prepare
 from committerd.table.refusals import mishandled
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
@@ -47,9 +48,15 @@ class DirectOutcome:
 
 
 async def commit(
-    table: Table, transaction: Transaction, *, options: PrepareOptions, world: World, backoff: Backoff
+    table: Table,
+    transaction: Transaction,
+    *,
+    options: PrepareOptions,
+    sources: Sources,
+    open_store: OpenStore | None = None,
+    backoff: Backoff,
 ) -> DirectOutcome:
-    """Commit one transaction on the latest version, and return its outcome.
+    """Commit one transaction on the latest version, and return its outcome. `open_store`: as for `Fetcher`.
 
     Raises `StoreUnavailable` when the store fails before the manifest may have been put, and `UnsupportedTable` or
     `CorruptTable` for a table that must not be written.
@@ -67,7 +74,9 @@ async def commit(
                 message=f"transaction {transaction.uuid} is in the table at version {seen}",
             )
         try:
-            prepared = await prepare(table, latest, transaction, options=options, world=world)
+            prepared = await prepare(
+                table, latest, transaction, options=options, sources=sources, open_store=open_store
+            )
         except CommitterError:
             raise
         except Exception as error:  # noqa: BLE001  # any error refuses this transaction

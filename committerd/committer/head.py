@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap
 
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.queue.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
+from committerd.queue.ledger import Ledger
 from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
 from committerd.queue.race import Found
 from committerd.table.history import History
@@ -118,40 +118,3 @@ class Head:
         A group offset without a version that carries it would look as if the table had gone back.
         """
         return (self.position, self.version) if self.is_carried else None
-
-    async def earlier(self, uuid: str, after: int) -> Earlier:
-        """Look up a uuid in all versions that are known; those above `after` must be. Raises `StoreUnavailable`."""
-        ahead = self.history.ahead
-        return await earlier(self.ledger, self.table, uuid, after, created=ahead[0].version - 1 if ahead else None)
-
-
-async def earlier(ledger: Ledger, table: Table, uuid: str, after: int, *, created: int | None = None) -> Earlier:
-    """Look up a uuid in all versions that the ledger knows; reads versions again that may hold it.
-
-    If a version above `after` is not known, the uuid is not known to be new. A version that the ledger has still to
-    read counts like one that it has dropped. `created`: the highest version of the ledger that exists; None = all
-    exist. The ledger may have dropped versions above it, which are formed ahead: they do not exist yet, but must not
-    count as deleted. Raises `StoreUnavailable`.
-    """
-    if ledger.rules_out(uuid, after):
-        return NOT_SEEN
-    floor = ledger.unknown_up_to
-    is_formed = created is not None and floor > created
-    unknown_at = floor if after < floor and (is_formed or not await table.is_gone(floor)) else None
-    committed, maybe = ledger.committed_at(uuid)
-    for version in maybe:
-        settled = await table.settled(version)
-        if settled is None:
-            unknown_at = version
-        elif names(settled, uuid):
-            committed = version
-            break
-    refusal, maybe = ledger.refused_at(uuid)
-    for version in maybe:
-        settled = await table.settled(version)
-        refusal = refusal_in(settled, uuid) if settled is not None else None
-        if refusal is not None:
-            break
-        if settled is None:
-            unknown_at = version
-    return Earlier(committed=committed, refusal=refusal, unknown_at=unknown_at)

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,19 +19,16 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from committerd.errors import QueueUnavailable
-from committerd.lance.format.decoded_size import decoded_bytes_max
-from committerd.queue.ledger import Refused
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256, record_size
 from committerd.queue.reservations import Reservations
-from committerd.table.staged_files import CheckedFiles
-from committerd_common.request import Request, who_asked
+from committerd_common.request import who_asked
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pending:
-    """A delivered record that has no outcome yet; it is decoded on first use."""
+    """A delivered record that has no outcome yet."""
 
     record: Record
     size: int
@@ -40,36 +37,14 @@ class Pending:
     """Sequence number of its arrival here: a record that arrived later has a higher one, even if it is redelivered."""
     retry_of: str | None = None
     """The refused transaction that it re-executes, if it has that one's ticket: then it is judged ahead of others."""
-    decoded: Request | Refused | None = None
-    """None = not decoded yet."""
+    attempt: int = 1
+    """The number of the try, as far as the ticket proves it."""
     is_claim: bool = False
     """Whether it is a claim check (header `transaction-file`): its transaction, which may be large, is a file."""
-    is_large_claim: bool = False
-    """Whether it is a claim check whose file is too large to be read together with others."""
-    file_check: anyio.Event | None = None
-    """Set once its files were checked ahead of judging; None = the check has not begun."""
-    checked_files: CheckedFiles | None = None
-    """Its files that the check found."""
 
     @property
     def offset(self) -> int:
         return self.record.offset
-
-    @property
-    def decoded_bytes_max(self) -> int:
-        """The most memory that its transaction takes once decoded. Before that, a claim check may take it all."""
-        if isinstance(self.decoded, Request):
-            return decoded_bytes_max(self.decoded.size)
-        if self.is_claim and self.decoded is None:
-            return DECODED_BYTES_MAX
-        return decoded_bytes_max(len(self.record.value))
-
-    @property
-    def attempt(self) -> int:
-        """The number of the try, as far as the ticket proves it."""
-        if self.retry_of is None or not isinstance(self.decoded, Request):
-            return 1
-        return max(self.decoded.envelope.attempt, 2)
 
     @property
     def fingerprint(self) -> tuple[str, int]:
@@ -77,11 +52,6 @@ class Pending:
         return record_sha256(self.record), self.record.leader_epoch
 
 
-DECODED_BYTES_MAX = 160 * 1024 * 1024
-"""Maximum memory of transactions that are decoded at the same time; a single one always fits.
-
-The real memory is far less: that of an Append is four times its size.
-"""
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
 _COMPARE_ATTEMPTS = 5
@@ -101,16 +71,6 @@ class _Last(NamedTuple):
         """Whether these records include the same record: same offset and same content."""
         sha256 = self.sha256 or (record_sha256(self.record) if self.record is not None else "")
         return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
-
-
-def decoded_together(records: Iterable[Pending]) -> Iterator[Pending]:
-    """Yield the first of the records, at least one: as many as may be decoded at the same time."""
-    total = 0
-    for number, pending in enumerate(records):
-        total += pending.decoded_bytes_max
-        if number and total > DECODED_BYTES_MAX:
-            break
-        yield pending
 
 
 class Fingerprints(Mapping[int, tuple[str, int]]):
@@ -250,15 +210,6 @@ class Intake:
         some = islice(self.pending, *self._span(count, behind))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
-    def unchecked(self, *, most: int) -> list[Pending]:
-        """Return the first records whose files have not begun to be checked: at most `most`.
-
-        Considers only the first waiting records, as many as may be decoded at the same time. Leaves out claim checks,
-        whose transaction is read when they are judged.
-        """
-        some = (one for one in decoded_together(self.pending) if one.file_check is None and not one.is_claim)
-        return list(islice(some, most))
-
     def records(self, offsets: Collection[int]) -> dict[int, Pending]:
         """Return the waiting records that have one of these offsets, by offset."""
         last = max(offsets, default=-1)
@@ -359,20 +310,24 @@ class Intake:
     def _take(self, records: list[Record]) -> None:
         for record in records:
             self.arrived += 1
-            pending = Pending(record, record_size(record), self.arrived)
-            for name, value in record.headers:
-                if name == "transaction-file":
-                    pending.is_claim = True
-                elif name == "retry-of":
-                    pending.retry_of = value.decode("ascii", "replace")
+            pending = self._delivered(record)
             if pending.retry_of is not None:
-                producer = who_asked(record.headers).producer
-                if pending.retry_of in self._retries or not self.reservations.has_ticket(pending.retry_of, producer):
-                    pending.retry_of = None
-                else:
-                    self._retries[pending.retry_of] = pending
+                self._retries[pending.retry_of] = pending
             self.pending.append(pending)
             self.next_offset = record.offset + 1
         if records:
             self._note_time(records[-1].timestamp_ms)
             self._last = _Last(records[-1].offset, records[-1].leader_epoch, "", records[-1])
+
+    def _delivered(self, record: Record) -> Pending:
+        """The record as it waits here, with its ticket if it has one."""
+        pending = Pending(record, record_size(record), self.arrived)
+        named = dict(record.headers)
+        if "transaction-file" in named:
+            pending = replace(pending, is_claim=True)
+        if "retry-of" not in named:
+            return pending
+        refused, who = named["retry-of"].decode("ascii", "replace"), who_asked(record.headers)
+        if refused in self._retries or not self.reservations.has_ticket(refused, who.producer):
+            return pending
+        return replace(pending, retry_of=refused, attempt=max(who.attempt, 2))

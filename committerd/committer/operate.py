@@ -24,7 +24,7 @@ from committerd.queue.start import QueueFacts, starting_position
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
-from committerd.table.prepare import Judged, Prepared, World, build_version
+from committerd.table.prepare import Judged, Prepared, Sources, build
 from committerd.table.versions import Table
 from committerd.table.writing import complete, put, write_files
 from committerd_common.messages import Transaction
@@ -212,7 +212,7 @@ def recreated(situation: Situation) -> Position:
 
 async def create(
     table: Table,
-    world: World,
+    sources: Sources,
     *,
     transaction: Transaction,
     options: CreateOptions,
@@ -227,18 +227,18 @@ async def create(
         raise CommitterError(f"there is a table at {table.uri} still, or again: look at it", code="table_exists")
     own = Transaction()
     own.CopyFrom(transaction)
-    own.uuid, own.read_version = str(world.new_uuid()), 0
+    own.uuid, own.read_version = str(sources.new_uuid()), 0
     noted = position_only(position, {}, read_version=0, uuid=own.uuid, reason=reason)
     own.transaction_properties.update(noted.transaction_properties)
-    prepared = await build_version(
+    prepared = await build(
         table,
         None,
         Judged(transaction=own, create=options),
-        world=world,
+        sources=sources,
         table_metadata=encode_metadata(position, {}),
     )
     await write_files(table, prepared)
-    found = await land(_ByHand(table, prepared), Backoff(world.random))
+    found = await land(_ByHand(table, prepared), Backoff(sources.random))
     settled = Settled(version=prepared.version, uuid=own.uuid, operation="overwrite", ours=True)
     if found and race(Found(settled=settled, position=position, marks={}), found) is not Race.OURS:
         raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
@@ -248,7 +248,7 @@ async def create(
 async def write(
     loaded: Loaded,
     loading: Loading,
-    world: World,
+    sources: Sources,
     *,
     new_position: Position | None,
     change_marks: Callable[[Mapping[str, AppMark]], Mapping[str, AppMark]],
@@ -266,13 +266,13 @@ async def write(
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
         marks = kept_marks(change_marks(loaded.marks))
-        uuid = str(world.new_uuid())
+        uuid = str(sources.new_uuid())
         transaction = position_only(position, marks, read_version=loaded.version, uuid=uuid, reason=reason)
-        prepared = await build_version(
+        prepared = await build(
             table,
             loaded.manifest,
             Judged(transaction=transaction),
-            world=world,
+            sources=sources,
             table_metadata=encode_metadata(position, marks),
             holds_records=False,
         )
@@ -284,7 +284,7 @@ async def write(
         if loaded.newest_ours:
             await complete(table, loaded.newest_ours)
         await write_files(table, prepared)
-        found = await land(_ByHand(table, prepared), Backoff(world.random))
+        found = await land(_ByHand(table, prepared), Backoff(sources.random))
         if not found or race(own, found) is Race.OURS:
             return prepared.version
         if new_position is not None and any(one.settled.ours for one in found):

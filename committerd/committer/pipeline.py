@@ -18,7 +18,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from committerd.committer.forming import Former
+from committerd.committer.assembling import Assembler
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
 from committerd.committer.putting import FormedVersion, Putter, Settlement
@@ -73,7 +73,7 @@ class Pipeline:
 
     def __init__(
         self,
-        former: Former,
+        assembler: Assembler,
         putter: Putter,
         intake: Intake,
         identity: Callable[[], Awaitable[TopicIdentity]],
@@ -81,7 +81,7 @@ class Pipeline:
         telemetry: Telemetry,
     ) -> None:
         """`identity`: asks the broker for the topic's identity."""
-        self._former = former
+        self._assembler = assembler
         self._putter = putter
         self._intake = intake
         self._identity = identity
@@ -114,7 +114,7 @@ class Pipeline:
             raise error
 
     async def form(self, view: View) -> FormedVersion | None:
-        """Form a version on the view's head, as `Former.form`; drops what was formed ahead.
+        """Form a version on the view's head, as `Assembler.assemble`; drops what was formed ahead.
 
         The head's version is confirmed meanwhile, unless it just was. Raises `StartAgain` as the view does.
         """
@@ -134,9 +134,9 @@ class Pipeline:
         return self._round_end is not None
 
     async def form_keys(self, head: Head) -> FormedVersion:
-        """Form a version, as `Former.form_keys`; drops what was formed ahead."""
+        """Form a version, as `Assembler.assemble_keys`; drops what was formed ahead."""
         await self._drop()
-        return await self._former.form_keys(head)
+        return await self._assembler.assemble_keys(head)
 
     async def put(self, formed: FormedVersion, view: View) -> Settlement:
         """As `Putter.put`, and form the next version meanwhile; drops that one unless this one was created."""
@@ -174,7 +174,7 @@ class Pipeline:
         return ahead.formed
 
     async def _form(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
-        """As `Former.form`, with the identity of the topic that the records are from.
+        """As `Assembler.assemble`, with the identity of the topic that the records are from.
 
         The broker is asked for the identity after all records of the version have arrived. So they are from the topic
         that the response names, or from an earlier one, which the putter detects. Later changes to the topic do not
@@ -196,9 +196,9 @@ class Pipeline:
         return None if formed is None else replace(formed, identity=self._known_of(formed.newest))
 
     async def _timed(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
-        """Call `Former.form`, and remember how long it took to form a version."""
+        """Call `Assembler.assemble`, and remember how long it took to form a version."""
         began = anyio.current_time()
-        formed = await self._former.form(head, self._intake, round_end=round_end)
+        formed = await self._assembler.assemble(head, self._intake, round_end=round_end)
         if formed is not None:
             self._form_seconds = anyio.current_time() - began
         return formed
@@ -234,7 +234,7 @@ class Pipeline:
         """Return an upper bound of the `number` of the records that the next version may settle."""
         if self._intake.waiting_retries():
             return self._intake.arrived
-        return self._intake.newest_of(self._former.options.limits.full, behind=head.position)
+        return self._intake.newest_of(self._assembler.decider.options.limits.full, behind=head.position)
 
     def _delay(self, formed: FormedVersion) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
@@ -253,17 +253,17 @@ class Pipeline:
             return True
         if self._intake.waiting_retries():
             return False
-        return self._intake.behind(formed.group.position) >= self._former.options.limits.full
+        return self._intake.behind(formed.group.position) >= self._assembler.decider.options.limits.full
 
     def _is_ready(self, formed: FormedVersion) -> bool:
-        """Whether the next version can be formed of what waits behind this one: the first record's files were checked.
+        """Whether the next version can be formed of what waits behind this one: the first record's facts are there.
 
         A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
         """
         if formed.group.refusals or self._intake.waiting_retries():
             return False
         waiting = self._intake.first(1, behind=formed.group.position)
-        return bool(waiting) and (waiting[0].file_check is None or waiting[0].file_check.is_set())
+        return bool(waiting) and self._assembler.prefetcher.is_ready(waiting[0])
 
     async def _drop(self) -> None:
         """Drop what was formed ahead."""

@@ -83,8 +83,11 @@ class StaleHistory:
 
     async def _read_since(self, after: int, reader: Table, table: Table) -> None:
         reader.scheme = table.scheme
-        async for some in reader.history(after, self._latest):
+        largest = 0
+        while after < self._latest:
+            some = await reader.some_after(after, self._latest, largest=largest)
             if isinstance(some, Gap):
                 return
             for one in some:
                 table.learn(one)
+            after, largest = some[-1].version, max(largest, *(one.bytes for one in some))

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from committerd.lance.conflicts.grid import Verdict
+from committerd.queue.ledger import Earlier
 from committerd.table.judge import Judged
 from committerd.table.refusals import Rejected
 from committerd.telemetry import Telemetry
@@ -20,6 +21,12 @@ class Verdicts:
     _rebases: Counter[str] = field(default_factory=Counter)
     """By operation of ours, as the next one."""
     _followed_rows: Counter[str] = field(default_factory=Counter)
+    _look_ups: Counter[str] = field(default_factory=Counter)
+    """By what was found."""
+
+    def looked_up(self, earlier: Earlier) -> None:
+        """Add a look-up of a uuid in the ledger."""
+        self._look_ups[earlier.found] += 1
 
     def add(self, operation: str, judged: Judged | Rejected) -> None:
         """Add a record: a member, or a refusal."""
@@ -36,6 +43,8 @@ class Verdicts:
         """Count them: the version was created."""
         for (ours, theirs, verdict), times in self._conflicts.items():
             telemetry.conflicts.add(times, ours=ours, theirs=theirs, verdict=verdict)
+        for found, times in self._look_ups.items():
+            telemetry.ledger_lookups.add(times, found=found)
         for operation, times in self._rebases.items():
             telemetry.rebases.add(times, operation=operation)
         for operation, rows in self._followed_rows.items():

@@ -23,14 +23,15 @@ from anyio import to_thread
 
 from committerd import __version__
 from committerd.committer import Committer, Intervals, Parts, State
+from committerd.committer.assembling import Assembler
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
-from committerd.committer.file_checks import FileChecker
-from committerd.committer.forming import Former, FormingOptions
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading
 from committerd.committer.outcome_maker import OutcomeMaker
+from committerd.committer.prefetching import Prefetcher
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
@@ -46,7 +47,7 @@ from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.deletion_vectors import DeletionVectors
-from committerd.table.prepare import Permissions, World
+from committerd.table.prepare import Permissions, Sources
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.table.work import Work, at_once
@@ -132,8 +133,8 @@ class Dependencies:
     work: Work = at_once
 
 
-def _forming(settings: CommitSettings) -> FormingOptions:
-    return FormingOptions(
+def _decide_options(settings: CommitSettings) -> DecideOptions:
+    return DecideOptions(
         limits=GroupLimits(
             records=settings.group_records_max,
             bytes=settings.group_bytes_max,
@@ -168,15 +169,13 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
     )
     containment = Containment(around.telemetry)
-    world = World(
+    sources = Sources(
         wall_clock=clock.now,
         ahead_max=_AHEAD_MAX,
         random=around.rng,
         new_uuid=around.new_uuid,
-        open_store=around.open_store,
-        work=around.work,
     )
-    options = _forming(settings.commit)
+    options = _decide_options(settings.commit)
     lookups = around.telemetry.deletion_vector_lookups
     deletion_vectors = DeletionVectors(
         settings.memory.deletion_vector_bytes, note=lambda kept: lookups.add(found="kept" if kept else "read")
@@ -212,22 +211,18 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
             astray=putter.astray,
             containment=containment,
         ),
-        former=Former(
-            before_table=before_table,
-            options=options,
-            decoder=decoder,
-            world=world,
+        assembler=Assembler(
+            decider=Decider(before_table=before_table, options=options, sources=sources, containment=containment),
+            prefetcher=Prefetcher(
+                intake,
+                decoder,
+                Table(around.store, deletion_vectors=deletion_vectors),
+                file_limits=options.file_limits,
+                verifies=options.verifies,
+                wall_clock=clock.now,
+            ),
             telemetry=around.telemetry,
-            containment=containment,
-            file_check_timing="early",
-        ),
-        file_checker=FileChecker(
-            intake,
-            decoder,
-            Table(around.store, deletion_vectors=deletion_vectors),
-            options=options,
-            file_check_timing="early",
-            wall_clock=around.wall_clock,
+            open_store=around.open_store,
             work=around.work,
         ),
         putter=putter,

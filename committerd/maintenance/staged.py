@@ -11,7 +11,7 @@ from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.lance.format.decoded_size import SMALL_BYTES_MAX, require_few_messages
 from committerd.queue.port import Record
 from committerd.stores.port import ObjectStore
-from committerd.table.staged_files import read_named
+from committerd.table.reading import read_named
 from committerd_common.messages import Transaction
 from committerd_common.paths import transaction_key
 from committerd_common.request import decode_envelope, decode_transaction

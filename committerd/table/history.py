@@ -6,13 +6,16 @@ it in their history, so if its put fails there is nothing to roll back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.table.versions import Committed, Gap, Table
+from committerd_common.paths import VERSION_MAX
+
+__all__ = ["Committed", "Gap", "History"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +36,20 @@ class History:
         """Return this history after all its versions were created: nothing is ahead any more."""
         return History(self.table) if self.ahead else self
 
-    async def committed(self, version: int) -> Committed | None:
-        """Return the facts about one version that the rules need; None when it is unreadable.
+    @property
+    def created(self) -> int:
+        """The highest version that is known to exist, as far as versions follow it."""
+        return self.ahead[0].version - 1 if self.ahead else VERSION_MAX
 
-        Raises `StoreUnavailable`.
-        """
-        return self._formed(version) or await self.table.committed(version)
+    def formed(self, version: int) -> Committed | None:
+        """The facts about a version that is formed ahead; None for any other one."""
+        if not self.ahead or version < self.ahead[0].version:
+            return None
+        return next((one for one in self.ahead if one.version == version), None)
 
-    async def since(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
-        """Yield the versions above `after`, up to and including `latest`, ascending, in batches.
-
-        Ends with a `Gap` at the first unreadable version. Raises `StoreUnavailable`.
-        """
-        last = min(latest, self.ahead[0].version - 1) if self.ahead else latest
-        async for some in self.table.history(after, last):
-            yield some
-            if isinstance(some, Gap):
-                return
-        formed = [one for one in self.ahead if after < one.version <= latest]
-        if formed:
-            yield formed
+    def formed_after(self, after: int) -> Sequence[Committed]:
+        """The versions above `after` that are formed ahead, if `after` is the last one before them or one of them."""
+        return [one for one in self.ahead if one.version > after] if after >= self.created else ()
 
     def compared_appends(self, after: int) -> Comparison:
         """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none is valid."""
@@ -61,10 +58,9 @@ class History:
             return NOTHING_FOUND
         found, last = known
         # The comparison may come from another history, whose last versions were never created.
-        is_of_this = (self._formed(last.version) or self.table.known(last.version)) is last
+        is_of_this = (self.formed(last.version) or self.table.known(last.version)) is last
         return found if is_of_this else NOTHING_FOUND
 
-    def _formed(self, version: int) -> Committed | None:
-        if not self.ahead or version < self.ahead[0].version:
-            return None
-        return next((one for one in self.ahead if one.version == version), None)
+    def note_compared_appends(self, after: int, found: Comparison, last: Committed) -> None:
+        """Cache the comparison of an Append of read version `after` with the versions up to `last`."""
+        self.table.note_compared_appends(after, found, last)

@@ -1,7 +1,8 @@
 """Prepares the version that one transaction makes of a table: judge, rebase, build.
 
-`judge` writes nothing. A transaction that it accepts is built alone or, if it is an Append, together with others.
-`build_version` produces every byte of the next version, and `committerd.table.writing` writes them to the store.
+A transaction that `judge` accepts is built alone or together with others. `build_version` produces every byte of the
+next version, and `committerd.table.writing` writes them to the store. Both are decisions that ask for what they need
+(`table.needs`); `prepare` runs them.
 Neither checks whether the transaction was committed before: `queue.ledger` does, and `Table.seen` where there is no
 queue.
 """
@@ -9,9 +10,9 @@ queue.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pyroaring import BitMap
 
@@ -20,18 +21,21 @@ from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
 from committerd.lance.operations.permissions import ANYTHING, Permissions
-from committerd.lance.transactions.build import build
+from committerd.lance.transactions.build import build as next_version
 from committerd.lance.transactions.succession import require_next
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.history import History
-from committerd.table.judge import Judged, PrepareOptions, World, explain, judge, vet
+from committerd.table.judge import Judged, explain, judge, vet
+from committerd.table.needs import NOTHING_KNOWN, Copy, Pace, Reuse, StagedFacts, Steps
 from committerd.table.refusals import Rejected, refused_by
-from committerd.table.staged_files import Copy, read_reuse
+from committerd.table.running import run
 from committerd.table.versions import Committed, Table, committed_by
-from committerd.table.work import heavy_size
+from committerd.table.work import Work, at_once, heavy_size
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 
@@ -43,7 +47,8 @@ __all__ = [
     "PrepareOptions",
     "Prepared",
     "Rejected",
-    "World",
+    "Sources",
+    "build",
     "build_version",
     "create_options",
     "explain",
@@ -95,8 +100,6 @@ class Prepared:
         return self.file.transaction
 
 
-_T = TypeVar("_T")
-
 _AS_USUAL = CreateOptions()
 
 
@@ -127,36 +130,66 @@ async def prepare(
     latest: ManifestFile | None,
     transaction: Transaction,
     *,
+    facts: StagedFacts = NOTHING_KNOWN,
     options: PrepareOptions,
-    world: World,
+    sources: Sources,
+    open_store: OpenStore | None = None,
+    work: Work = at_once,
 ) -> Prepared | Rejected:
     """Judge one transaction against `latest` (None = there is no table), and build the version that follows.
 
-    Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and `StoreUnavailable`.
+    `facts`: what is known of the files of the transaction. `open_store`: as for `Fetcher`. `work`: runs what may take
+    long. Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and `StoreUnavailable`.
     """
     vet(latest)
-    judged = await judge(History(table), latest, transaction, options=options, world=world)
-    if isinstance(judged, Rejected):
-        return judged
-    try:
-        return await build_version(table, latest, judged, world=world)
-    except RequestError as error:
-        return refused_by(error, judged.found)
+
+    def steps() -> Steps[Prepared | Rejected]:
+        judged = yield from judge(History(table), latest, transaction, facts=facts, options=options, sources=sources)
+        if isinstance(judged, Rejected):
+            return judged
+        try:
+            return (yield from build_version(latest, judged, scheme=table.scheme, sources=sources))
+        except RequestError as error:
+            return refused_by(error, judged.found)
+
+    return await run(steps(), Fetcher(table, open_store), work=work)
 
 
-async def build_version(
+async def build(
     table: Table,
     latest: ManifestFile | None,
     judged: Judged,
     *,
-    world: World,
-    table_metadata: Mapping[str, str] | None = None,
+    sources: Sources,
+    table_metadata: Mapping[str, str],
     holds_records: bool = True,
 ) -> Prepared:
-    """Build the version that follows `latest`. Writes nothing.
+    """As `build_version`, for one that needs no facts but the table's own. Raises `StoreUnavailable` too."""
+    steps = build_version(
+        latest,
+        judged,
+        scheme=table.scheme,
+        sources=sources,
+        table_metadata=table_metadata,
+        holds_records=holds_records,
+    )
+    return await run(steps, Fetcher(table))
 
-    `table_metadata`: entries that replace all table metadata whose keys begin with `committerd.`; None or empty keeps
-    it. `holds_records`: the version commits staged transactions, so another version must be able to follow it.
+
+def build_version(
+    latest: ManifestFile | None,
+    judged: Judged,
+    *,
+    scheme: NamingScheme | None,
+    sources: Sources,
+    table_metadata: Mapping[str, str] | None = None,
+    holds_records: bool = True,
+) -> Steps[Prepared]:
+    """Build the version that follows `latest`.
+
+    `scheme`: how the table names its manifests; None = there is no table. `table_metadata`: entries that replace all
+    table metadata whose keys begin with `committerd.`; None or empty keeps it. `holds_records`: the version commits
+    staged transactions, so another version must be able to follow it.
 
     Raises `InvalidRequest` when the transaction can't be built on `latest`, and `CorruptTable` when `latest` is damaged
     or the result would break an invariant.
@@ -164,24 +197,21 @@ async def build_version(
     transaction = judged.transaction
     name = transaction_name(transaction.read_version, transaction.uuid)
     given = BuildInput(
-        now=world.wall_clock(),
-        ahead_max=world.ahead_max,
+        now=sources.wall_clock(),
+        ahead_max=sources.ahead_max,
         transaction_file=name,
-        index_uuid=world.new_uuid().bytes,
+        index_uuid=sources.new_uuid().bytes,
         create=judged.create,
         restored=judged.restored,
         source=judged.source,
-        reuse=await read_reuse(table.store, latest.indices, kept=table.reuse) if latest is not None else None,
+        reuse=(yield Reuse(latest.indices)) if latest is not None else None,
         moves=judged.moves,
         table_metadata=table_metadata or {},
     )
     size = heavy_size(transaction, latest)
-
-    async def do(call: Callable[[], _T]) -> _T:
-        return await world.work(call, size=size) if size else call()
-
-    built = await do(lambda: _sound(latest, transaction, given))
-    scheme = table.scheme
+    if size:
+        yield Pace(size)
+    built = _sound(latest, transaction, given)
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
         scheme = NamingScheme.V2 if v2 else NamingScheme.V1
@@ -198,12 +228,14 @@ async def build_version(
     if holds_records:
         reuse = given.reuse
         if latest is None or section is not latest.index_section:
-            reuse = await read_reuse(table.store, file.indices, kept=table.reuse, written=judged.files)
-        await do(lambda: require_next(latest, file, built, given, reuse=reuse))
+            reuse = yield Reuse(file.indices, written=judged.files)
+            if size:
+                yield Pace(size)
+        require_next(latest, file, built, given, reuse=reuse)
     return Prepared(
         file=file,
         key=manifest_key(outline.version, scheme),
-        body=await do(lambda: assemble(outline, fragments, section, transaction)),
+        body=assemble(outline, fragments, section, transaction),
         transaction_key=transaction_key(name),
         transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
@@ -223,7 +255,7 @@ def _sound(latest: ManifestFile | None, transaction: Transaction, given: BuildIn
 
     When the content breaks an invariant, raises `CorruptTable` if `latest` is damaged already, else `InvalidRequest`.
     """
-    built = build(latest, transaction, given)
+    built = next_version(latest, transaction, given)
     try:
         require_sound(latest, built)
     except CorruptTable as error:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import takewhile
 
 from committerd.concurrency import ByteBudget, for_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
@@ -432,29 +433,21 @@ class Table:
             start = end
         return None
 
-    async def history(self, after: int, latest: int) -> AsyncIterator[Sequence[Committed] | Gap]:
-        """Yield the versions above `after`, up to and including `latest`, ascending, in batches.
+    async def some_after(self, after: int, upto: int, *, largest: int = 0) -> Sequence[Committed] | Gap:
+        """Return the next few versions above `after`, up to and including `upto`, ascending; a `Gap` if the first of
+        them can't be read.
 
-        Ends with a `Gap` at the first unreadable version. Reads versions that are not cached, several at once, and
-        never holds all of them in memory: fewer at once if they are large. Raises `StoreUnavailable`.
+        `largest`: the bytes of the largest one that the caller has seen so far (0 = none). Of large ones, fewer are
+        read at once, so that all fit in memory. Raises `StoreUnavailable`.
         """
-        low, count = after + 1, _READERS_MAX
-        while low <= latest:
-            batch = await self._several(range(low, min(low + count, latest + 1)))
-            found = [one for one in batch if one is not None]
-            if len(found) == len(batch):
-                yield found
-                low += count
-                largest = max(one.bytes for one in found)
-                newest = self._newest[1].size if self._newest is not None else 0
-                readers = _MORE_READERS_MAX if max(largest, newest) <= _SMALL_BYTES_MAX else _READERS_MAX
-                count = max(1, min(readers, _BATCH_BYTES_MAX // largest))
-                continue
-            gap = batch.index(None)
-            if gap:
-                yield found[:gap]
-            yield Gap(low + gap)
-            return
+        count = _READERS_MAX
+        if largest:
+            newest = self._newest[1].size if self._newest is not None else 0
+            readers = _MORE_READERS_MAX if max(largest, newest) <= _SMALL_BYTES_MAX else _READERS_MAX
+            count = max(1, min(readers, _BATCH_BYTES_MAX // largest))
+        batch = await self._several(range(after + 1, min(after + count, upto) + 1))
+        found = list(takewhile(lambda one: one is not None, batch))
+        return [one for one in found if one is not None] or Gap(after + 1)
 
     def known(self, version: int) -> Committed | None:
         """Return the cached facts about a version; None when there are none."""

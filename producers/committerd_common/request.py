@@ -137,17 +137,23 @@ def headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
 
 
 def who_asked(headers: Sequence[tuple[str, bytes]]) -> Envelope:
-    """Those of producer, outcome partition and traceparent that can be read. Never raises.
+    """Those of producer, attempt, outcome partition and traceparent that can be read. Never raises.
 
     They suffice to publish the outcome of a record whose other headers are wrong.
     """
     last = dict(headers)
-    partition, traceparent = last.get("outcome-partition", b"0"), last.get("traceparent")
+    traceparent = last.get("traceparent")
     return Envelope(
         producer=_copied(last.get("producer", b"")),
-        outcome_partition=int(partition) if len(partition) < 10 and partition.isdigit() else 0,
+        attempt=max(_small_number(last.get("attempt", b"1")), 1),
+        outcome_partition=_small_number(last.get("outcome-partition", b"0")),
         traceparent="" if traceparent is None else _copied(traceparent),
     )
+
+
+def _small_number(value: bytes) -> int:
+    """A number of at most nine digits; 0 for anything else."""
+    return int(value) if len(value) < 10 and value.isdigit() else 0
 
 
 def _copied(value: bytes) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import anyio
 import pytest
 
-from committerd.committer.head import Head, StartAgain, earlier
+from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.outcomes import Settled, encode_settled
 from committerd.queue.position import Position, encode_metadata
 from committerd.stores.port import Tail
+from committerd.table.history import History
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
+from tests.committer.bench import earlier
 from tests.simulation.staging import column
 from tests.simulation.store import Bucket, FakeStore
 
@@ -87,13 +90,14 @@ async def test_a_dropped_version_makes_a_record_unknown_as_long_as_it_can_be_rea
     bucket = settled_ahead_and_79_more()
     head = await head_of(bucket)
     floor = head.ledger.floor
-    assert (await head.earlier("new", 0)).unknown_at == floor
-    assert (await head.earlier("new", floor)) == NOT_SEEN
+    assert (await earlier(head, "new", 0)).unknown_at == floor
+    assert (await earlier(head, "new", floor)) == NOT_SEEN
     assert head.without_what_is_gone() is head
     for version in range(1, floor + 1):
         bucket.delete(manifest_key(version, NamingScheme.V2))
-    assert (await head.earlier("new", 0)).unknown_at is None
-    assert (await earlier(head.ledger, Table(FakeStore(bucket)), "new", 0)).unknown_at is None
+    assert (await earlier(head, "new", 0)).unknown_at is None
+    reopened = replace(head, history=History(Table(FakeStore(bucket))))
+    assert (await earlier(reopened, "new", 0)).unknown_at is None
     assert head.without_what_is_gone().ledger.floor == 0
     assert head.without_what_is_gone().ledger.rules_out("new", 0)
 

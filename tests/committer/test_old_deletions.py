@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from committerd.committer import direct
-from committerd.committer.forming import FormingOptions
+from committerd.committer.deciding import DecideOptions
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import Prepared
@@ -23,11 +23,11 @@ from committerd_client import staging
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.messages import Status as StatusNumber
 from committerd_common.own_properties import IN_ORDER, ROWS
-from tests.committer.test_file_checks import Bench, record
+from tests.committer.bench import Bench, record
 from tests.lance import samples
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest, transaction
-from tests.table.scene import ANY, Scene, read_at, world
+from tests.table.scene import ANY, Scene, read_at, sources
 
 AT_1, AT_2, OURS = 1, 2, 77
 """Numbers of the deletion files: of version 1, of version 2, of what is staged."""
@@ -117,9 +117,9 @@ async def test_are_a_reason_to_execute_again(case: Case, scene: Scene) -> None:
     assert (answer.status, answer.reason) == (Status.RETRYABLE, "read_version_gone")
     assert "a cleanup has removed it. Read the latest version and do the work again" in answer.message
 
-    bench = Bench(scene, FormingOptions(verify_files="never"))
+    bench = Bench(scene, DecideOptions(verify_files="never"))
     bench.arrive(record(0, staged))
-    formed = await bench.former.form(await bench.head(), bench.intake)
+    formed = await bench.assembler.assemble(await bench.head(), bench.intake)
     assert formed is not None
     assert [(one.status, one.reason) for one in formed.group.refusals] == [
         (StatusNumber.RETRYABLE, "read_version_gone")
@@ -136,7 +136,7 @@ async def test_are_a_reason_to_execute_again(case: Case, scene: Scene) -> None:
 async def directly(scene: Scene, staged: Transaction, table: Table | None = None) -> direct.DirectOutcome:
     rng = random.Random(0)
     return await direct.commit(
-        table or scene.table(), staged, options=ANY, world=world(random=rng), backoff=Backoff(rng)
+        table or scene.table(), staged, options=ANY, sources=sources(random=rng), backoff=Backoff(rng)
     )
 
 

@@ -18,6 +18,7 @@ from committerd.stores.port import Tail
 from committerd.table.backoff import Backoff
 from committerd.table.versions import Table
 from committerd_common.paths import NamingScheme, manifest_key
+from tests.committer.bench import earlier
 from tests.committer.test_loading import AHEAD, LITTLE, put, settled_ahead_and_79_more
 from tests.simulation.store import Bucket, FakeStore
 
@@ -80,11 +81,11 @@ async def test_a_record_waits_for_the_newest_versions_whatever_its_read_version(
     loaded = await load(Table(FakeStore(history_of(1500))), HOW)
     view, older = view_of(loaded), older_of(loaded)
     while not view.head.ledger.covers(1500):
-        assert (await view.head.earlier("u501", 1500)).found == "new"
+        assert (await earlier(view.head, "u501", 1500)).found == "new"
         await older.read(100)
         view.learn_history()
     assert view.head.ledger.unread_below <= 501
-    assert (await view.head.earlier("u501", 1500)).committed == 502
+    assert (await earlier(view.head, "u501", 1500)).committed == 502
     assert not view.head.ledger.covers(300)
 
 
@@ -95,18 +96,18 @@ async def test_a_head_learns_what_was_read_since() -> None:
     await older.read(100)
     view.learn_history()
     assert (view.head.ledger.unread_below, view.unread_versions) == (400, 399)
-    assert (await view.head.earlier("u450", 399)).committed == 451
-    assert (await view.head.earlier("u450", 500)).committed == 451
-    assert (await view.head.earlier("u100", 399)).found == "new"
-    assert (await view.head.earlier("u100", 0)).unknown_at == 399
+    assert (await earlier(view.head, "u450", 399)).committed == 451
+    assert (await earlier(view.head, "u450", 500)).committed == 451
+    assert (await earlier(view.head, "u100", 399)).found == "new"
+    assert (await earlier(view.head, "u100", 0)).unknown_at == 399
     while not older.is_read:
         await older.read(100)
     for head in (view.head, formed_ahead):
         view.head = head
         view.learn_history()
         assert (view.head.ledger.unread_below, view.unread_versions) == (0, 0)
-        assert (await view.head.earlier("u100", 0)).committed == 101
-        assert (await view.head.earlier("new", 0)).found == "new"
+        assert (await earlier(view.head, "u100", 0)).committed == 101
+        assert (await earlier(view.head, "new", 0)).found == "new"
     learnt = view.head
     view.learn_history()
     assert view.head is learnt
@@ -120,7 +121,7 @@ async def test_all_of_it_is_what_start_would_have_read_itself() -> None:
     for loaded in (later, whole):
         view = view_of(loaded)
         view.learn_history()
-        assert [(await view.head.earlier(f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
+        assert [(await earlier(view.head, f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
         assert [*loaded.settled_versions.between(0, 1000)] == [*range(300, 0, -1)]
 
 
@@ -153,7 +154,7 @@ async def test_it_ends_when_the_ledger_is_full() -> None:
     await older.read_beside(backoff=no_wait, progressed=lambda: None)
     view.learn_history()
     assert 450 < view.head.ledger.floor < 500
-    assert (await view.head.earlier("u100", 0)).unknown_at == view.head.ledger.floor
+    assert (await earlier(view.head, "u100", 0)).unknown_at == view.head.ledger.floor
 
 
 async def test_nothing_is_left_unread_when_the_ledger_is_full_at_start() -> None:

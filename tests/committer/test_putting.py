@@ -25,7 +25,7 @@ from committerd.telemetry import Telemetry
 from committerd_common.messages import Transaction
 from committerd_common.paths import manifest_key
 from tests.lance.samples import column, fragment, manifest, transaction
-from tests.table.scene import ANY, Scene, append, world
+from tests.table.scene import ANY, Scene, append, sources
 
 TOPIC = TopicIdentity(cluster_id="c", topic="t", topic_id="i")
 
@@ -62,7 +62,7 @@ class Bench:
 
         table = Table(Store(self.scene.root, durable=False))
         latest = await table.latest()
-        prepared = await prepare(table, latest, staged, options=ANY, world=world())
+        prepared = await prepare(table, latest, staged, options=ANY, sources=sources())
         assert isinstance(prepared, Prepared)
         telemetry = Telemetry(CollectorRegistry())
         putter = Putter(cast(Queue, None), telemetry, rng=random.Random(0), recheck_seconds=10.0)

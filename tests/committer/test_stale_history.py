@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from committerd.committer import stale_history
-from committerd.committer.forming import FormingOptions
+from committerd.committer.deciding import DecideOptions
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
 from committerd.committer.putting import FormedVersion
@@ -19,7 +19,7 @@ from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
 from committerd.stores.port import Tail
 from committerd_common.messages import Transaction
-from tests.committer.test_file_checks import Bench, record, staged
+from tests.committer.bench import Bench, record, staged
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest
 from tests.table.scene import Scene, append
@@ -42,7 +42,7 @@ class Reading:
     """A committer's parts after a restart: nothing is in memory. The store reads nothing while it is `held`."""
 
     def __init__(self, scene: Scene) -> None:
-        self.bench = Bench(scene, FormingOptions(verify_files="never"), "together")
+        self.bench = Bench(scene, DecideOptions(verify_files="never"))
         self.held, self.reads, self.fails, self.notified = anyio.Event(), 0, False, anyio.Event()
         self.get_tail = self.bench.store.get_tail
         self.bench.store.get_tail = self.slow  # type: ignore[method-assign]
@@ -66,7 +66,7 @@ class Reading:
 
     async def form(self, head: Head) -> FormedVersion | None:
         with anyio.fail_after(10):
-            return await self.bench.former.form(head, self.intake)
+            return await self.bench.assembler.assemble(head, self.intake)
 
 
 def old(offset: int, work: Transaction | None = None, **headers: Any) -> Record:
@@ -87,7 +87,7 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reading.bench.former.stale_history.run, head.table, reading.notified.set)
+        tasks.start_soon(reading.bench.decider.stale_history.run, head.table, reading.notified.set)
         await anyio.wait_all_tasks_blocked()
         reading.held, reads = anyio.Event(), reading.reads
         reading.bench.arrive(old(0, work), new(1, head), new(2, head))
@@ -117,7 +117,7 @@ async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: 
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reading.bench.former.stale_history.run, head.table, reading.notified.set)
+        tasks.start_soon(reading.bench.decider.stale_history.run, head.table, reading.notified.set)
         await anyio.wait_all_tasks_blocked()
         reading.held = anyio.Event()
         reading.bench.arrive(old(0, **headers), new(1, head), new(2, head, **headers), new(3, head))
@@ -131,7 +131,7 @@ async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(scene: 
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reading.bench.former.stale_history.run, head.table, reading.notified.set)
+        tasks.start_soon(reading.bench.decider.stale_history.run, head.table, reading.notified.set)
         await anyio.wait_all_tasks_blocked()
         reading.held = anyio.Event()
         late = [new(offset, head, deadline_ms="1") for offset in range(1, 2 * AHEAD_MAX)]
@@ -146,7 +146,7 @@ async def test_a_store_that_fails_is_met_again_when_the_record_is_judged(scene: 
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reading.bench.former.stale_history.run, head.table, reading.notified.set)
+        tasks.start_soon(reading.bench.decider.stale_history.run, head.table, reading.notified.set)
         await anyio.wait_all_tasks_blocked()
         reading.fails = True
         reading.bench.arrive(old(0))

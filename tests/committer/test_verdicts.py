@@ -7,11 +7,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from committerd.committer.forming import FormingOptions
+from committerd.committer.deciding import DecideOptions
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS
-from tests.committer.test_file_checks import Bench, record
+from tests.committer.bench import Bench, record
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest, transaction
 from tests.table.scene import Scene, read_at
@@ -47,15 +47,15 @@ async def test_once_however_often_it_was_formed(tmp_path: Path) -> None:
     gone = removal(1)
     assert isinstance(await scene.commit(gone), Prepared)
     assert isinstance(await scene.commit(moved(0, 9)), Prepared)
-    bench = Bench(scene, FormingOptions(verify_files="never"), "together")
+    bench = Bench(scene, DecideOptions(verify_files="never"))
     bench.arrive(*(record(offset, staged) for offset, staged in enumerate([removal(0), removal(1), moved(2, 10)])))
     # Versions that are formed ahead may be dropped. The Rewrite is left for the next version.
-    *_, formed = [await bench.former.form(await bench.head(), bench.intake) for _ in range(3)]
+    *_, formed = [await bench.assembler.assemble(await bench.head(), bench.intake) for _ in range(3)]
     assert formed is not None
     assert [one.offset for one in formed.group.members] == [0]
     assert [one.offset for one in formed.group.refusals] == [1]
     assert not counted(bench.registry)
-    formed.verdicts.count(bench.former.telemetry)
+    formed.verdicts.count(bench.telemetry)
     assert counted(bench.registry) == {
         ("committerd_conflicts_total", "delete", "rewrite", "rebasable"): 1,
         ("committerd_conflicts_total", "delete", "delete", "retryable"): 1,

@@ -158,6 +158,10 @@ def test_a_partition_that_is_no_number_is_partition_0(partition: bytes) -> None:
     assert who_asked([("outcome-partition", partition)]).outcome_partition == 0
 
 
+def test_the_attempt_is_known_of_a_record_that_is_wrong_elsewhere() -> None:
+    assert [who_asked([("attempt", value)]).attempt for value in (b"3", b"0", b"x", b"9" * 20)] == [3, 1, 1, 1]
+
+
 def test_who_asked_is_known_of_a_record_that_is_wrong_elsewhere() -> None:
     who = who_asked([("producer", b"\xffp"), ("outcome-partition", b"4"), ("app-id", b"!")])
     assert (who.producer, who.outcome_partition) == ("�p", 4)

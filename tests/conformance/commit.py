@@ -11,7 +11,7 @@ from typing import Any
 
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, create_options, prepare
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, Sources, create_options, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import Transaction
@@ -36,12 +36,12 @@ async def commit_alone(
             create=create_options(options or {}),
             copy_clone=True,
         ),
-        world=World(
+        sources=Sources(
             wall_clock=lambda: datetime.now(UTC),
             random=random.Random(0),
             new_uuid=uuid.uuid4,
-            open_store=open_store,
         ),
+        open_store=open_store,
     )
     if isinstance(answer, Prepared):
         await write_files(table, answer)

@@ -23,17 +23,19 @@ from typing import Any, cast
 import anyio
 from prometheus_client import CollectorRegistry
 
+from committerd.committer.assembling import Assembler
 from committerd.committer.containing import Containment
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
-from committerd.committer.forming import Former, FormingOptions
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading, load
+from committerd.committer.prefetching import Prefetcher
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import start_of
 from committerd.queue.rounds import part_of
 from committerd.stores.port import Created
-from committerd.table.prepare import ANYTHING, Rejected, World
+from committerd.table.prepare import ANYTHING, Rejected, Sources
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd.telemetry import Telemetry
@@ -166,18 +168,15 @@ async def committed_by_round(
 ) -> AsyncIterator[InRound]:
     """Commit these as the committer does that finds all of them waiting; yields each version when it is there."""
     table, telemetry = Table(open_store(str(root))), Telemetry(CollectorRegistry())
-    former = Former(
-        options=FormingOptions(allowed=ANYTHING),
-        decoder=Decoder(),
-        world=World(
+    options = DecideOptions(allowed=ANYTHING)
+    decider = Decider(
+        options=options,
+        sources=Sources(
             wall_clock=lambda: datetime.now(UTC),
             random=rng or random.Random(0),
             new_uuid=uuid.uuid4,
-            open_store=open_store,
         ),
-        telemetry=telemetry,
         containment=Containment(telemetry),
-        file_check_timing="together",
     )
     loaded = await load(table, Loading(monotonic=anyio.current_time))
     position = loaded.position or start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
@@ -196,9 +195,18 @@ async def committed_by_round(
             for offset, one in enumerate(staged, start=first)
         ]
     )
+    prefetcher = Prefetcher(
+        intake,
+        Decoder(),
+        table,
+        file_limits=options.file_limits,
+        verifies=options.verifies,
+        wall_clock=lambda: datetime.now(UTC),
+    )
+    assembler = Assembler(decider=decider, prefetcher=prefetcher, telemetry=telemetry, open_store=open_store)
     head, round_end = loaded.head(position), None
     while True:
-        draft = await former.form(head, intake, round_end=round_end)
+        draft = await assembler.assemble(head, intake, round_end=round_end)
         if draft is None:
             return
         await write_files(table, draft.prepared)

@@ -30,7 +30,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, World, create_options
+from committerd.table.prepare import ANYTHING, PrepareOptions, Sources, create_options
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Table
 from committerd_common.paths import VERSIONS, parse_manifest_name
@@ -101,12 +101,12 @@ class StoreRunner:
                     create=create_options(dict(options)),
                     copy_clone=True,
                 ),
-                world=World(
+                sources=Sources(
                     wall_clock=lambda: datetime.now(UTC),
                     random=random.Random(),
                     new_uuid=uuid.uuid4,
-                    open_store=self._stores.open,
                 ),
+                open_store=self._stores.open,
                 backoff=Backoff(random.Random()),
             )
         except RequestError as error:

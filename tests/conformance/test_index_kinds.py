@@ -28,7 +28,7 @@ from committerd.table.backoff import Backoff
 from committerd.table.prepare import ANYTHING, PrepareOptions
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
-from tests.table.scene import world
+from tests.table.scene import sources
 
 pytestmark = pytest.mark.pylance
 
@@ -83,7 +83,7 @@ async def commit(root: Path, staged: Staged, *, trusts_rewrites: bool = False) -
         Table(LocalStore(root, durable=False)),
         staged.transaction,
         options=PrepareOptions(allowed=ANYTHING, verify_files=True, trusts_rewrites=trusts_rewrites),
-        world=world(),
+        sources=sources(),
         backoff=Backoff(random.Random(0)),
     )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.committing import world
+from committerd.commands.committing import sources
 from committerd.committer import direct
 from committerd.errors import CorruptTable
 from committerd.queue.outcomes import Status
@@ -120,7 +120,12 @@ class Ground:
 
 async def commit(store: ObjectStore, transaction: Transaction, stores: Stores) -> direct.DirectOutcome:
     return await direct.commit(
-        Table(store), transaction, options=PrepareOptions(), world=world(stores), backoff=Backoff(random.Random(1))
+        Table(store),
+        transaction,
+        options=PrepareOptions(),
+        sources=sources(),
+        open_store=stores.open,
+        backoff=Backoff(random.Random(1)),
     )
 
 

@@ -26,7 +26,7 @@ from committerd.lance.transactions.transaction import footprint_of_theirs
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, Sources, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import BasePath, DataFragment, IndexSection, Manifest, Message, Transaction
@@ -272,7 +272,9 @@ async def _judge_and_build(
 ) -> Prepared | Rejected | RequestError | Unavailable:
     try:
         transaction = decode_transaction(body, bytes_max=2**24)
-        return await prepare(table, await table.latest(), transaction, options=options, world=_world())
+        return await prepare(
+            table, await table.latest(), transaction, options=options, sources=_sources(), open_store=open_store
+        )
     except (RequestError, Unavailable) as error:
         return error
 
@@ -328,10 +330,8 @@ def _require_usable(prepared: Prepared) -> None:
     footprint_of_theirs(prepared.transaction, before=prepared.before, after=file.outline, indices=file.indices)
 
 
-def _world() -> World:
-    return World(
-        wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4, open_store=open_store
-    )
+def _sources() -> Sources:
+    return Sources(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
 
 
 def _damaged(staged: bytes, rng: random.Random, donors: tuple[Message, ...]) -> bytes:

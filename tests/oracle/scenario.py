@@ -24,7 +24,7 @@ from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, World
+from committerd.table.prepare import ANYTHING, PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.request import decode_transaction
 from tests.conformance import reader
@@ -106,12 +106,15 @@ async def _round(table: Path, place: Path, rng: random.Random, report: Report) -
 
 async def commit_staged(root: Path, staged: bytes) -> Outcome:
     transaction = decode_transaction(staged, bytes_max=2**31)
-    world = World(
-        wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4, open_store=open_store
-    )
+    sources = Sources(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
     try:
         answer = await commit(
-            Table(open_store(str(root))), transaction, options=_OPTIONS, world=world, backoff=Backoff(random.Random(0))
+            Table(open_store(str(root))),
+            transaction,
+            options=_OPTIONS,
+            sources=sources,
+            open_store=open_store,
+            backoff=Backoff(random.Random(0)),
         )
     except CommitterError as error:
         # It would stop the queue.

@@ -11,7 +11,7 @@ from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, World, create_options
+from committerd.table.prepare import PrepareOptions, Sources, create_options
 from committerd.table.versions import Table
 from committerd_client import Staged
 from committerd_common.messages import Transaction
@@ -25,6 +25,6 @@ async def commit(uri: str | Path, given: Staged | Transaction) -> DirectOutcome:
         Table(LocalStore(Path(uri), durable=False)),
         given.transaction if isinstance(given, Staged) else given,
         options=PrepareOptions(create=create_options(options)),
-        world=World(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
+        sources=Sources(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
         backoff=Backoff(rng),
     )

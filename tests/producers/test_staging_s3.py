@@ -17,7 +17,7 @@ from committerd.queue.outcomes import Status
 from committerd.settings.s3 import S3Settings
 from committerd.stores.s3 import S3Store, s3_client, s3_place
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, World
+from committerd.table.prepare import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_client import CommitTimeout, Staged, staging
 from committerd_client.leftovers import Leftovers, data_keys, index_keys
@@ -82,7 +82,7 @@ async def commit(table: Table, staged: Staged) -> None:
         table,
         staged.transaction,
         options=PrepareOptions(),
-        world=World(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
+        sources=Sources(wall_clock=lambda: datetime.now(UTC), random=rng, new_uuid=uuid.uuid4),
         backoff=Backoff(rng),
     )
     assert answer.status is Status.COMMITTED, answer

@@ -34,7 +34,7 @@ from committerd_common.messages import DeletionFile, Transaction
 from committerd_common.paths import deletion_key
 from tests.conformance.histories import Pylances
 from tests.conformance.rounds import committed_by_round
-from tests.table.scene import world
+from tests.table.scene import sources
 
 SCALAR_KINDS = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
 _MISREAD = ("ZONEMAP", "BLOOMFILTER", "IVF_FLAT")
@@ -333,7 +333,7 @@ class History:
             Table(LocalStore(self.root, durable=False)),
             staged.transaction,
             options=PrepareOptions(allowed=ANYTHING, verify_files=True),
-            world=world(random=self.rng),
+            sources=sources(random=self.rng),
             backoff=Backoff(self.rng),
         )
 

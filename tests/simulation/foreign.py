@@ -17,8 +17,7 @@ from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.queue.position import FORMAT_KEY
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import Prepared, PrepareOptions, prepare
-from committerd.table.prepare import World as PrepareWorld
+from committerd.table.prepare import Prepared, PrepareOptions, Sources, prepare
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, data_key, manifest_key
@@ -41,7 +40,7 @@ class ForeignWriter:
         self.rng = random.Random(f"{world.seed} foreign")
         weather = Weather(rng=self.rng, rates=Rates(latency=0.02), note=lambda line: world.note(f"foreign {line}"))
         self._store: ObjectStore = FakeStore(world.bucket, weather, uri=staging.URI)
-        self._world = PrepareWorld(
+        self._sources = Sources(
             wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
             random=self.rng,
             new_uuid=lambda: new_uuid(self.rng),
@@ -143,13 +142,15 @@ class ForeignWriter:
             Table(self._store),
             transaction,
             options=options or PrepareOptions(),
-            world=self._world,
+            sources=self._sources,
             backoff=Backoff(self.rng),
         )
 
     async def _put_as_pylance(self, table: Table, transaction: Transaction, metadata: Mapping[str, str]) -> None:
         """Commit with this metadata; give up if another writer was faster."""
-        prepared = await prepare(table, await table.latest(), transaction, options=PrepareOptions(), world=self._world)
+        prepared = await prepare(
+            table, await table.latest(), transaction, options=PrepareOptions(), sources=self._sources
+        )
         if not isinstance(prepared, Prepared):
             return
         manifest = Manifest()

@@ -17,11 +17,14 @@ from committerd.committer import (
     clock,
     committer,
     containing,
-    forming,
+    deciding,
     head,
     intake,
     loading,
+    look_ups,
+    members,
     operate,
+    prefetching,
     putting,
     starting,
 )
@@ -43,7 +46,6 @@ from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
 from committerd.queue import grouping, ledger, position
 from committerd.queue import start as startup
-from committerd.queue.ledger import Earlier
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
@@ -51,9 +53,11 @@ from committerd.queue.race import Found, Race
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
-from committerd.stores.port import Created, Exists, ObjectStore
+from committerd.stores.port import Created, Exists
+from committerd.table import fetching, staged_reading
 from committerd.table import prepare as preparing
-from committerd.table import staged_files
+from committerd.table.needs import FoundFile, StagedFacts
+from committerd.table.places import Location
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Table, VersionState
 from committerd.table.writing import put
@@ -172,13 +176,16 @@ def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_only_above_the_read_version(patch: pytest.MonkeyPatch) -> None:
-    look = head.earlier
+    look_up = look_ups.look_up
 
-    async def above(known: ledger.Ledger, table: Table, uuid: str, after: int, **named: Any) -> Earlier:
-        found = await look(known, table, uuid, after, **named)
-        return found if (found.committed or 0) > after else found._replace(committed=None)
+    def above(asked: Iterable[look_ups.AskedUuid], known: ledger.Ledger, **named: Any) -> Any:
+        found = yield from look_up(asked, known, **named)
+        return {
+            (uuid, after): one if (one.committed or 0) > after else one._replace(committed=None)
+            for (uuid, after), one in found.items()
+        }
 
-    patch.setattr(head, "earlier", above)
+    patch.setattr(deciding, "look_up", above)
 
 
 def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +232,7 @@ def hashes_meet(patch: pytest.MonkeyPatch) -> None:
 
 def believes_a_hash(patch: pytest.MonkeyPatch) -> None:
     hashes_meet(patch)
-    patch.setattr(head, "names", lambda settled, uuid: True)
+    patch.setattr(look_ups, "names", lambda settled, uuid: True)
 
 
 def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
@@ -234,7 +241,7 @@ def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
     def alone(*arguments: Any, **named: Any) -> Any:
         return dedupe(*arguments, **(named | {"members": ()}))
 
-    patch.setattr(forming, "dedupe", alone)
+    patch.setattr(deciding, "dedupe", alone)
 
 
 def does_not_look_at_app_versions(patch: pytest.MonkeyPatch) -> None:
@@ -326,12 +333,13 @@ def does_not_ask_what_time_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_one_application_for_another(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(forming, "is_new_to", lambda marks, app_id: False)
+    for module in (deciding, members):
+        patch.setattr(module, "is_new_to", lambda marks, app_id: False)
 
     def newest(marks: position.Marks) -> dict[str, position.AppMark]:
         return dict(sorted(marks.items(), key=lambda item: item[1].used_ms)[-1:])
 
-    patch.setattr(forming, "kept_marks", newest)
+    patch.setattr(members, "kept_marks", newest)
     patch.setattr(head, "kept_marks", newest)
 
 
@@ -420,7 +428,7 @@ def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
         passed = (*after.settled, *range(reached, after.next_offset))
         return replace(after, next_offset=reached, settled=tuple(sorted(passed)))
 
-    patch.setattr(forming, "advance", hesitant)
+    patch.setattr(members, "advance", hesitant)
 
 
 def lets_refusals_wait_as_long_as_an_outage_took(patch: pytest.MonkeyPatch) -> None:
@@ -442,7 +450,7 @@ def does_not_look_into_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
             for item in items:
                 tasks.start_soon(work, item)
 
-    patch.setattr(staged_files, "for_each", together)
+    patch.setattr(prefetching, "for_each", together)
     patch.setattr(containing, "_members", lambda error: [error])
 
 
@@ -457,7 +465,7 @@ def tells_before_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 
 def blames_records_for_outages(patch: pytest.MonkeyPatch) -> None:
-    for module in (containing, forming):
+    for module in (containing, deciding):
         patch.setattr(module, "require_contained", lambda error: None)
 
 
@@ -467,25 +475,20 @@ def puts_what_nothing_can_follow(patch: pytest.MonkeyPatch) -> None:
 
 def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
     """A check for one record counts for all later records."""
-    known: dict[str, int] = {}
-    found, sizes = staged_files._sizes_and_facts, staged_files._sizes
+    known: dict[Location, FoundFile] = {}
+    read = staged_reading.read_staged
 
-    async def found_once(store: ObjectStore, each: Sequence[Sequence[str]]) -> Any:
-        now, facts = await found(store, each)
-        known.update((key, size) for key, size in now.items() if size is not None)
-        return {**now, **{key: known[key] for keys in each for key in keys if key in known}}, facts
+    async def read_once(*arguments: Any) -> list[StagedFacts]:
+        facts = await read(*arguments)
+        for one in facts:
+            known.update((at, found) for at, found in one.files.items() if isinstance(found, FoundFile))
+        return [replace(one, files={at: known.get(at, found) for at, found in one.files.items()}) for one in facts]
 
-    async def sizes_once(store: ObjectStore, keys: Sequence[str]) -> dict[str, int | None]:
-        now = await sizes(store, keys)
-        known.update((key, size) for key, size in now.items() if size is not None)
-        return {key: known.get(key) for key in now}
-
-    patch.setattr(staged_files, "_sizes_and_facts", found_once)
-    patch.setattr(staged_files, "_sizes", sizes_once)
+    patch.setattr(fetching, "read_staged", read_once)
 
 
 def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(forming.FormingOptions, "verifies", lambda self, *, age_ms: False)
+    patch.setattr(deciding.DecideOptions, "verifies", lambda self, age_ms: False)
 
 
 def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:
@@ -606,7 +609,7 @@ def counts_records_instead_of_offsets(patch: pytest.MonkeyPatch) -> None:
         passed = sum(before.next_offset <= offset < after.next_offset for offset in (*pending, *before.settled))
         return replace(after, next_offset=before.next_offset + passed)
 
-    patch.setattr(forming, "advance", counted)
+    patch.setattr(members, "advance", counted)
 
 
 def keeps_what_was_held_back_before(patch: pytest.MonkeyPatch) -> None:

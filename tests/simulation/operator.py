@@ -11,7 +11,7 @@ import anyio
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.errors import SettingsError
-from committerd.table.prepare import World as PrepareWorld
+from committerd.table.prepare import Sources
 from committerd.table.versions import Table
 from tests.simulation.process import EPOCH
 from tests.simulation.queue import FakeQueue
@@ -36,7 +36,7 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
     version = await operate.write(
         situation.loaded,
         loading,
-        PrepareWorld(
+        Sources(
             wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
             random=rng,
             new_uuid=lambda: new_uuid(rng),

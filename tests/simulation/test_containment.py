@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from committerd.committer import containing, decoding, forming, starting
+from committerd.committer import containing, deciding, decoding, members, starting
 from committerd.errors import CorruptTable, StoreUnavailable
 from committerd.queue import grouping
 from committerd.table import judge as real_judge
@@ -78,12 +78,12 @@ def test_what_fails_while_it_is_judged_is_refused(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: str
 ) -> None:
 
-    async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         if is_poisoned(transaction):
             raise make()
-        return await real_judge.judge(history, latest, transaction, **options)
+        return (yield from real_judge.judge(history, latest, transaction, **options))
 
-    monkeypatch.setattr(forming, "judge", failing)
+    monkeypatch.setattr(deciding, "judge", failing)
     require_contained(run(some_are_bad, coalesce=coalesce)[1])
 
 
@@ -93,12 +93,12 @@ def test_who_can_not_be_built_with_others_is_found_out(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], coalesce: str
 ) -> None:
 
-    async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
+    def failing(latest: Any, judged: Any, **options: Any) -> Any:
         if is_poisoned(judged.transaction):
             raise make()
-        return await prepare.build_version(table, latest, judged, **options)
+        return (yield from prepare.build_version(latest, judged, **options))
 
-    monkeypatch.setattr(forming, "build_version", failing)
+    monkeypatch.setattr(members, "build_version", failing)
     require_contained(run(some_are_bad, coalesce=coalesce)[1])
 
 
@@ -106,18 +106,18 @@ def test_looking_for_many_culprits_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     """Every other of 400 records: each costs a few builds of few records, not one of all waiting records."""
     built = 0
 
-    async def failing(table: Any, latest: Any, judged: Any, **options: Any) -> Any:
+    def failing(latest: Any, judged: Any, **options: Any) -> Any:
         nonlocal built
         built += len(judged.transaction.append.fragments)
         if is_poisoned(judged.transaction):
             raise KeyError
-        return await prepare.build_version(table, latest, judged, **options)
+        return (yield from prepare.build_version(latest, judged, **options))
 
     def every_other(world: World) -> list[Staged]:
         plain = [world.producers.plain() for _ in range(400)]
         return [bad(one) if number % 2 else one for number, one in enumerate(plain)]
 
-    monkeypatch.setattr(forming, "build_version", failing)
+    monkeypatch.setattr(members, "build_version", failing)
     _, answers = run(every_other, records=400)
     assert [answer.status for _, answer in answers] == [INVALID if is_bad else COMMITTED for is_bad, _ in answers]
     assert built < 6_000
@@ -142,13 +142,13 @@ def test_not_even_the_refusal_can_be_told(monkeypatch: pytest.MonkeyPatch) -> No
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
         return grouping.refusal_of(refused, transaction=transaction, **options)
 
-    async def refusing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    def refusing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         if is_poisoned(transaction):
             raise KeyError
-        return await real_judge.judge(history, latest, transaction, **options)
+        return (yield from real_judge.judge(history, latest, transaction, **options))
 
-    monkeypatch.setattr(forming, "refusal_of", failing)
-    monkeypatch.setattr(forming, "judge", refusing)
+    monkeypatch.setattr(deciding, "refusal_of", failing)
+    monkeypatch.setattr(deciding, "judge", refusing)
     require_contained(run(some_are_bad)[1])
 
 
@@ -156,15 +156,15 @@ def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """The outage comes alone, or in an exception group."""
     failed = 0
 
-    async def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+    def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
         nonlocal failed
         if is_poisoned(transaction) and failed < 6:
             failed += 1
             error = StoreUnavailable("no answer")
             raise error if failed % 2 else ExceptionGroup("several", [ValueError("x"), error])
-        return await real_judge.judge(history, latest, transaction, **options)
+        return (yield from real_judge.judge(history, latest, transaction, **options))
 
-    monkeypatch.setattr(forming, "judge", failing)
+    monkeypatch.setattr(deciding, "judge", failing)
     _, answers = run(some_are_bad)
     assert {answer.status for _, answer in answers} == {COMMITTED}
     assert failed == 6

@@ -14,7 +14,7 @@ from committerd.errors import StoreUnavailable
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, World
+from committerd.table.prepare import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import VERSIONS
@@ -36,10 +36,10 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
 
     async def commit(transaction: Transaction, rng: random.Random) -> None:
         table = Table(FakeStore(bucket, Weather(rng=rng, rates=STORM)))
-        world = World(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
+        sources = Sources(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
         try:
             told[transaction.uuid] = await direct.commit(
-                table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(rng)
+                table, transaction, options=PrepareOptions(), sources=sources, backoff=Backoff(rng)
             )
         except StoreUnavailable:
             told[transaction.uuid] = None

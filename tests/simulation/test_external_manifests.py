@@ -16,7 +16,7 @@ from committerd.queue.outcomes import Status
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.port import ManifestEntry
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, World
+from committerd.table.prepare import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
@@ -60,11 +60,11 @@ def test_what_several_writers_are_told_is_true_of_the_table(seed: int) -> None:
     scene.bucket.watchers.append(watch)
 
     async def commit(table: Table, transaction: Transaction, rng: random.Random) -> None:
-        world = World(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
+        sources = Sources(wall_clock=lambda: EPOCH, random=rng, new_uuid=lambda: new_uuid(rng))
         while transaction.uuid not in told:
             with suppress(StoreUnavailable):  # nothing was committed: again
                 told[transaction.uuid] = await direct.commit(
-                    table, transaction, options=PrepareOptions(), world=world, backoff=Backoff(rng)
+                    table, transaction, options=PrepareOptions(), sources=sources, backoff=Backoff(rng)
                 )
 
     async def write(name: int) -> None:

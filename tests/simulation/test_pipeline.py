@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from committerd.committer.forming import Former
+from committerd.committer.assembling import Assembler
 from committerd.committer.head import Head
 from committerd.committer.pipeline import Pipeline
 from committerd.committer.putting import FormedVersion
@@ -107,16 +107,16 @@ def test_what_a_foreign_version_made_wrong_is_thrown_away(monkeypatch: pytest.Mo
 
 
 def test_an_error_while_a_version_is_formed_ahead_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    form, failed = Former.form, 0
+    assemble, failed = Assembler.assemble, 0
 
-    async def failing(former: Former, head: Head, *arguments: Any, **named: Any) -> FormedVersion | None:
+    async def failing(assembler: Assembler, head: Head, *arguments: Any, **named: Any) -> FormedVersion | None:
         nonlocal failed
         if head.manifest is not None and head.version not in head.table._ends:  # the version before is not created yet
             failed += 1
             raise StoreUnavailable("503")
-        return await form(former, head, *arguments, **named)
+        return await assemble(assembler, head, *arguments, **named)
 
-    monkeypatch.setattr(Former, "form", failing)
+    monkeypatch.setattr(Assembler, "assemble", failing)
     report = run(1, group=4)
     assert report.violation is None, report.text()
     assert failed > 5

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from committerd.__main__ import cli
-from committerd.commands.committing import world
 from committerd.commands.system import stores_of
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.load import load_storage_settings
-from committerd.table.staged_files import Places
+from committerd.table.fetching import Fetcher
+from committerd.table.places import located
+from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_common.messages import BasePath, Transaction
 from harness.s3 import S3Endpoint
@@ -41,8 +42,7 @@ async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatc
         use(monkeypatch, url=server.url, access_key="a", secret_key="b")
         telemetry = Telemetry(registry := CollectorRegistry())
         async with stores_of(load_storage_settings(), telemetry=telemetry) as stores:
-            table, base = stores.open("s3a://bucket/t.lance/"), world(stores).open_store
-            assert base is not None
+            table, base = stores.open("s3a://bucket/t.lance/"), stores.open
             assert table.uri == "s3://bucket/t.lance"
             await table.put("o", b"1")
             assert await base("s3://bucket/t.lance").get("o") == b"1"
@@ -73,9 +73,9 @@ def test_what_is_not_served_is_told_with_what_is(uri: str, message: str) -> None
 
 def test_a_base_that_no_store_serves_is_the_records_fault_and_ends_nothing() -> None:
     stores = stores_of(load_storage_settings())
-    places = Places(store=stores.open("/data/t"), bases=[BasePath(id=7, path="gs://b/t")], open_store=stores.open)
+    fetch = Fetcher(Table(stores.open("/data/t")), stores.open)
     with pytest.raises(InvalidRequest, match="Google Cloud Storage") as caught:
-        places.locate("data/x.lance", 7)
+        fetch.open(located("data/x.lance", 7, [BasePath(id=7, path="gs://b/t")]))
     assert caught.value.code == "base_unreadable"
 
 

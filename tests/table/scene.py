@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyroaring import BitMap
 
@@ -14,7 +15,20 @@ from committerd.lance.format.manifest_file import ManifestFile, encode
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, World, prepare
+from committerd.table.fetching import Fetcher
+from committerd.table.history import History
+from committerd.table.prepare import (
+    ANYTHING,
+    Judged,
+    Prepared,
+    PrepareOptions,
+    Rejected,
+    Sources,
+    build_version,
+    judge,
+    prepare,
+)
+from committerd.table.running import run
 from committerd.table.versions import Committed, Gap, Table
 from committerd.table.writing import put, write_files
 from committerd_common.deletion_file import encode_bitmap
@@ -30,14 +44,13 @@ def open_store(uri: str) -> ObjectStore:
     return LocalStore(Path(uri), durable=False)
 
 
-def world(**other: object) -> World:
+def sources(**other: object) -> Sources:
     said = {
         "wall_clock": lambda: samples.NOW,
         "random": random.Random(0),
         "new_uuid": uuid.uuid4,
-        "open_store": open_store,
     }
-    return World(**{**said, **other})  # type: ignore[arg-type]
+    return Sources(**{**said, **other})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,9 @@ class Scene:
     ) -> Prepared | Rejected:
         """Commit a transaction on the latest version."""
         table = table or self.table()
-        prepared = await prepare(table, await table.latest(), staged, options=options, world=world())
+        prepared = await prepare(
+            table, await table.latest(), staged, options=options, sources=sources(), open_store=open_store
+        )
         if isinstance(prepared, Prepared):
             await write_files(table, prepared)
             assert isinstance(await put(table, prepared), Created)
@@ -117,11 +132,26 @@ class Scene:
 async def history(table: Table, after: int, latest: int) -> tuple[list[Committed], int | None]:
     """The table's history of these versions, ascending, and the first unreadable one."""
     found: list[Committed] = []
-    async for some in table.history(after, latest):
+    while after < latest:
+        some = await table.some_after(after, latest)
         if isinstance(some, Gap):
             return found, some.version
         found += some
+        after = some[-1].version
     return found, None
+
+
+async def verdict_on(
+    history: History, latest: ManifestFile | None, staged: Transaction, options: PrepareOptions = ANY
+) -> Judged | Rejected:
+    """Judge a transaction."""
+    steps = judge(history, latest, staged, options=options, sources=sources())
+    return await run(steps, Fetcher(history.table, open_store))
+
+
+async def built(table: Table, latest: ManifestFile | None, judged: Judged, **other: Any) -> Prepared:
+    """Build the version that a judged transaction makes."""
+    return await run(build_version(latest, judged, scheme=table.scheme, sources=sources(), **other), Fetcher(table))
 
 
 def append(read_version: int = 1, *made: DataFragment) -> Transaction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from committerd_common.messages import DataFragment, Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest, transaction, with_row_ids
-from tests.table.scene import ANY, Scene, read_at, rejected, world
+from tests.table.scene import ANY, Scene, read_at, rejected, sources
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ async def test_rows_that_take_long_to_follow_are_followed_in_a_thread(scene: Sce
     staged = read_at(delete(removed=(0,)), 1)
     staged.uuid = "1b1c2d3e-4f50-4617-8283-94a5b6c7d8e9"
     table = scene.table()
-    prepared = await prepare(table, await table.latest(), staged, options=ANY, world=replace(world(), work=work))
+    prepared = await prepare(table, await table.latest(), staged, options=ANY, sources=sources(), work=work)
     assert isinstance(prepared, Prepared)
     assert f"{rows} rows were followed" in prepared.note
     assert bool(sizes) is (rows == LIGHT_FOLLOWED_MAX)

@@ -12,14 +12,13 @@ from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import Body, ManifestFile
 from committerd.table.history import History
-from committerd.table.judge import judge
 from committerd.table.refusals import Rejected
 from committerd.table.versions import Committed, Gap, committed_by
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme
 from tests.lance import samples
 from tests.lance.samples import column, fragment, transaction
-from tests.table.scene import ANY, Scene, append, world
+from tests.table.scene import Scene, append, verdict_on
 
 
 @pytest.fixture
@@ -38,9 +37,12 @@ ROWS = BitMap([1])
 async def kinds(history: History, after: int, latest: int) -> list[Kind | int]:
     """The operations above `after`; for a gap its version."""
     found: list[Kind | int] = []
-    async for some in history.since(after, latest):
+    while after < latest:
+        formed = [one for one in history.formed_after(after) if one.version <= latest]
+        some = formed or await history.table.some_after(after, min(latest, history.created))
         if isinstance(some, Gap):
             return [*found, some.version]
+        after = some[-1].version
         found += [one.footprint.kind for one in some if isinstance(one.footprint, Footprint)]
     return found
 
@@ -63,9 +65,9 @@ async def test_a_formed_version_is_part_of_what_follows_it_and_of_nothing_else(s
     assert await kinds(later, 1, 4) == [Kind.APPEND, Kind.APPEND, Kind.PROJECT]
     assert await kinds(later, 3, 4) == [Kind.PROJECT]
     assert await kinds(later, 1, 3) == [Kind.APPEND, Kind.APPEND]
-    assert await later.committed(4) is formed
+    assert later.formed(4) is formed
     assert await kinds(history, 1, 4) == [Kind.APPEND, Kind.APPEND, 4]
-    assert await history.committed(4) is None
+    assert history.formed(4) is None
     assert table.known(4) is None
     assert (later.unwritten, history.unwritten, later.of_the_table().unwritten) == ({"k": ROWS}, {}, {})
 
@@ -87,13 +89,13 @@ async def test_what_appends_met_in_a_version_that_was_dropped_is_looked_for_anew
     assert latest is not None
     file, dropped = await projected(scene, 4)
     formed = History(table).then(dropped, {})
-    before = await judge(formed, file, append(2), options=ANY, world=world())
+    before = await verdict_on(formed, file, append(2))
     assert not isinstance(before, Rejected)
     assert formed.compared_appends(2).through == 4
     overwritten = transaction(3, overwrite=Transaction.Overwrite(fragments=[fragment(9)], schema=[column(0)]))
     scene.write_version(samples.manifest(version=4), overwritten)
     assert History(table).compared_appends(2) == NOTHING_FOUND
-    answer = await judge(History(table), await table.latest(), append(2), options=ANY, world=world())
+    answer = await verdict_on(History(table), await table.latest(), append(2))
     assert isinstance(answer, Rejected)
     assert answer.conflicting_version == 4
     assert formed.compared_appends(2) == NOTHING_FOUND

@@ -8,12 +8,12 @@ import pytest
 
 from committerd.lance.format.manifest_file import decode
 from committerd.table.history import History
-from committerd.table.prepare import Prepared, Rejected, build_version, judge
+from committerd.table.prepare import Prepared, Rejected
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance.operations import create_index
 from tests.lance.samples import deletion_file, fragment, index, manifest, transaction
-from tests.table.scene import ANY, Scene, append, world
+from tests.table.scene import Scene, append, built, verdict_on
 
 MANY = 40_000
 
@@ -60,9 +60,9 @@ async def test_a_change_opens_the_fragments_around_it_only(scene: Scene) -> None
     assert before is not None
     scene.write_files(changed := fragment(700, deleted=2))
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[changed], deleted_fragment_ids=[5]))
-    judged = await judge(History(table), before, staged, options=ANY, world=world())
+    judged = await verdict_on(History(table), before, staged)
     assert not isinstance(judged, Rejected)
-    prepared = await build_version(table, before, judged, world=world())
+    prepared = await built(table, before, judged)
     shared = set(before.fragments.chunks) & set(prepared.file.fragments.chunks)
     assert len(before.fragments.chunks) - len(shared) == 1
     after = decode(bytes(prepared.body)).manifest
@@ -81,6 +81,6 @@ async def test_a_change_on_an_old_version_is_judged_without_reading(scene: Scene
         path.unlink()
     latest = await table.read(1 + behind)
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[fragment(700)], deleted_fragment_ids=[5]))
-    judged = await judge(History(table), latest, staged, options=ANY, world=world())
+    judged = await verdict_on(History(table), latest, staged)
     assert not isinstance(judged, Rejected)
     assert len(judged.found.checked) == behind

@@ -12,14 +12,13 @@ import anyio
 import pytest
 
 from committerd.committer.decoding import Decoder
-from committerd.committer.intake import Pending
 from committerd.errors import InvalidRequest, ObjectUnreadable, StoreUnavailable
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.port import Record
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.staged_files import read_named
+from committerd.table.reading import read_named
 from committerd.table.versions import Table
 from committerd_common.request import Request
 from tests.lance.operations import create_index, delete
@@ -66,14 +65,14 @@ class Choosy(LocalStore):
             raise ObjectUnreadable(f"403 {key}")
 
 
-def pending(name: str, body: bytes = b"", **headers: str) -> Pending:
+def record(name: str, body: bytes = b"", **headers: str) -> Record:
     said = {"transaction-file": name, "transaction-sha256": hashlib.sha256(body).hexdigest(), **headers}
-    return Pending(Record(offset=7, value=b"", headers=[(key, value.encode()) for key, value in said.items()]), size=1)
+    return Record(offset=7, value=b"", headers=[(key, value.encode()) for key, value in said.items()])
 
 
 async def claimed(store: ObjectStore, name: str, body: bytes = b"") -> Request | Refused:
     with anyio.fail_after(5):
-        return await Decoder(transaction_bytes_max=2000).decode(pending(name, body), Table(store))
+        return await Decoder(transaction_bytes_max=2000).decode(record(name, body), Table(store))
 
 
 def reason(answer: Request | Refused) -> str:

@@ -20,10 +20,8 @@ from committerd.table.prepare import (
     Prepared,
     PrepareOptions,
     Rejected,
-    build_version,
     create_options,
     explain,
-    judge,
     prepare,
 )
 from committerd.table.versions import Table
@@ -34,7 +32,7 @@ from committerd_common.paths import NamingScheme, deletion_key, manifest_key
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, rewrite, update
 from tests.lance.samples import column, fragment, index, manifest, transaction
-from tests.table.scene import ANY, Scene, append, create, read_at, rejected, world
+from tests.table.scene import ANY, Scene, append, built, create, open_store, read_at, rejected, sources, verdict_on
 
 
 @pytest.fixture
@@ -74,7 +72,9 @@ class TestCommit:
     async def test_a_number_that_is_taken_is_not_written(self, scene: Scene) -> None:
         scene.write_versions(1)
         table = scene.table()
-        prepared = await prepare(table, await table.latest(), append(), options=ANY, world=world())
+        prepared = await prepare(
+            table, await table.latest(), append(), options=ANY, sources=sources(), open_store=open_store
+        )
         assert isinstance(prepared, Prepared)
         scene.write_versions(2)
         assert isinstance(await put(table, prepared), Exists)
@@ -96,7 +96,7 @@ class TestCommit:
             assert isinstance(await scene.commit(staged, table=table), Prepared)
         for path in (scene.root / "_versions").iterdir():
             path.unlink()
-        judged = await judge(History(table), await table.read(4), append(1), options=ANY, world=world())
+        judged = await verdict_on(History(table), await table.read(4), append(1))
         assert not isinstance(judged, Rejected)
         assert [one.version for one in judged.found.checked] == [2, 3, 4]
 
@@ -104,10 +104,10 @@ class TestCommit:
         scene.write_versions(1, table_metadata={"committerd.position": "old", "mine": "1"})
         table = scene.table()
         latest = await table.latest()
-        judged = await judge(History(table), latest, append(), options=ANY, world=world())
+        judged = await verdict_on(History(table), latest, append())
         assert not isinstance(judged, Rejected)
         entries = {"committerd.position": "new"}
-        prepared = await build_version(table, latest, judged, world=world(), table_metadata=entries)
+        prepared = await built(table, latest, judged, table_metadata=entries)
         assert dict(prepared.manifest.table_metadata) == {"committerd.position": "new", "mine": "1"}
 
 
@@ -381,7 +381,7 @@ class TestTable:
 
         table = Table(Broken(scene.root, durable=False))
         with pytest.raises(StoreUnavailable):
-            await prepare(table, latest, append(), options=ANY, world=world())
+            await prepare(table, latest, append(), options=ANY, sources=sources())
 
 
 class TestCreateOptions:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import lance
@@ -13,9 +12,12 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
+from committerd.errors import CommitterError
 from committerd.queue.outcomes import Status
-from committerd.stores.port import ObjectStore
-from committerd.table import staged_files
+from committerd.table import data_files
+from committerd.table.fetching import Fetcher
+from committerd.table.needs import FoundFile, Staged
+from committerd.table.places import Location
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import DataFile, DataFragment, Transaction
@@ -59,26 +61,29 @@ async def test_many_rows_in_few_bytes_are_committed_where_the_file_has_them(tmp_
     assert lance.dataset(str(scene.root)).count_rows() == ROWS + 1
 
 
+async def said(scene: Scene, keys: Sequence[str]) -> dict[str, FoundFile | CommitterError | None]:
+    """What is known of these files."""
+    fetch = Fetcher(scene.table())
+    (facts,) = await fetch.staged([Staged(files=[Location(key) for key in keys], deletion_bytes_max=0)])
+    return {location.key: found for location, found in facts.files.items()}
+
+
 @pytest.mark.parametrize("columns", [3, 3_000])
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_facts_are_those_of_the_file(tmp_path: Path, columns: int, at_once: bool) -> None:
-    """A wide file has its descriptor far from its end; a store reads several ends at once or one after the other."""
+async def test_facts_are_those_of_the_file(tmp_path: Path, columns: int) -> None:
+    """A wide file has its descriptor far from its end."""
     scene = Scene(tmp_path / "t")
     made = written(scene.root, pa.table({f"c{one}": pa.array([one] * 3, pa.int32()) for one in range(columns)}))
-    key, local = f"data/{made.files[0].path}", scene.store
-    store: Any = local if at_once else OneByOne(local)
-    keys = [key, "data/missing.lance", "_indices/none"]
-    sizes, found = await staged_files._sizes_and_facts(store, [keys])
-    assert sizes == {key: await local.head(key), "data/missing.lance": None, "_indices/none": None}
-    assert list(found) == [key]
-    facts = found[key]
-    assert facts is not None
-    assert (facts.rows, facts.columns) == (3, columns)
-    assert await staged_files._facts_of(store, [key]) == found
+    key = f"data/{made.files[0].path}"
+    found = await said(scene, [key, "data/missing.lance", "_indices/none"])
+    assert (found["data/missing.lance"], found["_indices/none"]) == (None, None)
+    one = found[key]
+    assert isinstance(one, FoundFile)
+    assert one.size == await scene.store.head(key)
+    assert one.said is not None
+    assert (one.said.rows, one.said.columns) == (3, columns)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_facts_of_many_files_take_little_memory(tmp_path: Path, at_once: bool) -> None:
+async def test_facts_of_many_files_take_little_memory(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "t")
     columns = {f"column_{one}": pa.array([one], pa.int32()) for one in range(100)}
     made = written(scene.root, pa.table(columns))
@@ -86,15 +91,15 @@ async def test_facts_of_many_files_take_little_memory(tmp_path: Path, at_once: b
     keys = [f"data/{number}.lance" for number in range(2_000)]
     for key in keys:
         scene.path(key).write_bytes(body)
-    store: Any = scene.store if at_once else OneByOne(scene.store)
     tracemalloc.start()
     try:
-        _, found = await staged_files._sizes_and_facts(store, [keys])
+        found = await said(scene, keys)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert found.keys() == set(keys)
-    assert len({id(facts.fields) for facts in found.values() if facts}) == 1
+    facts = [one.said for one in found.values() if isinstance(one, FoundFile)]
+    assert len({id(one.fields) for one in facts if one}) == 1
     assert most < 5_000 * len(keys) < min(len(body), 16 * 1024) * len(keys)
 
 
@@ -107,21 +112,16 @@ async def test_types_are_not_known_where_schemas_would_take_too_much_memory(
     keys = ["data/one.lance", "data/other.lance", "data/again.lance"]
     for key, root, made in zip(keys, (scene.root, tmp_path / "other", scene.root), (one, other, one), strict=True):
         scene.path(key).write_bytes((Path(root) / "data" / made.files[0].path).read_bytes())
-    full = await staged_files._facts_of(scene.store, keys)
-    first = full[keys[0]]
-    assert first is not None
-    monkeypatch.setattr(staged_files, "_SCHEMA_BYTES_MAX", len(first.fields))
-    facts = await staged_files._facts_of(scene.store, keys)
-    assert [len(one.fields) > 0 for one in facts.values() if one] == [True, False, True]
-    assert [one.rows for one in facts.values() if one] == [2, 3, 2]
-
-
-class OneByOne:
-    """A store that takes one object at a time, as S3 does."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self.uri = store.uri
-        self.get_tail, self.get_range, self.head = store.get_tail, store.get_range, store.head
+    first = (await said(scene, keys[:1]))[keys[0]]
+    assert isinstance(first, FoundFile)
+    assert first.said is not None
+    monkeypatch.setattr(data_files, "_SCHEMA_BYTES_MAX", len(first.said.fields))
+    found = await said(scene, keys)
+    facts = [one.said for one in map(found.get, keys) if isinstance(one, FoundFile) and one.said]
+    assert sorted((one.rows, len(one.fields) > 0) for one in facts) in (
+        [(2, True), (2, True), (3, False)],
+        [(2, False), (2, False), (3, True)],
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from committerd.errors import StoreUnavailable
 from committerd.lance.format.data_file import TAIL_BYTES
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
-from committerd.stores.port import Tail
-from committerd.table.prepare import Prepared, Rejected
-from committerd.table.staged_files import Places, with_schema_metadata
+from committerd.stores.port import ObjectStore, Tail
+from committerd.table.prepare import Prepared, Rejected, prepare
+from committerd.table.versions import Table
 from committerd_client.staging.fragments import fragment as message_of
-from committerd_common.messages import BasePath, Transaction
+from committerd_common.messages import Transaction
 from tests.lance import samples
 from tests.lance.samples import column, fragment, transaction
-from tests.table.scene import Scene
+from tests.table.scene import ANY, Scene, sources
 
 
 @pytest.fixture
@@ -69,17 +69,25 @@ async def test_more_than_a_table_should_carry_is_refused(scene: Scene, entries: 
     assert "the schema of its data file" in answer.message
 
 
+async def kept(scene: Scene, staged: Transaction) -> bool:
+    """Whether a table that is created by this Overwrite has the schema metadata that it says, and no other."""
+    staged.read_version = 0
+    answer = await prepare(scene.table(), None, staged, options=ANY, sources=sources())
+    assert isinstance(answer, Prepared), answer
+    return dict(answer.transaction.overwrite.schema_metadata) == dict(staged.overwrite.schema_metadata)
+
+
 @pytest.mark.pylance
 async def test_what_the_transaction_says_counts(scene: Scene) -> None:
     staged = overwriting(scene, wide(1))
     staged.overwrite.schema_metadata["other"] = b"1"
-    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+    assert await kept(scene, staged)
 
 
 @pytest.mark.pylance
 async def test_a_file_that_says_none_adds_none(scene: Scene) -> None:
     staged = overwriting(scene, pa.table({"a": [1]}))
-    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+    assert await kept(scene, staged)
 
 
 @pytest.mark.parametrize("body", [None, b"", b"x" * 100, b"\0" * 96 + b"LANC"])
@@ -87,15 +95,16 @@ async def test_a_file_that_is_none_adds_none(scene: Scene, body: bytes | None) -
     staged = transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0)], schema=[column(0)]))
     if body is not None:
         scene.path("data/f0.lance").write_bytes(body)
-    assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+    assert await kept(scene, staged)
 
 
 async def test_nor_do_no_files_and_those_of_a_base_that_can_not_be_read(scene: Scene) -> None:
     nothing = transaction(overwrite=Transaction.Overwrite(schema=[column(0)]))
     elsewhere = transaction(overwrite=Transaction.Overwrite(fragments=[samples.fragment(0)], schema=[column(0)]))
     elsewhere.overwrite.fragments[0].files[0].base_id = 7
+    elsewhere.overwrite.initial_bases.add(id=7, path="elsewhere")
     for staged in (nothing, elsewhere):
-        assert await with_schema_metadata(Places(store=scene.store), staged) is staged
+        assert await kept(scene, staged)
 
 
 async def test_a_base_whose_store_is_away_stops_nobody(scene: Scene) -> None:
@@ -103,10 +112,15 @@ async def test_a_base_whose_store_is_away_stops_nobody(scene: Scene) -> None:
         async def get_tail(self, key: str, size: int) -> Tail | None:
             raise StoreUnavailable("no such bucket")
 
+    def away(uri: str) -> ObjectStore:
+        return Away(Path(uri))
+
     staged = transaction(overwrite=Transaction.Overwrite(fragments=[samples.fragment(0)], schema=[column(0)]))
-    away = Away(scene.root)
+    staged.read_version = 0
     with pytest.raises(StoreUnavailable):
-        await with_schema_metadata(Places(store=away), staged)
+        await prepare(Table(Away(scene.root)), None, staged, options=ANY, sources=sources())
+    staged.overwrite.initial_bases.add(id=7, path=str(scene.root / "elsewhere"))
     staged.overwrite.fragments[0].files[0].base_id = 7
-    places = Places(store=scene.store, bases=[BasePath(id=7, path="elsewhere")], open_store=lambda uri: away)
-    assert await with_schema_metadata(places, staged) is staged
+    answer = await prepare(scene.table(), None, staged, options=ANY, sources=sources(), open_store=away)
+    assert isinstance(answer, Prepared)
+    assert not answer.manifest.schema_metadata

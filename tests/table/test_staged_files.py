@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,9 +13,11 @@ from pyroaring import BitMap
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
-from committerd.stores.port import ObjectStore, TailOrError
+from committerd.stores.port import ObjectStore, Tail
+from committerd.table.fetching import Fetcher
+from committerd.table.needs import FoundFile, StagedFacts
 from committerd.table.prepare import ANYTHING, Permissions, Prepared, Rejected, prepare
-from committerd.table.staged_files import CheckedFiles, FileLimits, check_files_of_several
+from committerd.table.staged_files import FileLimits, needed_ahead
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
 from committerd_common.deletion_file import encode_bitmap
@@ -23,7 +25,7 @@ from committerd_common.messages import Transaction
 from tests.lance import samples
 from tests.lance.operations import create_index, delete, rewrite, update
 from tests.lance.samples import fragment, index, manifest, transaction
-from tests.table.scene import ANY, Scene, append, read_at, rejected, world
+from tests.table.scene import ANY, Scene, append, open_store, read_at, rejected, sources
 
 VERIFYING = replace(ANY, verify_files=True)
 T = TypeVar("T")
@@ -40,9 +42,10 @@ class Counting(LocalStore):
         self.asked.append(key)
         return await super().head(key)
 
-    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
-        self.asked += keys
-        return await super().get_tails(keys, size=size)
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        if key.startswith("data/"):
+            self.asked.append(key)
+        return await super().get_tail(key, size)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         self.asked.append(key)
@@ -223,7 +226,7 @@ class TestFiles:
         table = scene.table()
         for staged in self.in_a_base():
             prepared = await prepare(
-                table, await table.latest(), staged, options=VERIFYING, world=world(open_store=opening)
+                table, await table.latest(), staged, options=VERIFYING, sources=sources(), open_store=opening
             )
             assert isinstance(prepared, Prepared)
 
@@ -305,112 +308,82 @@ class TestFiles:
         assert isinstance(await scene.commit(transaction(1, merge=merge), VERIFYING), Prepared)
 
 
-class TestLookedAt:
-    """Files that were found early are not checked again, and those that were not found are."""
+class TestLookedAtAhead:
+    """Files that were looked at ahead are not looked at again when their transaction is judged."""
 
     @pytest.fixture
     def counting(self, scene: Scene) -> Counting:
         return Counting(scene.root)
 
-    async def prepared(self, store: Counting, staged: Transaction, checked_files: CheckedFiles) -> Prepared | Rejected:
+    async def facts(self, store: Counting, *staged: Transaction, limits: FileLimits | None = None) -> list[StagedFacts]:
+        wanted = [needed_ahead(one, limits or FileLimits(), verifies=True) for one in staged]
+        return await Fetcher(Table(store)).staged(wanted)
+
+    async def prepared(self, store: Counting, staged: Transaction, facts: StagedFacts) -> Prepared | Rejected:
         table = Table(store)
         latest = await table.latest()
         store.asked.clear()
         return await prepare(
-            table, latest, staged, options=replace(VERIFYING, checked_files=checked_files), world=world()
+            table, latest, staged, facts=facts, options=VERIFYING, sources=sources(), open_store=open_store
         )
 
     async def test_files_are_found_once(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
         made = fragment(0, name="new", deleted=2)
         scene.write_files(made)
-        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
-        assert checked_files.sizes == {"data/new.lance": 100}
+        (facts,) = await self.facts(counting, append(1, made))
+        assert sizes(facts) == {"data/new.lance": 100}
         assert sorted(counting.asked) == ["_deletions/0-1-2.bin", "data/new.lance"]
-        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
+        assert isinstance(await self.prepared(counting, append(1, made), facts), Prepared)
         assert counting.asked == []
 
-    async def test_very_many_files_are_listed_through_work(self, scene: Scene, counting: Counting) -> None:
+    async def test_the_steps_of_a_large_transaction_are_work(self, scene: Scene, counting: Counting) -> None:
         """100,000 files would hold the event loop for a second."""
         scene.write_versions(1)
         many = append(1, *(fragment(0, name=f"n{number}") for number in range(3_000)))
-        sizes: list[int] = []
+        asked: list[int] = []
 
         async def work(call: Callable[[], T], *, size: int) -> T:
-            sizes.append(size)
+            asked.append(size)
             return call()
 
-        few, checked_files = await check_files_of_several(
-            counting, [append(1, fragment(0)), many], FileLimits(), work=work
+        (facts,) = await self.facts(counting, many)
+        latest = await Table(counting).latest()
+        refused = await prepare(
+            Table(counting), latest, many, facts=facts, options=VERIFYING, sources=sources(), work=work
         )
-        assert (few.sizes, checked_files.sizes) == ({}, {})
-        assert sizes == [many.ByteSize()]
-        latest, options = await Table(counting).latest(), replace(VERIFYING, checked_files=checked_files)
-        refused = await prepare(Table(counting), latest, many, options=options, world=replace(world(), work=work))
         assert isinstance(refused, Rejected)
         assert refused.reason == "missing_file"
-        # Validation, fit, and the list of files.
-        assert sizes[1:] == [many.ByteSize()] * 3
+        # Validation; fit, and what its files are.
+        assert asked[:2] == [many.ByteSize()] * 2
 
-    @pytest.mark.parametrize("is_final", [False, True])
-    async def test_of_very_many_missing_files_a_few_are_looked_for(self, scene: Scene, *, is_final: bool) -> None:
+    async def test_of_very_many_missing_files_a_few_are_looked_for(self, scene: Scene, counting: Counting) -> None:
         """On S3 a look at 25,000 files takes the queue half a minute."""
         scene.write_versions(1)
-        store = Counting(scene.root)
         there = fragment(0, name="there")
         scene.write_files(there)
         many = append(1, *(fragment(0, name=f"n{number}") for number in range(5_000)))
-        few, checked_files = await check_files_of_several(
-            store, [append(1, there), many], FileLimits(), is_final=is_final
-        )
-        assert (few.lacks, few.sizes) == (False, {"data/there.lance": 100})
-        assert 10 <= len(checked_files.missing) <= 1000
-        assert len(store.asked) <= 1001
-        refused = await self.prepared(store, many, checked_files)
+        few, facts = await self.facts(counting, append(1, there), many)
+        assert sizes(few) == {"data/there.lance": 100}
+        assert 10 <= sum(found is None for found in facts.files.values()) <= 1000
+        assert len(counting.asked) <= 1001
+        refused = await self.prepared(counting, many, facts)
         assert isinstance(refused, Rejected)
         assert refused.reason == "missing_file"
         assert "data/n0.lance" in refused.message
-        assert len(store.asked) <= (0 if is_final else 1000)
-
-    async def test_files_that_appear_meanwhile_are_found(self, scene: Scene) -> None:
-        scene.write_versions(1)
-        store = Counting(scene.root)
-        made = [fragment(0, name=f"n{number}") for number in range(1_500)]
-        (checked_files,) = await check_files_of_several(store, [append(1, *made)], FileLimits())
-        assert checked_files.lacks
-        scene.write_files(*made)
-        assert isinstance(await self.prepared(store, append(1, *made), checked_files), Prepared)
+        assert len(counting.asked) <= 1000
 
     async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
         made = fragment(0, name="new", deleted=2)
         scene.write_files(made)
         made.files[0].file_size_bytes = made.deletion_file.num_deleted_rows = 0
-        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
-        prepared = await self.prepared(counting, append(1, made), checked_files)
+        (facts,) = await self.facts(counting, append(1, made))
+        prepared = await self.prepared(counting, append(1, made), facts)
         assert isinstance(prepared, Prepared)
         assert counting.asked == []
         (_, added) = prepared.manifest.fragments
         assert (added.files[0].file_size_bytes, added.deletion_file.num_deleted_rows) == (100, 2)
-
-    async def test_what_came_later_is_found_when_it_is_judged(self, scene: Scene, counting: Counting) -> None:
-        scene.write_versions(1)
-        made = fragment(0, name="new", deleted=2)
-        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
-        assert (checked_files.sizes, checked_files.deletions) == ({}, {})
-        scene.write_files(made)
-        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
-
-    async def test_a_file_that_was_still_being_written_is_looked_at_again(
-        self, scene: Scene, counting: Counting
-    ) -> None:
-        scene.write_versions(1)
-        made = fragment(0, name="new")
-        scene.path("data/new.lance").write_bytes(bytes(50))
-        (checked_files,) = await check_files_of_several(counting, [append(1, made)], FileLimits())
-        assert checked_files.sizes == {"data/new.lance": 50}
-        scene.path("data/new.lance").write_bytes(bytes(100))
-        assert isinstance(await self.prepared(counting, append(1, made), checked_files), Prepared)
 
     async def test_files_of_fragments_that_the_table_has_wait_until_they_are_judged(
         self, scene: Scene, counting: Counting
@@ -420,11 +393,11 @@ class TestLookedAt:
         scene.write_files(changed, new)
         merge = transaction(1, merge=Transaction.Merge(fragments=[changed]))
         staged = [read_at(delete(changed), 1), read_at(update(changed, new_fragments=[new]), 1), merge]
-        deleted, updated, merged = await check_files_of_several(counting, staged, FileLimits())
+        deleted, updated, merged = await self.facts(counting, *staged)
         assert counting.asked.count("data/f0.lance") == 0
-        assert (deleted.sizes, list(deleted.deletions)) == ({}, ["_deletions/0-1-1.bin"])
-        assert (updated.sizes, list(updated.deletions)) == ({"data/new.lance": 100}, ["_deletions/0-1-1.bin"])
-        assert (merged.sizes, merged.deletions) == ({}, {})
+        assert (sizes(deleted), deletions(deleted)) == ({}, ["_deletions/0-1-1.bin"])
+        assert (sizes(updated), deletions(updated)) == ({"data/new.lance": 100}, ["_deletions/0-1-1.bin"])
+        assert (sizes(merged), deletions(merged)) == ({}, [])
 
     async def test_one_bad_record_spoils_no_others(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
@@ -439,10 +412,18 @@ class TestLookedAt:
         far = fragment(0, name="far", deleted=1)
         far.files[0].base_id = far.deletion_file.base_id = 3
         staged = [append(1, fragment(0, name="link")), odd, deleting, many, append(1, far), append(1, good)]
-        *others, checked_files = await check_files_of_several(counting, staged, FileLimits(files=3))
-        assert checked_files.sizes == {"data/good.lance": 100}
-        assert list(checked_files.deletions) == ["_deletions/0-1-1.bin"]
-        assert not [one for one in others if one.sizes or one.deletions]
+        *others, facts = await self.facts(counting, *staged, limits=FileLimits(files=3))
+        assert sizes(facts) == {"data/good.lance": 100}
+        assert deletions(facts) == ["_deletions/0-1-1.bin"]
+        assert not [one for one in others if sizes(one) or deletions(one)]
+
+
+def sizes(facts: StagedFacts) -> dict[str, int]:
+    return {at.key: found.size for at, found in facts.files.items() if isinstance(found, FoundFile)}
+
+
+def deletions(facts: StagedFacts) -> list[str]:
+    return [at.key for at, found in facts.deletions.items() if found.fault is None]
 
 
 class TestRestore:
@@ -500,7 +481,7 @@ class TestClone:
         assert await rejected(scene, staged) == (Status.INVALID, "missing_file")
         options = replace(ANY, copy_clone=True)
         table = scene.table()
-        prepared = await prepare(table, None, staged, options=options, world=world())
+        prepared = await prepare(table, None, staged, options=options, sources=sources(), open_store=open_store)
         assert isinstance(prepared, Prepared)
         await write_files(table, prepared)
         assert isinstance(await scene.commit(staged), Prepared)
@@ -519,7 +500,7 @@ class TestClone:
         table = scene.table()
         options = replace(ANY, copy_clone=True)
         staged = self.cloning(source, shallow=False)
-        prepared = await prepare(table, None, staged, options=options, world=world())
+        prepared = await prepare(table, None, staged, options=options, sources=sources(), open_store=open_store)
         assert isinstance(prepared, Prepared)
         with pytest.raises(InvalidRequest, match=r"f1\.lance"):
             await write_files(table, prepared)
@@ -534,7 +515,7 @@ class TestClone:
     async def test_where_other_tables_can_not_be_read(self, scene: Scene, source: Scene) -> None:
         table = scene.table()
         staged = self.cloning(source, shallow=True)
-        answer = await prepare(table, None, staged, options=ANY, world=world(open_store=None))
+        answer = await prepare(table, None, staged, options=ANY, sources=sources())
         assert isinstance(answer, Rejected)
         assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
 
@@ -546,9 +527,13 @@ class TestClone:
             async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
                 raise StoreUnavailable("no such bucket")
 
-        staged, elsewhere = self.cloning(source, shallow=shallow), world(open_store=lambda uri: Away(Path(uri)))
-        answer = await prepare(scene.table(), None, staged, options=ANY, world=elsewhere)
+        staged = self.cloning(source, shallow=shallow)
+
+        def elsewhere(uri: str) -> ObjectStore:
+            return Away(Path(uri))
+
+        answer = await prepare(scene.table(), None, staged, options=ANY, sources=sources(), open_store=elsewhere)
         assert isinstance(answer, Rejected)
         assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
         with pytest.raises(StoreUnavailable):
-            await prepare(Table(Away(scene.root)), None, staged, options=ANY, world=elsewhere)
+            await prepare(Table(Away(scene.root)), None, staged, options=ANY, sources=sources(), open_store=elsewhere)

@@ -11,17 +11,19 @@ from committerd.commands.dead.letters import Selection, Summary, summary_of, wan
 from committerd.commands.printing import ProgressLine
 from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
-from committerd.committer.head import StartAgain, earlier
-from committerd.committer.intake import Pending
+from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
+from committerd.committer.look_ups import look_up
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter
 from committerd.queue.ledger import NOT_SEEN, Refused
-from committerd.queue.port import Publication, Record
+from committerd.queue.port import Publication
 from committerd.queue.position import Position
 from committerd.queue.replay import Since, refuse_replay
 from committerd.settings.load import Settings
+from committerd.table.fetching import Fetcher
+from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.request import Request
@@ -87,7 +89,7 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Selecti
         )
         async with aclosing(wanted_letters(operator, wanted)) as letters:
             async for letter in letters:
-                decoded = await decoder.decode(_pending(letter.as_staged()), table)
+                decoded = await decoder.decode(letter.as_staged(), table)
                 if isinstance(decoded, Request):
                     decoded = replace(decoded, transaction=Transaction(uuid=decoded.uuid))
                 judged.append((summary_of(letter), replace(letter, key=None, value=b"", headers=()), decoded))
@@ -98,7 +100,8 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Selecti
         except StartAgain as reason:
             raise CommitterError(f"{reason}: try again", code="contended") from reason
         uuids = {one.uuid for _, _, one in judged if isinstance(one, Request)}
-        known = {uuid: await earlier(loaded.ledger, table, uuid, 0) for uuid in uuids}
+        asked = {(uuid, 0) for uuid in uuids}
+        known = {uuid: one for (uuid, _), one in (await run(look_up(asked, loaded.ledger), Fetcher(table))).items()}
     outcomes = await _outcomes_of(operator, uuids)
     waiting = await _waiting(operator, loaded.position)
     now_ms = int(wall_clock().timestamp() * 1000)
@@ -119,10 +122,6 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Selecti
             seen[uuid] = letter.offset
         replays.append(Replay(letter=summary, refused=refused))
     return replays
-
-
-def _pending(record: Record) -> Pending:
-    return Pending(record=record, size=len(record.value))
 
 
 async def _outcomes_of(operator: TopicOperator, uuids: Collection[str]) -> dict[str, list[Outcome]]:

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import anyio.lowlevel
 import pytest
 
-from committerd.committer.forming import Former, FormingOptions
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.queue.reservations import Reservation, Reservations, Retryable
 from committerd.stores.port import Tail
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
-from tests.committer.test_file_checks import Bench, record, staged
+from tests.committer.bench import Bench, record, staged
 from tests.committer.test_verdicts import moved, removal
 from tests.lance.samples import fragment, manifest
 from tests.table.scene import Scene, append
@@ -30,7 +30,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def bench(scene: Scene) -> Bench:
-    return Bench(scene, FormingOptions(verify_files="never"), "together")
+    return Bench(scene, DecideOptions(verify_files="never"))
 
 
 async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
@@ -40,16 +40,16 @@ async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
     for number in range(20):
         assert isinstance(await scene.commit(append(1, fragment(0, name=f"n{number}")), table=table), Prepared)
     assert isinstance(await scene.commit(moved(0, 90), table=table), Prepared)
-    one, gathered, seen = bench(scene), Former._gather, list[Comparison]()
+    one, gathered, seen = bench(scene), Decider._gather, list[Comparison]()
 
-    async def noted(self: Former, *arguments: Any, **options: Any) -> Any:
-        forming = await gathered(self, *arguments, **options)
+    def noted(self: Decider, *arguments: Any, **options: Any) -> Any:
+        forming = yield from gathered(self, *arguments, **options)
         seen.extend(judged.found for judged in forming.judged)
         return forming
 
-    monkeypatch.setattr(Former, "_gather", noted)
+    monkeypatch.setattr(Decider, "_gather", noted)
     one.arrive(*(record(offset, removal(offset)) for offset in range(3)))
-    formed = await one.former.form(await one.head(), one.intake)
+    formed = await one.assembler.assemble(await one.head(), one.intake)
     assert formed is not None
     assert len(formed.group.members) == 3
     assert seen == [NOTHING_FOUND] * 3
@@ -83,7 +83,7 @@ async def test_old_duplicates_are_looked_up_many_at_once_and_each_version_is_rea
     for transaction in (*old, new):
         transaction.read_version = head.version
     one.arrive(*(record(at, transaction) for at, transaction in enumerate([*old, *old, new])))
-    formed = await one.former.form(head, one.intake)
+    formed = await one.assembler.assemble(head, one.intake)
     assert formed is not None
     assert [refusal.reason for refusal in formed.group.refusals] == ["uuid_seen"] * 240
     assert [member.uuid for member in formed.group.members] == [new.uuid]
@@ -103,7 +103,7 @@ class TestReExecutions:
         one = bench(scene)
         one.arrive(*(record(at, staged(f"n{at}"), retry_of=str(uuid4())) for at in range(2000)))
         assert not one.intake.waiting_retries()
-        formed = await one.former.form(await one.head(), one.intake)
+        formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == list(range(1000))
 
@@ -123,7 +123,7 @@ class TestReExecutions:
         one = bench(scene)
         others = (record(at, staged(f"n{at}"), retry_of=str(uuid4())) for at in range(1, 300))
         one.arrive(record(0, staged("n0")), *others, record(300, removal(1)))
-        formed = await one.former.form(await one.head(), one.intake)
+        formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == [300]
         assert formed.round_end == 299
@@ -134,6 +134,6 @@ class TestReExecutions:
         one.arrive(*(record(at, staged(f"n{at}"), retry_of=str(UUID(int=at))) for at in range(2000)))
         reserved = {str(UUID(int=1999)): Reservation(operation="append", rows=None, since=0.0)}
         one.intake.reservations = replace(one.intake.reservations, reserved=reserved)
-        formed = await one.former.form(await one.head(), one.intake)
+        formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
         assert [member.offset for member in formed.group.members] == [1999]

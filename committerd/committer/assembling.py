@@ -1,0 +1,124 @@
+"""Assembles versions: takes the records whose facts are there, runs the decision, and fetches what else it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+
+from committerd.committer.deciding import Decider, Queued, in_turn
+from committerd.committer.head import Head
+from committerd.committer.intake import Intake, Pending
+from committerd.committer.prefetching import Prefetched, Prefetcher
+from committerd.committer.putting import FormedVersion
+from committerd.queue.ledger import Refused
+from committerd.table.fetching import Fetcher, OpenStore
+from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
+from committerd.table.running import run
+from committerd.table.work import Work, at_once
+from committerd.telemetry import Telemetry
+from committerd_common.request import Request
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Most:
+    """A reduced limit of records per version, after a group could not be built.
+
+    It keeps the search for the records at fault cheap, however many there are.
+    """
+
+    records: int | None = None
+    """Maximum number of records in a version; None = as many as the settings allow."""
+
+    def built(self, count: int, *, limit: int) -> None:
+        """Raise the limit again after `count` records shared a version. `limit`: as many as the settings allow."""
+        if self.records is not None and count >= self.records:
+            self.records = None if self.records * 2 >= limit else self.records * 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembler:
+    """Assembles versions of one table without writing them.
+
+    Methods may raise an `Unavailable`, `UnsupportedTable` or `CorruptTable`.
+    """
+
+    decider: Decider
+    prefetcher: Prefetcher
+    telemetry: Telemetry
+    open_store: OpenStore | None = None
+    """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
+    work: Work = at_once
+    """Runs steps that may take long."""
+    _most: _Most = field(default_factory=_Most)
+
+    async def assemble(self, head: Head, intake: Intake, *, round_end: int | None = None) -> FormedVersion | None:
+        """Assemble the next version; None when no record waits, or the first one waits for the table's older history.
+
+        During a hold (`Reservations.hold`) only re-executions are judged, and only those that have reserved everything
+        are committed. Others that conflict are refused, so that their next attempt comes in the hold.
+        `round_end`: the last offset of the present round; None = a round begins. No record joins a round that has
+        begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it is over,
+        and the version is one of the next round.
+        """
+        options = self.decider.options
+        # A snapshot: while we read, more records may arrive, or the assignment may end.
+        waiting = intake.first(options.most + 1, behind=head.position)
+        retries, reservations = intake.waiting_retries(), intake.reservations
+        hold = reservations.hold
+        retries.sort(key=lambda pending: pending.retry_of not in hold)  # a stable sort: the others by offset
+        begun = [p for p in waiting if round_end is not None and not hold and p.offset <= round_end]
+        ordered = in_turn(head, waiting, retries, only_retries=bool(hold))
+        if begun:
+            of_round = {p.offset for p in begun}
+            ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
+        if not ordered:
+            return None
+        queued = Queued(
+            ordered=await self.prefetcher.ready(ordered),
+            waiting=waiting,
+            begun=len(begun),
+            reservations=reservations,
+        )
+        while True:
+            decided = await self._run(self.decider.decide(head, queued, most=self._most.records), head)
+            if not isinstance(decided, int):
+                break
+            self._most.records = decided
+        if decided is not None:
+            self._most.built(len(decided.group.members), limit=options.limits.records)
+        return decided
+
+    async def assemble_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:
+        """As `Decider.decide_create`."""
+        decoded = await self.decode(pending, head)
+        known = Prefetched(pending, decoded, NOTHING_KNOWN, anyio.current_time())
+        return await self._run(self.decider.decide_create(head, known, is_first=is_first), head)
+
+    async def assemble_keys(self, head: Head) -> FormedVersion:
+        """As `Decider.decide_keys`."""
+        return await self._run(self.decider.decide_keys(head), head)
+
+    async def decode(self, pending: Pending, head: Head) -> Request | Refused:
+        """Decode a record, or say why it can't be."""
+        return await self.prefetcher.decoder.decode(pending.record, head.table)
+
+    async def _run(self, steps: Steps[_T], head: Head) -> _T:
+        """Run a decision, and observe how long its stages take."""
+        fetcher, stage, began = Fetcher(head.table, self.open_store), "judge", anyio.current_time()
+
+        async def fetch(need: Need) -> Any:
+            nonlocal stage, began
+            if not isinstance(need, Stage):
+                return await fetcher(need)
+            self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
+            stage, began = need.name, anyio.current_time()
+            return None
+
+        result = await run(steps, fetch, work=self.work)
+        if stage != "judge":
+            self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
+        return result

@@ -1,0 +1,542 @@
+"""Decides what the next version commits and refuses, and builds it: a decision that asks for facts (`table.needs`).
+
+    the round      which of the waiting records are taken together (`queue.rounds`)
+    each record    settled before? (`queue.ledger`) -> judged (`table.judge`) -> may it join those before it?
+    the group      position, marks and members, and every byte of the version (`table.prepare`)
+
+Records are judged in the order of their offsets, those of one part of a round together. The version also holds the
+refusals of records that can't be committed. The group ends before the first record that can't share its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Literal
+
+from committerd.committer.containing import Containment, require_contained
+from committerd.committer.head import Head
+from committerd.committer.intake import Pending
+from committerd.committer.look_ups import AskedUuid, look_up
+from committerd.committer.members import Members, built_group
+from committerd.committer.prefetching import Prefetched
+from committerd.committer.putting import FormedVersion
+from committerd.committer.stale_history import StaleHistory
+from committerd.errors import CommitterError, CorruptTable, RequestError
+from committerd.lance.format.kind import Kind
+from committerd.lance.operations.permissions import Permissions
+from committerd.queue.grouping import GroupLimits, joins, refusal_of
+from committerd.queue.ledger import NOT_SEEN, Candidate, Earlier, Refused, dedupe, no_room_for
+from committerd.queue.outcomes import Status
+from committerd.queue.position import AHEAD_MAX, MarkRoom, is_new_to
+from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
+from committerd.queue.reservations import Reservations
+from committerd.queue.rounds import Coalesce, Part, Round, part_of
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.history import Gap
+from committerd.table.judge import Judged, judge
+from committerd.table.needs import OthersTurn, Steps, Versions
+from committerd.table.prepare import create_options
+from committerd.table.refusals import INTERNAL_ERROR, Rejected, can_not_follow, goes_later
+from committerd.table.staged_files import FileLimits
+from committerd_common.messages import Refusal
+from committerd_common.request import Envelope, Request, who_asked
+
+_AT_ONCE = 64
+"""Records to judge before other tasks take their turn: a few milliseconds of work."""
+_CULPRITS_MAX = 4
+"""Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
+STALE_MS = 5 * 24 * 3600 * 1000
+"""Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideOptions:
+    """The operator's settings for deciding about records."""
+
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    verify_files: Literal["always", "stale", "never"] = "always"
+    trusts_rewrites: bool = False
+    """Whether the Rewrites of all writers count as in order."""
+    file_limits: FileLimits = field(default_factory=FileLimits)
+    allowed: Permissions = field(default_factory=Permissions)
+    app_marks_max: int = 1000
+
+    def verifies(self, age_ms: int) -> bool:
+        """Whether the files of a record of this age, in milliseconds, are checked."""
+        return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
+
+    @property
+    def most(self) -> int:
+        """The most records to look at for one version."""
+        return min(self.limits.records, _AT_ONCE) if self.limits.coalesce is Coalesce.NONE else self.limits.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The records to decide about."""
+
+    ordered: Sequence[Prefetched]
+    """Those whose facts are there, in the order in which they are judged."""
+    waiting: Sequence[Pending]
+    """The first records without an outcome, by offset."""
+    begun: int = 0
+    """The number of records, from the first on, that belong to a round that has begun."""
+    reservations: Reservations = field(default_factory=Reservations)
+    """What is reserved for refused transactions that come again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decider:
+    """Decides about the records of one table."""
+
+    options: DecideOptions
+    sources: Sources
+    containment: Containment
+    stale_history: StaleHistory = field(default_factory=StaleHistory)
+    before_table: dict[int, Refusal] = field(default_factory=dict)
+    """The refusals that were published before there was a table, by offset; shared with the starter."""
+
+    def decide(self, head: Head, queued: Queued, *, most: int | None = None) -> Steps[FormedVersion | int | None]:
+        """Decide about the first records, and build the version that settles them.
+
+        Returns the version; None when there is nothing to settle yet; or how many of the records it can build together,
+        which is fewer than it was about to (`most` for the next call). `most`: maximum number of records in the
+        version; None = as many as the settings allow. Raises `CorruptTable` when nothing can be built
+        upon the head.
+        """
+        unbuildable: dict[int, Refused] = {}
+        ordered = queued.ordered
+        while True:
+            group = yield from self._gather(head, replace(queued, ordered=ordered), unbuildable, most=most)
+            if not group.requests and not group.refusals:
+                return None
+            try:
+                return (yield from built_group(group, head, queued.waiting, self.sources))
+            except Exception as error:  # any error is the fault of one of the records
+                require_contained(error)
+                if not group.requests:
+                    raise _nothing_can_follow(head, error) from error
+                if len(group.requests) > 1:
+                    # Each was accepted by itself, but they can't be built together: find the record at fault.
+                    return (yield from self._buildable(group, head, queued.waiting))
+                offset = group.requests[0].offset
+                unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
+                if len(unbuildable) == _CULPRITS_MAX:
+                    ordered = _up_to(ordered, offset)
+
+    def decide_create(self, head: Head, known: Prefetched, *, is_first: bool) -> Steps[FormedVersion | Refused]:
+        """Build version 1 from a create, ahead of the waiting records, or say why it can't be committed now.
+
+        `is_first`: no record waits before it.
+        """
+        group, request = Members(now_ms=self._now_ms()), known.decoded
+        if isinstance(request, Refused):
+            return request
+        try:
+            decision = yield from self._judge(request, known, group, head, {})
+            if isinstance(decision, Refused):
+                return decision
+            group.take(request, decision, known.pending, head, self.options.limits)
+            return (yield from built_group(group, head, [known.pending] if is_first else [], self.sources))
+        except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
+            return self.containment.refuse(error, stage="create", offset=request.offset)
+
+    def decide_keys(self, head: Head) -> Steps[FormedVersion]:
+        """Build a version that puts back position and marks, which a foreign version lowered or dropped."""
+        return (yield from built_group(Members(marks=dict(head.marks), now_ms=self._now_ms()), head, [], self.sources))
+
+    def _buildable(self, group: Members, head: Head, waiting: Sequence[Pending]) -> Steps[int]:
+        """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""
+        low, high = 0, len(group.requests)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                yield from built_group(group.first(middle), head, waiting, self.sources)
+            except Exception as error:  # noqa: BLE001  # as in `decide`
+                require_contained(error)
+                high = middle
+            else:
+                low = middle
+            yield OthersTurn()
+        return max(1, low)
+
+    def _gather(
+        self, head: Head, queued: Queued, unbuildable: Mapping[int, Refused], *, most: int | None
+    ) -> Steps[Members]:
+        """Judge the records of the first part of the first round, until one can't join the group.
+
+        Continues with the next part, and with the next round, while none can be committed.
+        """
+        group = Members.on(head, now_ms=self._now_ms())
+        begun, left = queued.begun, list(queued.ordered[: self.options.limits.records])
+        while left and not group.requests:
+            parts = self._round(group, head, left[:begun] or left)
+            collected = [one for some in parts.values() for one in some]
+            if not collected and begun:
+                begun = 0  # all that is left of that round waits for what is unread
+                continue
+            if not collected:
+                break
+            earlier = yield from self._look_up(collected, left, head)
+            for part in (*Part, None):  # before a record that is a version of its own, only those that can't be decoded
+                yield from self._gather_part(
+                    group, part, parts.get(part, ()), head, queued.reservations, unbuildable, earlier, most=most
+                )
+                if group.requests:
+                    break
+            settled = set(group.offsets())
+            # A re-execution goes before the others, and its offset may be far behind those of the round.
+            still_wait = [
+                one.pending.offset
+                for one in collected
+                if one.pending.offset not in settled and one.pending.retry_of is None
+            ]
+            group.round_end = max(still_wait, default=None)
+            gone = {one.pending.offset for one in collected}
+            left, begun = [one for one in left if one.pending.offset not in gone], max(begun - len(collected), 0)
+        return group
+
+    def _round(
+        self, group: Members, head: Head, ordered: Sequence[Prefetched]
+    ) -> Mapping[Part | None, Sequence[Prefetched]]:
+        """Collect the records of one round, by part, in this order; None = a record that is a version of its own."""
+        limits = self.options.limits
+        first = sum(1 for _ in takewhile(lambda one: one.pending.retry_of is not None, ordered))
+        lowest = min(one.pending.offset for one in ordered)
+        passing = sum(refusal.offset > lowest for refusal in group.refusals)
+        round_ = Round(ahead=len(head.position.settled) + passing + first)
+        parts: dict[Part | None, list[Prefetched]] = {}
+        for one in ordered:
+            request = one.decoded
+            if isinstance(request, Refused):
+                refusing = round_.refuses()
+                if refusing is None:
+                    break
+                parts.setdefault(refusing, []).append(one)
+                continue
+            if not head.ledger.covers(head.version):
+                break  # all records wait until the newest versions are read
+            envelope = request.envelope
+            app_id = envelope.app.app_id if envelope.app is not None else ""
+            if not head.ledger.covers(_known_from(request, head)) or self.stale_history.is_unread(request, head):
+                # It waits until the versions since its read version are read, and those behind it go on.
+                round_.leaves(app_id=app_id, producer=envelope.producer)
+                continue
+            part = part_of(request.transaction, limits.coalesce)
+            if not round_.takes(part, app_id=app_id, producer=envelope.producer):
+                break
+            parts.setdefault(part, []).append(one)
+        return parts
+
+    def _look_up(
+        self, collected: Sequence[Prefetched], left: Sequence[Prefetched], head: Head
+    ) -> Steps[Mapping[AskedUuid, Earlier]]:
+        """Look up the uuids of records that may have been settled before, for many at once: each may cost a read.
+
+        If one of the records `collected` needs it, others that wait, `left`, are looked up too: after a restart a
+        producer may stage all of its records again.
+        """
+        asked = _to_look_up(collected, head) and _to_look_up(left, head)
+        return (yield from look_up(asked, head.ledger, created=head.history.created)) if asked else {}
+
+    def _gather_part(
+        self,
+        group: Members,
+        part: Part | None,
+        records: Sequence[Prefetched],
+        head: Head,
+        reservations: Reservations,
+        unbuildable: Mapping[int, Refused],
+        earlier: Mapping[AskedUuid, Earlier],
+        *,
+        most: int | None,
+    ) -> Steps[None]:
+        """Judge the records of one part of a round, until one can't join the group; the other arguments as `_gather`.
+
+        `part`: None = the records, of which there is one, are versions of their own.
+        """
+        hold = reservations.hold
+        for number, one in enumerate(records, start=1):
+            if number % _AT_ONCE == 0:
+                yield OthersTurn()
+            pending, request = one.pending, one.decoded
+            if isinstance(request, Refused):
+                self._refuse(group, one, request)
+                continue
+            if len(group.requests) == most or not joins(request, group.weight, self.options.limits):
+                break
+            try:
+                decision: Judged | Refused | None = unbuildable.get(pending.offset)
+                if decision is None:
+                    tells = part is Part.ROWS and _tells_rows_and_keys(request, pending, reservations)
+                    decision = yield from self._judge(
+                        request, one, group, head, earlier, as_member=part is Part.ROWS, tells_rows_and_keys=tells
+                    )
+                    if part is Part.ROWS and isinstance(decision, Judged):
+                        if not group.records_alike(decision):
+                            break
+                        decision = _among_others(
+                            decision, group, head, pending, reservations, tells_rows_and_keys=tells
+                        )
+                if isinstance(decision, Judged) and (not hold or pending.retry_of in hold):
+                    group.take(request, decision, pending, head, self.options.limits)
+            except Exception as error:  # noqa: BLE001  # any error refuses this record
+                decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
+            if isinstance(decision, Refused):
+                self._refuse(group, one, decision)
+
+    def _judge(
+        self,
+        request: Request,
+        known: Prefetched,
+        group: Members,
+        head: Head,
+        earlier: Mapping[AskedUuid, Earlier],
+        *,
+        as_member: bool = False,
+        tells_rows_and_keys: bool = False,
+    ) -> Steps[Judged | Refused]:
+        """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict.
+
+        `earlier`: what was looked up already. `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
+        """
+        published = self.before_table.get(known.pending.offset)
+        if published is not None:
+            return Refused(
+                status=Status.of_number(published.status), reason=published.reason, message=published.message
+            )
+        envelope, is_lost = request.envelope, (yield from _is_read_at_lost(request, head))
+        decision = yield from self._settled_before(request, group, head, earlier, is_lost=is_lost)
+        decision = decision or _expired(envelope, group.now_ms) or self._no_room(request, group)
+        if decision is None and is_lost:
+            decision = None if can_be_judged_without(request) else lost_refusal(request)
+        elif decision is None and envelope.read_uuid is not None:
+            decision = yield from _recreated(request, envelope.read_uuid, head)
+        if decision is not None:
+            return decision
+        options = self._prepare_options(request, group, as_member=as_member, tells_rows_and_keys=tells_rows_and_keys)
+        transaction = request.transaction
+        if is_lost:
+            # Its files may be gone, and the schema that they were written for, too.
+            transaction, options = on_the_latest(transaction), replace(options, verify_files=True, compares_types=True)
+        return (
+            yield from judge(
+                head.history, head.manifest, transaction, facts=known.facts, options=options, sources=self.sources
+            )
+        )
+
+    def _settled_before(
+        self, request: Request, group: Members, head: Head, earlier: Mapping[AskedUuid, Earlier], *, is_lost: bool
+    ) -> Steps[Refused | None]:
+        """The outcome of a record that was settled before; None for a new record."""
+        candidate = Candidate(
+            uuid=request.uuid,
+            read_version=_known_from(request, head) if is_lost else request.transaction.read_version,
+            app=request.envelope.app,
+            is_replay=request.envelope.replay_of is not None,
+        )
+        asked, known = (candidate.uuid, candidate.read_version), NOT_SEEN
+        if not head.ledger.rules_out(*asked):
+            if asked not in earlier:
+                earlier = yield from look_up([asked], head.ledger, created=head.history.created)
+            known = earlier[asked]
+            group.verdicts.looked_up(known)
+        return dedupe(
+            candidate,
+            known,
+            group.marks,
+            version=head.version + 1,
+            members=group.uuids,
+            refusals=group.refused.get(request.uuid, ()),
+        )
+
+    def _no_room(self, request: Request, group: Members) -> Refused | None:
+        """Refuse a unit of an application that the table does not know, if the table has no room for its mark."""
+        app, most = request.envelope.app, self.options.app_marks_max
+        if app is None or not is_new_to(group.marks, app.app_id):
+            return None
+        if group.mark_room is None:
+            group.mark_room = MarkRoom.left_by(group.marks, most=most, now_ms=request.timestamp_ms)
+        return None if group.mark_room.takes(app.app_id, app.run) else no_room_for(app, most=most)
+
+    def _prepare_options(
+        self, request: Request, group: Members, *, as_member: bool, tells_rows_and_keys: bool
+    ) -> PrepareOptions:
+        options, envelope = self.options, request.envelope
+        return PrepareOptions(
+            allowed=options.allowed,
+            verify_files=options.verifies(group.now_ms - request.timestamp_ms),
+            file_limits=options.file_limits,
+            rules_out_duplicate=envelope.app is not None,
+            create=create_options(envelope.create_options),
+            create_only=envelope.create_only,
+            trusts_rewrites=options.trusts_rewrites,
+            lists_checked=False,
+            as_member=as_member,
+            tells_rows_and_keys=tells_rows_and_keys,
+        )
+
+    def refusal(self, pending: Pending, request: Request | None, refused: Refused) -> Refusal:
+        """The refusal of a record as a version holds it; what was published before there was a table stays."""
+        try:
+            refusal = refusal_of(
+                refused,
+                offset=pending.offset,
+                envelope=request.envelope if request else who_asked(pending.record.headers),
+                transaction=request.transaction if request else None,
+            )
+        except Exception as error:  # noqa: BLE001  # not even its headers can be copied into the refusal
+            refused = self.containment.refuse(error, stage="judge", offset=pending.offset)
+            refusal = refusal_of(refused, offset=pending.offset, envelope=Envelope(), transaction=None)
+        published = self.before_table.get(pending.offset)
+        if published is None:
+            return refusal
+        made = Refusal(outcome_partition=refusal.outcome_partition, traceparent=refusal.traceparent)
+        made.MergeFrom(published)
+        return made
+
+    def _refuse(self, group: Members, one: Prefetched, refused: Refused) -> None:
+        request = one.decoded if isinstance(one.decoded, Request) else None
+        group.refuse(self.refusal(one.pending, request, refused), refused, one.pending, request)
+
+    def _now_ms(self) -> int:
+        return int(self.sources.wall_clock().timestamp() * 1000)
+
+
+def in_turn(
+    head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
+) -> Sequence[Pending]:
+    """Return the waiting records in the order in which they are judged: re-executions first, then by offset.
+
+    As many re-executions go first as the position can carry offsets that are settled ahead.
+    """
+    room = AHEAD_MAX - len(head.position.settled)
+    first = [pending for pending in retries if not head.position.passes(pending.offset)][: max(room, 0)]
+    if only_retries:
+        return first
+    if not first:
+        return waiting
+    ahead = {p.offset for p in first}
+    return [*first, *(p for p in waiting if p.offset not in ahead)]
+
+
+def _among_others(
+    judged: Judged,
+    group: Members,
+    head: Head,
+    pending: Pending,
+    reservations: Reservations,
+    *,
+    tells_rows_and_keys: bool,
+) -> Judged | Rejected:
+    """Judge a Delete or Update against the members of the version, and against the rows and keys that are reserved."""
+    change = judged.change
+    if change is None:
+        return judged
+    found = group.rows.conflict(change)
+    if found is not None:
+        rows_and_keys = change.rows_and_keys() if tells_rows_and_keys else None
+        return can_not_follow(found, judged.found, version=head.version + 1, rows_and_keys=rows_and_keys)
+    if pending.retry_of is not None or not reservations.reserved:
+        return judged
+    rows_and_keys = change.rows_and_keys()
+    first = reservations.conflict_of(rows_and_keys)
+    if first is None:
+        return judged
+    return goes_later(first.kind, judged.found, rows_and_keys=rows_and_keys if tells_rows_and_keys else None)
+
+
+def _tells_rows_and_keys(request: Request, pending: Pending, reservations: Reservations) -> bool:
+    """Whether rows may be reserved if this request is refused. One with a deadline can't wait in line."""
+    envelope = request.envelope
+    if not envelope.will_retry or envelope.deadline_ms is not None:
+        return False
+    return reservations.takes_rows(pending.attempt)
+
+
+def _to_look_up(records: Sequence[Prefetched], head: Head) -> list[AskedUuid]:
+    """Return what is looked up of these records: those that the ledger can't call new."""
+    requests = (one.decoded for one in records)
+    asked = [(one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request)]
+    return [one for one in dict.fromkeys(asked) if not head.ledger.rules_out(*one)]
+
+
+def _known_from(request: Request, head: Head) -> int:
+    """Return the version above which the history must be known to judge the request: its read version.
+
+    If the table may have lost that one, it is the last version that the table has certainly kept: whoever committed the
+    same record did so later. A Clone names a version of its source.
+    """
+    lost = lost_history(request, head.position)
+    if lost is not None:
+        return lost.kept
+    return 0 if request.operation == Kind.CLONE else request.transaction.read_version
+
+
+def _is_read_at_lost(request: Request, head: Head) -> Steps[bool]:
+    """Whether the request was read at a version that the table has lost; also if that can't be ruled out."""
+    lost, version = lost_history(request, head.position), request.transaction.read_version
+    if lost is None or request.envelope.read_uuid is None or not lost.may_have_kept(version):
+        return lost is not None
+    made = yield from _creator(version, head)
+    return made is None or made != request.envelope.read_uuid
+
+
+def _recreated(request: Request, uuid: str, head: Head) -> Steps[Refused | None]:
+    """Refuse a request whose read version this table does not have: transaction `uuid` did not create it.
+
+    None when it did, or when the creator of that version is unknown.
+    """
+    version = request.transaction.read_version
+    if not 0 < version <= head.version:
+        is_ahead = version > head.version and may_be_lost(request, head.position)
+        return lost_refusal(request) if is_ahead else None
+    made = yield from _creator(version, head)
+    if made in (None, "", uuid):
+        return None
+    if may_be_lost(request, head.position):
+        return lost_refusal(request)
+    return Refused(
+        status=Status.INVALID,
+        reason="table_recreated",
+        message=f"it was read at version {version} made by transaction {uuid}, but that version of this table was "
+        f"made by {made}: the table was deleted and recreated. Do the work again on the new table",
+    )
+
+
+def _creator(version: int, head: Head) -> Steps[str | None]:
+    """The uuid of the transaction that created a version; None if the version is unreadable."""
+    formed = head.history.formed(version)
+    if formed is not None:
+        return formed.uuid
+    found = yield Versions(version - 1, version)
+    return None if isinstance(found, Gap) else str(found[0].uuid)
+
+
+def _up_to(ordered: Sequence[Prefetched], offset: int) -> Sequence[Prefetched]:
+    """Return the records up to and including the one at this offset."""
+    place = next(place for place, one in enumerate(ordered, start=1) if one.pending.offset == offset)
+    return ordered[:place]
+
+
+def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
+    deadline = envelope.deadline_ms
+    if deadline is None or now_ms <= deadline:
+        return None
+    return Refused(
+        status=Status.EXPIRED,
+        reason="deadline_passed",
+        message=f"its turn came {now_ms - deadline} ms after the deadline that its producer set",
+    )
+
+
+def _nothing_can_follow(head: Head, error: Exception) -> Exception:
+    """Return the error to raise when not even a version without transactions can be built: the table is at fault."""
+    if isinstance(error, RequestError) or not isinstance(error, CommitterError):
+        return CorruptTable(
+            f"nothing can be built upon version {head.version}: {error}",
+            code=error.code if isinstance(error, RequestError) else INTERNAL_ERROR,
+        )
+    return error

@@ -1,0 +1,75 @@
+"""Looks up uuids in the ledger: was a transaction committed or refused before?
+
+The ledger knows of most uuids that they are new. For the others it names versions that may hold them, and their queue
+entries decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from committerd.queue.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
+from committerd.queue.outcomes import Settled
+from committerd.table.needs import Entries, Gone, Steps
+
+AskedUuid = tuple[str, int]
+"""A uuid, and the version above which all versions must be known to call it new."""
+
+_AT_ONCE = 256
+"""Uuids to look up together, so that a distant store is kept busy. The entries of their versions are in memory then."""
+
+
+def look_up(
+    asked: Iterable[AskedUuid], ledger: Ledger, *, created: int | None = None
+) -> Steps[Mapping[AskedUuid, Earlier]]:
+    """Look up uuids in all versions that the ledger knows.
+
+    If a version above the one asked for is not known, a uuid is not known to be new. A version that the ledger has
+    still to read counts like one that it has dropped. `created`: the highest version of the ledger that exists; None =
+    all exist. The ledger may have dropped versions above it, which are formed ahead: they do not exist yet, but must
+    not count as deleted.
+    """
+    found, unknown = dict[AskedUuid, Earlier](), list[AskedUuid]()
+    for one in dict.fromkeys(asked):
+        if ledger.rules_out(*one):
+            found[one] = NOT_SEEN
+        else:
+            unknown.append(one)
+    floor = ledger.unknown_up_to
+    is_gone = False
+    if any(after < floor for _, after in unknown) and not (created is not None and floor > created):
+        is_gone = yield Gone(floor)
+    for low in range(0, len(unknown), _AT_ONCE):
+        some = unknown[low : low + _AT_ONCE]
+        maybe = [version for uuid, _ in some for version in _versions(ledger, uuid)]
+        entries: Mapping[int, Settled | None] = (yield Entries(list(dict.fromkeys(maybe)))) if maybe else {}
+        for uuid, after in some:
+            floor_counts = after < floor and not is_gone
+            found[uuid, after] = _earlier(ledger, uuid, entries, unknown_at=floor if floor_counts else None)
+    return found
+
+
+def _versions(ledger: Ledger, uuid: str) -> Sequence[int]:
+    """The versions whose queue entries decide about a uuid."""
+    (_, committed), (_, refused) = ledger.committed_at(uuid), ledger.refused_at(uuid)
+    return [*committed, *refused]
+
+
+def _earlier(ledger: Ledger, uuid: str, entries: Mapping[int, Settled | None], *, unknown_at: int | None) -> Earlier:
+    committed, maybe = ledger.committed_at(uuid)
+    for version in maybe:
+        settled = entries[version]
+        if settled is None:
+            unknown_at = version
+        elif names(settled, uuid):
+            committed = version
+            break
+    refusal, maybe = ledger.refused_at(uuid)
+    for version in maybe:
+        settled = entries[version]
+        refusal = refusal_in(settled, uuid) if settled is not None else None
+        if refusal is not None:
+            break
+        if settled is None:
+            unknown_at = version
+    return Earlier(committed=committed, refusal=refusal, unknown_at=unknown_at)

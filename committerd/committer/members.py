@@ -1,0 +1,222 @@
+"""The group of one version: the records that it commits and refuses, and the version that is built of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from committerd.committer.head import Head
+from committerd.committer.intake import Fingerprints, Pending
+from committerd.committer.putting import FormedVersion
+from committerd.committer.verdicts import Verdicts
+from committerd.lance.conflicts.grid import NOTHING_FOUND
+from committerd.lance.rows.change import RowsAndKeys
+from committerd.lance.rows.group import RowGroup, rebased
+from committerd.lance.transactions.transaction import reserved_range
+from committerd.queue.grouping import (
+    Group,
+    GroupLimits,
+    Weight,
+    appends_together,
+    configs_together,
+    mark_of,
+    member_of,
+    position_only,
+    sole,
+    with_members,
+)
+from committerd.queue.ledger import Refused
+from committerd.queue.outcomes import Settled
+from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
+from committerd.queue.race import Found
+from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX
+from committerd.queue.rounds import Part, part_of
+from committerd.table.case import Sources
+from committerd.table.judge import Judged
+from committerd.table.needs import Stage, Steps
+from committerd.table.prepare import build_version
+from committerd.table.refusals import Rejected
+from committerd.table.row_groups import DeletionFiles, recorded
+from committerd_common.index_details import MEM_WAL_INDEX
+from committerd_common.messages import Member, Refusal
+from committerd_common.request import Request
+
+@dataclass(slots=True, kw_only=True)
+class Members:
+    """The records that a version commits and refuses, while they are gathered."""
+
+    marks: dict[str, AppMark] = field(default_factory=dict)
+    now_ms: int
+    """When gathering began, in Unix milliseconds."""
+    requests: list[Request] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    refused: dict[str, list[Refusal]] = field(default_factory=dict)
+    """The refusals by uuid."""
+    rows_and_keys: dict[int, RowsAndKeys] = field(default_factory=dict)
+    """As `FormedVersion.rows_and_keys`."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    uuids: set[str] = field(default_factory=set)
+    """The uuids of the requests."""
+    weight: Weight = field(default_factory=Weight)
+    rows: RowGroup = field(default_factory=RowGroup)
+    """What the requests delete, if they are of part `ROWS`."""
+    newest: int = 0
+    """`Pending.number` of the last record to arrive among those that the group settles."""
+    round_end: int | None = None
+    """As `FormedVersion.round_end`."""
+    mark_room: MarkRoom | None = None
+    """The room for marks of more applications; None = none has asked for it."""
+
+    @classmethod
+    def on(cls, head: Head, *, now_ms: int) -> Members:
+        """No records yet, of a version that follows this head."""
+        has_mem_wal = head.manifest is not None and any(index.name == MEM_WAL_INDEX for index in head.manifest.indices)
+        return cls(marks=dict(head.marks), now_ms=now_ms, rows=RowGroup(keeps_apart=has_mem_wal))
+
+    def first(self, count: int) -> Members:
+        """The first requests alone."""
+        judged, rows = self.judged[:count], RowGroup()
+        for one in judged:
+            if one.change is not None:
+                rows.add(one.change)
+        return replace(self, requests=self.requests[:count], judged=judged, refusals=[], rows=rows)
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of the records that the group settles."""
+        return [*(r.offset for r in self.requests), *(r.offset for r in self.refusals)]
+
+    def records_alike(self, judged: Judged) -> bool:
+        """Whether the version can record this Delete or Update together with its members; False: it starts another."""
+        return not self.requests if judged.change is None else self.rows.takes(judged.change)
+
+    def take(self, request: Request, judged: Judged, pending: Pending, head: Head, limits: GroupLimits) -> None:
+        """Add a request that is committed."""
+        marks: Mapping[str, AppMark] = {}
+        app = request.envelope.app
+        if app is not None:
+            used_ms = pending.record.timestamp_ms
+            marks = mark_of(request, self.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
+        change = judged.change
+        shares = change is not None or part_of(request.transaction) is not Part.ROWS
+        # All that may raise is done above, so a request is taken as a whole or not at all.
+        self.weight.add(request, limits, shares=shares, more_bytes=change.bytes if change else 0)
+        if change is not None:
+            self.rows.add(change)
+        self.newest = max(self.newest, pending.number)
+        self.requests.append(request)
+        self.verdicts.add(request.operation, judged)
+        # Of thousands of versions since its read version, there may be a conflict with each.
+        self.judged.append(replace(judged, found=NOTHING_FOUND))
+        self.uuids.add(request.uuid)
+        if app is not None and self.mark_room is not None and is_new_to(self.marks, app.app_id):
+            self.mark_room.add(app.app_id, app.run)
+        self.marks |= marks
+
+    def refuse(self, refusal: Refusal, refused: Refused, pending: Pending, request: Request | None) -> None:
+        """Add a refusal. `request`: None if the record can't be decoded."""
+        self.newest = max(self.newest, pending.number)
+        self.refusals.append(refusal)
+        self.refused.setdefault(refusal.uuid, []).append(refusal)
+        if not isinstance(refused, Rejected):
+            return
+        if request is not None:
+            self.verdicts.add(request.operation, refused)
+        known = refused.rows_and_keys
+        has_room = len(self.rows_and_keys) < ROWS_MAX + ROWS_LINE_MAX
+        if known is not None and known.bytes <= ROWS_BYTES_MAX and has_room:
+            self.rows_and_keys[pending.offset] = known
+
+
+def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources: Sources) -> Steps[FormedVersion]:
+    """Build the version that holds this group. `waiting`: the first records without an outcome.
+
+    Raises a `RequestError` when the content can't be built.
+    """
+    yield Stage("build")
+    settled = group.offsets()
+    passable = waiting[: len(settled) + 1]  # one more than the position can pass
+    offsets = [pending.offset for pending in passable]
+    position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
+    marks = kept_marks(group.marks)
+    judged, members = yield from _together(group, head, position, marks, sources)
+    transaction = judged.transaction
+    queued = Group(
+        version=head.version + 1,
+        transaction=transaction,
+        members=members,
+        refusals=group.refusals,
+        position=position,
+        marks=marks,
+    )
+    prepared = yield from build_version(
+        head.manifest,
+        judged,
+        scheme=head.table.scheme,
+        sources=sources,
+        table_metadata=queued.metadata,
+        holds_records=bool(group.requests),
+    )
+    own = Settled(
+        version=prepared.version,
+        uuid=transaction.uuid,
+        operation=transaction.WhichOneof("operation") or "",
+        ours=True,
+        members=members,
+        refusals=group.refusals,
+    )
+    found = Found(settled=own, position=position, marks=marks)
+    return FormedVersion(
+        group=queued,
+        prepared=prepared,
+        own=found,
+        after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
+        newest=group.newest,
+        round_end=group.round_end,
+        rows_and_keys=group.rows_and_keys,
+        verdicts=group.verdicts,
+        unused_marks=len(group.marks) - len(marks),
+    )
+
+
+def _together(
+    group: Members, head: Head, position: Position, marks: Mapping[str, AppMark], sources: Sources
+) -> Steps[tuple[Judged, list[Member]]]:
+    """Return the transaction that the version stores, with all that building it needs, and its members."""
+    uuid, topic_id = str(sources.new_uuid()), position.topic_id
+    if not group.requests:
+        only = position_only(position, marks, group.refusals, read_version=head.version, uuid=uuid)
+        return Judged(transaction=only), []
+    judged, transactions = group.judged[0], [one.transaction for one in group.judged]
+    is_shared = len(transactions) > 1
+    if judged.change is not None:
+        judged = yield from _by_rows(group, head, judged, sources)
+        together = judged.transaction
+    elif is_shared:
+        is_config = group.weight.part is Part.CONFIG
+        together = (configs_together if is_config else appends_together)(transactions)
+    else:
+        together = transactions[0]
+    reserved = (0, 0) if is_shared else reserved_range(head.manifest.outline if head.manifest else None, together)
+    members = [
+        member_of(one, shared=is_shared, reserved=reserved, note=judged_one.note)
+        for one, judged_one in zip(group.requests, group.judged, strict=True)
+    ]
+    if is_shared:
+        stored = with_members(together, members, group.refusals, uuid=uuid, topic_id=topic_id)
+    else:
+        stored = sole(together, members, group.refusals, topic_id=topic_id)
+    return replace(judged, transaction=stored), members
+
+
+def _by_rows(group: Members, head: Head, judged: Judged, sources: Sources) -> Steps[Judged]:
+    """The Delete or Update that records all members, with the deletion files to write."""
+    assert head.manifest is not None
+    latest, rows = head.manifest.part(group.rows.fragments), group.rows
+    files = DeletionFiles(latest=head.manifest.outline.base_paths, unwritten=head.history.unwritten, staged_bytes_max=0)
+    done = yield from recorded(rows, latest, files, file_ids=sources.file_ids())
+    transactions = [one.transaction for one in group.judged]
+    judged = replace(judged, files=done.files, deletion_vectors=done.rows)
+    if len(transactions) > 1:
+        return replace(judged, transaction=rows.transaction(transactions, done), moves=rows.moves)
+    return replace(judged, transaction=rebased(transactions[0], done, latest_version=head.version))

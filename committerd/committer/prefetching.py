@@ -1,0 +1,267 @@
+"""Decodes records, and fetches what is needed to judge them, while they wait and while a version is put.
+
+A fact takes a round trip to the store. So they are fetched as soon as records arrive, for many records at once, and
+kept beside each record. A record whose facts are not there yet is not taken into a version; only the first of those
+that wait is waited for. This module decides nothing: a missing file is a fact, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import islice, takewhile
+
+import anyio
+import anyio.lowlevel
+from anyio import to_thread
+
+from committerd.committer.decoding import Decoder, claim_key
+from committerd.committer.intake import Intake, Pending
+from committerd.concurrency import for_each
+from committerd.errors import RequestError
+from committerd.lance.format.decoded_size import decoded_bytes_max
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.transactions.transaction import named_fragments
+from committerd.queue.ledger import Refused
+from committerd.queue.rounds import Part, part_of
+from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
+from committerd.table.fetching import Fetcher
+from committerd.table.needs import NOTHING_KNOWN, DeletionFile, Rows, Staged, StagedFacts
+from committerd.table.places import deletion_file_location
+from committerd.table.staged_files import FileLimits, needed_ahead
+from committerd.table.versions import Table
+from committerd.table.work import LIGHT_BYTES_MAX
+from committerd_common.request import Request
+
+_log = logging.getLogger(__name__)
+
+DECODED_BYTES_MAX = 160 * 1024 * 1024
+"""Maximum memory of transactions that are decoded at the same time; a single one always fits.
+
+The real memory is far less: that of an Append is four times its size.
+"""
+_RECORDS_AT_ONCE = 256
+"""Maximum number of records in one batch: few enough that no record waits long for the others."""
+_BATCHES_AT_ONCE = 8
+_FACTS_SECONDS_MAX = 300.0
+"""How long facts about files are valid: then they are fetched again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """What is known of a record before it is judged."""
+
+    pending: Pending
+    decoded: Request | Refused
+    facts: StagedFacts
+    at: float
+    """When its facts were fetched, on the event loop's clock, in seconds."""
+
+    @property
+    def bytes(self) -> int:
+        """The most memory that the decoded transaction takes."""
+        size = self.decoded.size if isinstance(self.decoded, Request) else len(self.pending.record.value)
+        return decoded_bytes_max(size)
+
+
+class Prefetcher:
+    """Prefetches for the records that wait."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        decoder: Decoder,
+        table: Table,
+        *,
+        file_limits: FileLimits,
+        verifies: Callable[[int], bool],
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        """`table`: a `Table` for this alone, on the same store as the committer's table. `verifies`: whether the files
+        of a record of this age, in milliseconds, are verified.
+        """
+        self._intake = intake
+        self.decoder = decoder
+        self._table = table
+        self._fetch = Fetcher(table)
+        self._file_limits = file_limits
+        self._verifies = verifies
+        self._wall_clock = wall_clock
+        self._on = False
+        self._found: dict[int, Prefetched] = {}
+        """By `Pending.number`, as the next two."""
+        self._begun: dict[int, anyio.Event] = {}
+        """Records that are being prefetched."""
+        self._left: set[int] = set()
+        """Records that are prefetched when they are the first that wait: the read has failed, or the file of a claim
+        check is too large to be read together with others.
+        """
+        self.latest: ManifestFile | None = None
+        """The latest version, as far as the committer knows; None = none is known."""
+
+    def switch(self, *, on: bool) -> None:
+        """Switch prefetching on or off. It is off while there is no table."""
+        self._on = on
+        self._intake.notify()
+
+    async def run(self) -> None:
+        """Prefetch until cancelled."""
+        batches = anyio.Semaphore(_BATCHES_AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await batches.acquire()
+                moment = self._intake.moment()
+                batch = self._begin(self._intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
+                if not batch:
+                    batches.release()
+                    await self._intake.changed(since=moment)
+                    continue
+                tasks.start_soon(self._prefetch_beside, batch, batches)
+                await anyio.lowlevel.checkpoint()
+
+    def is_ready(self, pending: Pending) -> bool:
+        """Whether a record can be judged."""
+        return pending.number in self._found
+
+    async def ready(self, ordered: Sequence[Pending]) -> list[Prefetched]:
+        """Return the first of these records that can be judged, up to one that can't be yet; at least one.
+
+        They are as many as may be decoded at the same time. Waits for the first, and prefetches it now if nobody has
+        begun to. Raises `StoreUnavailable`.
+        """
+        first = ordered[0].number
+        self._forget(self._intake.pending[0].number if self._intake.pending else first)
+        known = self._found.get(first)
+        if known is not None and anyio.current_time() - known.at > _FACTS_SECONDS_MAX:
+            self._found.clear()
+        if first in self._begun:
+            await self._begun[first].wait()
+        if first not in self._found:
+            batch = ordered[:1] if first in self._left else ordered
+            self._left.discard(first)
+            await self._prefetch(self._begin(batch, most=len(batch)), is_first=True)
+        return list(self._together(ordered))
+
+    def _together(self, ordered: Iterable[Pending]) -> Iterator[Prefetched]:
+        total = 0
+        for pending in ordered:
+            known = self._found.get(pending.number)
+            total += known.bytes if known is not None else 0
+            if known is None or (total > DECODED_BYTES_MAX and total > known.bytes):
+                return
+            yield known
+
+    def _begin(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
+        """Note the first of these records that nobody has begun with, as many as may be decoded at the same time."""
+        batch = list(islice(self._next(waiting), most))
+        for pending in batch:
+            self._begun[pending.number] = anyio.Event()
+        return batch
+
+    def _next(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
+        total = 0
+        for place, pending in enumerate(waiting):
+            number = pending.number
+            known = self._found.get(number)
+            total += known.bytes if known is not None else self._bytes_max(pending)
+            if place and total > DECODED_BYTES_MAX:
+                return
+            if known is None and number not in self._begun and number not in self._left:
+                yield pending
+
+    def _bytes_max(self, pending: Pending) -> int:
+        """The most memory that a record takes once it is decoded."""
+        if not pending.is_claim:
+            return decoded_bytes_max(len(pending.record.value))
+        return DECODED_BYTES_MAX if pending.number in self._left else decoded_bytes_max(SMALL_BODY_BYTES)
+
+    async def _prefetch_beside(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
+        try:
+            await self._prefetch(batch)
+        except Exception as error:  # noqa: BLE001  # shows again when the record is the first that waits
+            _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
+        finally:
+            batches.release()
+            if any(pending.is_claim for pending in batch):
+                self._intake.notify()  # they take less memory than they might have, so there is room for others
+
+    async def _prefetch(self, batch: Sequence[Pending], *, is_first: bool = False) -> None:
+        """Decode these records and fetch their facts. `is_first`: the first of them may be of any size."""
+        at = anyio.current_time()
+        try:
+            decoded = await self._decoded(batch, is_first=is_first)
+            facts = await self._facts(decoded)
+            for pending, request in decoded:
+                known = facts.get(pending.number, NOTHING_KNOWN)
+                self._found[pending.number] = Prefetched(pending, request, known, at)
+        finally:
+            for pending in batch:
+                if pending.number not in self._found:
+                    self._left.add(pending.number)
+                begun = self._begun.pop(pending.number, None)
+                if begun is not None:
+                    begun.set()
+
+    async def _decoded(self, batch: Sequence[Pending], *, is_first: bool) -> list[tuple[Pending, Request | Refused]]:
+        """Decode records; leaves out claim checks whose file is large, but for the first if `is_first`."""
+        keys = {pending.number: claim_key(pending.record) for pending in batch if pending.is_claim}
+        bodies = await small_bodies(self._table.store, [key for key in keys.values() if key is not None])
+        decoded = list[tuple[Pending, Request | Refused]]()
+        for place, pending in enumerate(batch):
+            if pending.size > LIGHT_BYTES_MAX:
+                await anyio.lowlevel.checkpoint()  # lets other tasks run
+            key = keys.get(pending.number)
+            if key is None or key in bodies or (is_first and not place):
+                decoded.append((pending, await self.decoder.decode(pending.record, self._table, bodies=bodies)))
+        return decoded
+
+    async def _facts(self, decoded: Sequence[tuple[Pending, Request | Refused]]) -> dict[int, StagedFacts]:
+        """Fetch what is needed to judge these requests, by `Pending.number`."""
+        now_ms = int(self._wall_clock().timestamp() * 1000)
+        numbers, needs, requests = list[int](), list[Staged](), list[Request]()
+        for pending, request in decoded:
+            if isinstance(request, Request):
+                verifies = self._verifies(now_ms - pending.record.timestamp_ms)
+                listed = partial(needed_ahead, request.transaction, self._file_limits, verifies=verifies)
+                is_light = request.size <= LIGHT_BYTES_MAX
+                needs.append(listed() if is_light else await to_thread.run_sync(listed))
+                numbers.append(pending.number)
+                requests.append(request)
+        if not needs:
+            return {}
+        found = list[StagedFacts]()
+
+        async def fetch() -> None:
+            found.extend(await self._fetch.staged(needs))
+
+        async def read_deletions() -> None:
+            await self._read_deletions(requests)
+
+        await for_each([fetch, read_deletions], lambda call: call())
+        return dict(zip(numbers, found, strict=True))
+
+    async def _read_deletions(self, requests: Sequence[Request]) -> None:
+        """Read the deletion files that the latest version has for the fragments of which these records delete rows."""
+        latest = self.latest
+        changed = [one.transaction for one in requests if part_of(one.transaction) is Part.ROWS]
+        touched = {id for one in changed for id in named_fragments(one)}
+        if latest is None or not touched:
+            return
+        wanted = [
+            DeletionFile(one, deletion_file_location(one, (), staged=False), is_staged=False)
+            for one in latest.part(sorted(touched)).fragments
+            if one.HasField("deletion_file") and not one.deletion_file.HasField("base_id")
+        ]
+        try:
+            await self._fetch(Rows(wanted, 0))
+        except RequestError as error:  # shows again when the record is judged
+            _log.debug("deletions.not_read", extra={"error": str(error)})
+
+    def _forget(self, lowest: int) -> None:
+        """Forget the records that arrived before this number: they are settled."""
+        for number in list(takewhile(lambda number: number < lowest, self._found)):
+            del self._found[number]
+        self._left = {number for number in self._left if number >= lowest}

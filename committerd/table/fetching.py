@@ -1,0 +1,222 @@
+"""Fetches the facts that decisions need from the table's store, from base paths, and from a table that is cloned.
+
+It decides nothing. What is read often is kept: footprints and manifests (`versions`), deletion vectors, the content of
+fragment reuse indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+import anyio.lowlevel
+
+from committerd.concurrency import for_each
+from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable, UnsupportedRequest
+from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.queue.outcomes import Settled
+from committerd.stores.port import ObjectStore
+from committerd.table.deletion_files import DeletionFileReader, cleaned_up
+from committerd.table.file_checks import missing_file
+from committerd.table.needs import (
+    Copies,
+    Copy,
+    Described,
+    EmptyFolders,
+    Entries,
+    Gone,
+    Need,
+    OneVersion,
+    OthersTurn,
+    Pace,
+    Reuse,
+    Rows,
+    Source,
+    Stage,
+    Staged,
+    StagedFacts,
+    Versions,
+)
+from committerd.table.places import Location, data_file_location, deletion_file_location, located
+from committerd.table.reading import descriptor_of, read_named
+from committerd.table.staged_reading import read_staged
+from committerd.table.versions import Table
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX
+from committerd_common.messages import FileDescriptor, Transaction
+from committerd_common.paths import VERSIONS, data_key, deletion_key, index_prefix
+
+OpenStore = Callable[[str], ObjectStore]
+
+
+class Fetcher:
+    """Fetches facts about one table."""
+
+    def __init__(self, table: Table, open_store: OpenStore | None = None) -> None:
+        """`open_store`: opens the store of a base path or of the source of a Clone; None = those can't be read."""
+        self._table = table
+        self._open_store = open_store
+        self._deletions = DeletionFileReader(self.open, table.deletion_vectors)
+
+    async def __call__(self, need: Need) -> Any:
+        """Return the fact that answers a need, as its class says. Raises `StoreUnavailable` too."""
+        table = self._table
+        match need:
+            case Staged():
+                return (await self.staged([need]))[0]
+            case Rows(wanted=wanted, bytes_max=bytes_max):
+                return await self._deletions.rows(wanted, staged_bytes_max=bytes_max)
+            case Versions(after=after, upto=upto, largest=largest):
+                return await table.some_after(after, upto, largest=largest)
+            case OneVersion(number=number):
+                return await table.readable(number)
+            case Entries(versions=versions):
+                return await self._entries(versions)
+            case Gone(version=version):
+                return await table.is_gone(version)
+            case Reuse():
+                return await self._reuse(need)
+            case EmptyFolders(prefixes=prefixes):
+                return await self._empty_folders(prefixes)
+            case Described(files=files):
+                return await self._described(files)
+            case Source(clone=clone):
+                return await self._source(clone)
+            case Copies(clone=clone, source=source):
+                return await self._copies(clone, source)
+            case Pace() | Stage():
+                return None
+            case OthersTurn():
+                await anyio.lowlevel.checkpoint()
+                return None
+            case _:
+                assert_never(need)
+
+    async def staged(self, needs: Sequence[Staged]) -> list[StagedFacts]:
+        """As for each `Staged`, for many at once."""
+        return await read_staged(needs, self.open, self._deletions)
+
+    def open(self, location: Location) -> ObjectStore:
+        """The store that has an object. Raises `InvalidRequest` (`base_unreadable`)."""
+        if location.base is None:
+            return self._table.store
+        if self._open_store is None:
+            raise InvalidRequest(
+                f"{location.key} lies in base path {location.base}, which can't be read from here; commit it with "
+                "`committerd commit`",
+                code="base_unreadable",
+            )
+        try:
+            return self._open_store(location.base)
+        except SettingsError as error:
+            raise InvalidRequest(
+                f"{location.key} lies in base path {location.base}: {error}", code="base_unreadable"
+            ) from error
+
+    async def _entries(self, versions: Sequence[int]) -> dict[int, Settled | None]:
+        found: dict[int, Settled | None] = {}
+
+        async def read(version: int) -> None:
+            found[version] = await self._table.settled(version)
+
+        await for_each(dict.fromkeys(versions), read, at_once=_ENTRIES_AT_ONCE)
+        return found
+
+    async def _empty_folders(self, prefixes: Sequence[str]) -> list[str]:
+        empty = list[str]()
+
+        async def look(prefix: str) -> None:
+            if not await self._table.store.list(prefix, limit=1):
+                empty.append(prefix)
+
+        await for_each(prefixes, look)
+        return empty
+
+    async def _described(self, files: Sequence[Location]) -> list[FileDescriptor | None]:
+        found: dict[Location, FileDescriptor | None] = {}
+
+        async def read(one: Location) -> None:
+            found[one] = await descriptor_of(self.open(one), one.key)
+
+        await for_each(dict.fromkeys(files), read)
+        return [found[one] for one in files]
+
+    async def _reuse(self, need: Reuse) -> Content | None:
+        index = next((index for index in need.indices if index.name == FRAGMENT_REUSE_INDEX), None)
+        if index is None:
+            return None
+        cache = None if need.is_staged else self._table.reuse
+        known = cache.get(index) if cache is not None else None
+        if known is not None:
+            return known
+        content = reuse_content(index)
+        if isinstance(content, ExternalContent):
+            content = await self._external(content, need)
+        if cache is not None:
+            cache.keep(index, content)
+        return content
+
+    async def _external(self, content: ExternalContent, need: Reuse) -> Content:
+        key, start, end = content
+        if key in need.written:
+            return decode_content(need.written[key][start:end], end - start)
+        store = self._table.store
+        body = await read_named(store, key, lambda: store.get_range(key, start, end))
+        if body is None and need.is_old:
+            raise cleaned_up(f"{key}, which is a part of an index of an earlier version")
+        if body is None:
+            raise missing_file([key])
+        return decode_content(body, end - start)
+
+    def _cloned(self, clone: Transaction.Clone) -> ObjectStore:
+        if self._open_store is None:
+            raise UnsupportedRequest("committerd can't make clones here", code="clone_unsupported")
+        try:
+            return self._open_store(clone.ref_path)
+        except SettingsError as error:
+            raise UnsupportedRequest(f"the table that is cloned: {error}", code="clone_unsupported") from error
+
+    async def _source(self, clone: Transaction.Clone) -> ManifestFile | None:
+        origin = Table(self._cloned(clone))
+        try:
+            await origin.latest_version()
+            return await origin.readable(clone.ref_version)
+        except StoreUnavailable as error:
+            raise await self._unreadable_source(error) from error
+
+    async def _copies(self, clone: Transaction.Clone, source: ManifestFile) -> list[Copy]:
+        try:
+            return await self._copies_of(self._cloned(clone), source)
+        except StoreUnavailable as error:
+            raise await self._unreadable_source(error) from error
+
+    async def _unreadable_source(self, error: StoreUnavailable) -> UnsupportedRequest:
+        await self._table.store.list(VERSIONS, limit=1)  # raises `StoreUnavailable` if this store can't be read either
+        return UnsupportedRequest(f"the table that is cloned can't be read: {error}", code="clone_unsupported")
+
+    async def _copies_of(self, origin: ObjectStore, source: ManifestFile) -> list[Copy]:
+        """List the data files, deletion files and index files of a version."""
+        bases = source.outline.base_paths
+        wanted = dict[str, Location]()
+        for fragment in source.fragments:
+            for file in fragment.files:
+                wanted[data_key(file.path)] = data_file_location(file, bases)
+            if fragment.HasField("deletion_file"):
+                key = deletion_key(fragment.id, fragment.deletion_file, staged=False)
+                wanted[key] = deletion_file_location(fragment, bases, staged=False)
+
+        def store_of(one: Location) -> ObjectStore:
+            return origin if one.base is None else self.open(one)
+
+        copies = [Copy(store_of(one), one.key, key) for key, one in wanted.items()]
+        for index in source.indices:
+            prefix = index_prefix(index.uuid.uuid)
+            folder = located(prefix, index.base_id if index.HasField("base_id") else None, bases)
+            store = store_of(folder)
+            keys = await store.list(folder.key)
+            copies += [Copy(store, key, prefix + key.removeprefix(folder.key)) for key in keys]
+        return copies
+
+
+_ENTRIES_AT_ONCE = 64
+"""Versions to read concurrently for look-ups of uuids, so that a distant store is kept busy."""

@@ -1,0 +1,128 @@
+"""The comparison of a transaction with the versions that were committed since its read version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from committerd.errors import CorruptTable
+from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
+from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Comparison, Verdict, VersionVerdict, compared
+from committerd.lance.conflicts.rules import not_followed
+from committerd.lance.format.kind import Kind
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.operations.operation import Input
+from committerd.lance.operations.rebase_footprints import RebaseFootprints
+from committerd.lance.transactions.transaction import footprint_of_ours
+from committerd.table.case import Case
+from committerd.table.history import Committed, Gap
+from committerd.table.needs import OneVersion, Pace, Steps, Versions
+from committerd.table.work import comparing_size
+from committerd_common.messages import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """The comparison of a transaction with the versions since its read version."""
+
+    ours: Footprint = AN_APPEND
+    read: ManifestFile | None = None
+    """The read version; None when it is unreadable, or the operation doesn't need it."""
+    then: Manifest | None = None
+    """The excerpt of the read version."""
+    kept: RebaseFootprints
+    """What was kept of the versions since then, to rebase the transaction."""
+    found: Comparison
+    unfollowed: str = ""
+    """Why rows can't be followed through the version that decides; empty if that is not the reason."""
+
+    @property
+    def refuses(self) -> VersionVerdict | None:
+        """The version that the transaction can't pass; None if it can pass all."""
+        deciding = self.found.deciding
+        return deciding if deciding is not None and deciding.verdict >= Verdict.RETRYABLE else None
+
+    @property
+    def follows(self) -> bool:
+        """Whether rows must be followed through a Rewrite."""
+        return any(one.rule in FOLLOWING for one in self.found.conflicts)
+
+
+def since_read(case: Case) -> Steps[Since | Gap | None]:
+    """Compare the transaction with the versions committed since its read version; None when there are none.
+
+    Returns the first version that can't be read instead, if there is one.
+    """
+    latest, after = case.latest, case.transaction.read_version
+    if latest is None or after in (0, latest.version):
+        return None
+    if case.operation.kind is Kind.APPEND:
+        return (yield from _append_since(case, after, latest.version))
+    read = (yield OneVersion(after)) if Input.READ_VERSION in case.operation.inputs else None
+    if case.size:
+        yield Pace(case.size)
+    read, then, ours = _footprint(case, read)
+    if case.options.trusts_rewrites:
+        ours = replace(ours, trusts_rewrites=True)
+    since = Since(ours=ours, read=read, then=then, kept=case.operation.rebase_footprints(ours), found=NOTHING_FOUND)
+    return (yield from _compared(case, since, after, latest.version))
+
+
+def _append_since(case: Case, after: int, latest: int) -> Steps[Since | Gap]:
+    """As `since_read`, for an Append: all Appends with the same read version compare alike."""
+    found = case.history.compared_appends(after)
+    if found.through == latest:
+        return Since(kept=RebaseFootprints(), found=found)
+    return (yield from _compared(case, Since(kept=RebaseFootprints(), found=found), max(found.through, after), latest))
+
+
+def _compared(case: Case, since: Since, after: int, latest: int) -> Steps[Since | Gap]:
+    """Go on with the versions above `after`, a few at a time: each is compared and dropped."""
+    low, largest, last = after, 0, None
+    while low < latest:
+        some: Sequence[Committed] | Gap = case.history.formed_after(low)
+        if not some:
+            some = yield Versions(low, min(latest, case.history.created), largest)
+        if isinstance(some, Gap):
+            return some
+        if size := comparing_size(case.transaction, since.ours, len(some)):
+            yield Pace(size)
+        since = _compare(case, since, some)
+        last = some[-1]
+        low, largest = last.version, max(largest, *(one.bytes for one in some))
+    if since.ours is AN_APPEND and last is not None:
+        case.history.note_compared_appends(case.transaction.read_version, since.found, last)
+    return since
+
+
+def _compare(case: Case, since: Since, some: Sequence[Committed]) -> Since:
+    """Compare with a few more versions, and keep what a rebase needs of them."""
+    before, kept = since.found.deciding, since.kept
+    versions = [(one.version, one.footprint) for one in some]
+    found = compared(since.ours, versions, since.found, lists_all=case.options.lists_checked)
+    since = replace(since, found=found)
+    if since.refuses is not None:
+        kept.drop()
+        return since if found.deciding is before else replace(since, unfollowed=_unfollowed(since, some))
+    for one in some:
+        if isinstance(one.footprint, Footprint) and one.footprint.kind is not Kind.APPEND:
+            kept.add(one.version, one.footprint)
+    return since
+
+
+def _unfollowed(since: Since, some: Sequence[Committed]) -> str:
+    deciding = since.refuses
+    if deciding is None or deciding.rule not in FOLLOWING:
+        return ""
+    theirs = next(one.footprint for one in some if one.version == deciding.version)
+    return not_followed(since.ours, theirs) if isinstance(theirs, Footprint) else ""
+
+
+def _footprint(case: Case, read: ManifestFile | None) -> tuple[ManifestFile | None, Manifest | None, Footprint]:
+    """Return the read version, its excerpt, and the transaction's footprint."""
+    then = case.excerpt(read) if read else None
+    try:
+        return read, then, footprint_of_ours(case.transaction, then, read.indices if read else ())
+    except CorruptTable:
+        # An old version is damaged: treat it as unreadable.
+        return None, None, footprint_of_ours(case.transaction, None)
