@@ -41,6 +41,7 @@ from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
 from committerd_common.request import Request
 
+
 @dataclass(slots=True, kw_only=True)
 class Members:
     """The records that a version commits and refuses, while they are gathered."""

@@ -102,7 +102,7 @@ async def test_nor_do_no_files_and_those_of_a_base_that_can_not_be_read(scene: S
     nothing = transaction(overwrite=Transaction.Overwrite(schema=[column(0)]))
     elsewhere = transaction(overwrite=Transaction.Overwrite(fragments=[samples.fragment(0)], schema=[column(0)]))
     elsewhere.overwrite.fragments[0].files[0].base_id = 7
-    elsewhere.overwrite.initial_bases.add(id=7, path="elsewhere")
+    elsewhere.overwrite.initial_bases.add(id=7, path=str(scene.root.with_name("elsewhere")))
     for staged in (nothing, elsewhere):
         assert await kept(scene, staged)
 

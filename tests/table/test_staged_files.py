@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
-from committerd.stores.port import ObjectStore, Tail
+from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, StagedFacts
 from committerd.table.prepare import ANYTHING, Permissions, Prepared, Rejected, prepare
@@ -42,10 +42,9 @@ class Counting(LocalStore):
         self.asked.append(key)
         return await super().head(key)
 
-    async def get_tail(self, key: str, size: int) -> Tail | None:
-        if key.startswith("data/"):
-            self.asked.append(key)
-        return await super().get_tail(key, size)
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        self.asked += keys
+        return await super().get_tails(keys, size=size)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         self.asked.append(key)
