@@ -135,10 +135,10 @@ class Decider:
         if isinstance(request, Refused):
             return request
         try:
-            decision = yield from self._judge(request, known, group, head, {})
+            decision = yield from self._judge(request, known, group, head, earlier={})
             if isinstance(decision, Refused):
                 return decision
-            group.take(request, decision, known.pending, head, self.options.limits)
+            group.take(request, decision, known.pending, head, limits=self.options.limits)
             return (yield from built_group(group, head, [known.pending] if is_first else [], self.sources))
         except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             return self.containment.refuse(error, stage="create", offset=request.offset)
@@ -182,7 +182,14 @@ class Decider:
             earlier = yield from self._look_up(collected, left, head)
             for part in (*Part, None):  # before a record that is a version of its own, only those that can't be decoded
                 yield from self._gather_part(
-                    group, part, parts.get(part, ()), head, queued.reservations, unbuildable, earlier, most=most
+                    group,
+                    part,
+                    parts.get(part, ()),
+                    head,
+                    reservations=queued.reservations,
+                    unbuildable=unbuildable,
+                    earlier=earlier,
+                    most=most,
                 )
                 if group.requests:
                     break
@@ -247,10 +254,10 @@ class Decider:
         part: Part | None,
         records: Sequence[Prefetched],
         head: Head,
+        *,
         reservations: Reservations,
         unbuildable: Mapping[int, Refused],
         earlier: Mapping[AskedUuid, Earlier],
-        *,
         most: int | None,
     ) -> Steps[None]:
         """Judge the records of one part of a round, until one can't join the group; the other arguments as `_gather`.
@@ -272,16 +279,22 @@ class Decider:
                 if decision is None:
                     tells = part is Part.ROWS and _tells_rows_and_keys(request, pending, reservations)
                     decision = yield from self._judge(
-                        request, one, group, head, earlier, as_member=part is Part.ROWS, tells_rows_and_keys=tells
+                        request,
+                        one,
+                        group,
+                        head,
+                        earlier=earlier,
+                        as_member=part is Part.ROWS,
+                        tells_rows_and_keys=tells,
                     )
                     if part is Part.ROWS and isinstance(decision, Judged):
                         if not group.records_alike(decision):
                             break
                         decision = _among_others(
-                            decision, group, head, pending, reservations, tells_rows_and_keys=tells
+                            decision, group, head, pending, reservations=reservations, tells_rows_and_keys=tells
                         )
                 if isinstance(decision, Judged) and (not hold or pending.retry_of in hold):
-                    group.take(request, decision, pending, head, self.options.limits)
+                    group.take(request, decision, pending, head, limits=self.options.limits)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
                 decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(decision, Refused):
@@ -293,8 +306,8 @@ class Decider:
         known: Prefetched,
         group: Members,
         head: Head,
-        earlier: Mapping[AskedUuid, Earlier],
         *,
+        earlier: Mapping[AskedUuid, Earlier],
         as_member: bool = False,
         tells_rows_and_keys: bool = False,
     ) -> Steps[Judged | Refused]:
@@ -427,8 +440,8 @@ def _among_others(
     group: Members,
     head: Head,
     pending: Pending,
-    reservations: Reservations,
     *,
+    reservations: Reservations,
     tells_rows_and_keys: bool,
 ) -> Judged | Rejected:
     """Judge a Delete or Update against the members of the version, and against the rows and keys that are reserved."""

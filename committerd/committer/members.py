@@ -91,7 +91,7 @@ class Members:
         """Whether the version can record this Delete or Update together with its members; False: it starts another."""
         return not self.requests if judged.change is None else self.rows.takes(judged.change)
 
-    def take(self, request: Request, judged: Judged, pending: Pending, head: Head, limits: GroupLimits) -> None:
+    def take(self, request: Request, judged: Judged, pending: Pending, head: Head, *, limits: GroupLimits) -> None:
         """Add a request that is committed."""
         marks: Mapping[str, AppMark] = {}
         app = request.envelope.app
@@ -140,7 +140,7 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
     offsets = [pending.offset for pending in passable]
     position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
     marks = kept_marks(group.marks)
-    judged, members = yield from _together(group, head, position, marks, sources)
+    judged, members = yield from _together(group, head, position, marks, sources=sources)
     transaction = judged.transaction
     queued = Group(
         version=head.version + 1,
@@ -181,7 +181,7 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
 
 
 def _together(
-    group: Members, head: Head, position: Position, marks: Mapping[str, AppMark], sources: Sources
+    group: Members, head: Head, position: Position, marks: Mapping[str, AppMark], *, sources: Sources
 ) -> Steps[tuple[Judged, list[Member]]]:
     """Return the transaction that the version stores, with all that building it needs, and its members."""
     uuid, topic_id = str(sources.new_uuid()), position.topic_id

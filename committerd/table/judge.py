@@ -313,7 +313,13 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
             transaction, files = completed, staged_files(completed)
     verifies, bases = options.verify_files, case.readable_bases()
     wanted = needed(
-        transaction, files, current, bases, options.file_limits, verifies=verifies, written=judged.files
+        transaction,
+        files,
+        current,
+        bases=bases,
+        limits=options.file_limits,
+        verifies=verifies,
+        written=judged.files,
     ).beyond(case.facts)
     facts = case.facts
     if wanted is not None:

@@ -100,7 +100,7 @@ def needed_ahead(transaction: Transaction, limits: FileLimits, *, verifies: bool
     `verifies`: whether its files are verified.
     """
     try:
-        return needed(transaction, new_files(transaction), None, (), limits, verifies=verifies)
+        return needed(transaction, new_files(transaction), None, bases=(), limits=limits, verifies=verifies)
     except InvalidRequest:  # it names too many files, and is refused for that when it is judged
         return Staged(deletion_bytes_max=limits.bytes)
 
@@ -109,9 +109,9 @@ def needed(
     transaction: Transaction,
     files: StagedFiles,
     current: Manifest | None,
+    *,
     bases: Sequence[BasePath],
     limits: FileLimits,
-    *,
     verifies: bool,
     written: Container[str] = (),
 ) -> Staged:
