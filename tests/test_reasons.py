@@ -19,7 +19,7 @@ def files() -> list[Path]:
 
 
 RAISED_BY = {
-    INVALID_REASONS: ("InvalidRequest", "blamed", "unbuildable"),
+    INVALID_REASONS: ("InvalidRequest", "blamed"),
     UNSUPPORTED_REASONS: ("UnsupportedRequest",),
     REFUSAL_CAUSES: ("RefusedToRun",),
 }

@@ -13,7 +13,7 @@ from committerd.lance.versions.lineage import (
     require_free_row_ids,
     require_known_row_ids,
     require_rows_live_in,
-    require_same_rows,
+    require_rows_of,
     require_unchanged_row_ids,
     stamp_changed_offsets,
     stamp_moved_rows,
@@ -89,9 +89,9 @@ def test_rows_that_moved_have_ids_that_were_given_out() -> None:
 
 def test_what_is_replaced_brings_no_rows_of_others() -> None:
     old = [with_row_ids(fragment(number), [range(10 * number, 10 * number + 10)]) for number in (0, 1)]
-    require_same_rows(old, [with_row_ids(fragment(2, rows=14), [range(15, 20), range(1, 10)])])
+    require_rows_of(old, [with_row_ids(fragment(2, rows=14), [range(15, 20), range(1, 10)])])
     with pytest.raises(InvalidRequest, match="1 rows, such as the row with id 20") as refused:
-        require_same_rows(old, [with_row_ids(fragment(2), [range(11, 21)])])
+        require_rows_of(old, [with_row_ids(fragment(2), [range(11, 21)])])
     assert refused.value.code == "row_ids"
 
 

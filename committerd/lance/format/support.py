@@ -25,7 +25,8 @@ from committerd_common.unknown_fields import unknown_fields
 DATA_FORMATS = ("2.0", "2.1", "2.2", "2.3")
 
 _GUARDS = frozenset({"fragment_tree", "max_allocated_field_id", "clustering", "max_clustering_id"})
-_DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
+DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
+"""The types of deletion files that Lance knows."""
 
 
 class _Fault(NamedTuple):
@@ -79,6 +80,16 @@ def has_stable_row_ids(manifest: Manifest) -> bool:
     """Whether every row keeps an id of its own through compactions and updates (feature flag 2)."""
     flags = manifest.reader_feature_flags | manifest.writer_feature_flags
     return bool(flags & FeatureFlag.STABLE_ROW_IDS)
+
+
+def external_sequences(fragment: DataFragment) -> list[str]:
+    """The fields of a fragment that name a separate file with row ids or row versions."""
+    present = (
+        fragment.WhichOneof("row_id_sequence"),
+        fragment.WhichOneof("last_updated_at_version_sequence"),
+        fragment.WhichOneof("created_at_version_sequence"),
+    )
+    return [field for field in present if field is not None and field.startswith("external_")]
 
 
 def _message(where: str, faults: list[_Fault]) -> str:
@@ -162,16 +173,8 @@ def _unsupported_fragment(fragment: DataFragment) -> Iterator[_Fault]:
         )
     if fragment.HasField("deletion_file"):
         yield from _unsupported_deletions(fragment)
-    for sequence in (
-        fragment.WhichOneof("row_id_sequence"),
-        fragment.WhichOneof("last_updated_at_version_sequence"),
-        fragment.WhichOneof("created_at_version_sequence"),
-    ):
-        if sequence is not None and sequence.startswith("external_"):
-            yield _Fault(
-                "external_sequences",
-                f"fragment {fragment.id} has its {sequence} in a separate file",
-            )
+    for sequence in external_sequences(fragment):
+        yield _Fault("external_sequences", f"fragment {fragment.id} has its {sequence} in a separate file")
 
 
 def _unsupported_deletions(fragment: DataFragment) -> Iterator[_Fault]:
@@ -181,7 +184,7 @@ def _unsupported_deletions(fragment: DataFragment) -> Iterator[_Fault]:
             "deleted_rows_unknown",
             f"fragment {fragment.id} does not say how many rows are deleted; any commit of pylance repairs that",
         )
-    if deletions.file_type not in _DELETION_FILE_TYPES:
+    if deletions.file_type not in DELETION_FILE_TYPES:
         yield _Fault(
             "deletion_file_type",
             f"the deletion file of fragment {fragment.id} has type {deletions.file_type}, which committerd does not "

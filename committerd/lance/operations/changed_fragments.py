@@ -9,7 +9,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.deletions import take_deletions
-from committerd.lance.versions.draft import Draft, unbuildable
+from committerd.lance.versions.draft import Draft
 from committerd.lance.versions.fragments import FileIdentity, file_identity, remove_fragments, replace_fragments
 from committerd.lance.versions.lineage import require_unchanged_row_ids
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
@@ -34,7 +34,7 @@ def with_files_read(
     return replace(touched, files_read=files)
 
 
-def require_same_rows(updated: Iterable[DataFragment], latest: Manifest) -> None:
+def require_same_row_count(updated: Iterable[DataFragment], latest: Manifest) -> None:
     """Check that each updated fragment has as many rows as in the latest version, deleted ones included.
 
     Raises `InvalidRequest` (`row_count_changed`).
@@ -63,9 +63,9 @@ def put_in_place(
     draft.open([*changed, *gone])
     if missing := draft.missing(changed):
         # pylance ignores them; then rows that should have been deleted would be in the table twice.
-        raise unbuildable(
+        raise InvalidRequest(
             f"fragments {missing} are to be changed, but version {draft.version - 1} does not have them",
-            "unknown_fragment",
+            code="unknown_fragment",
         )
     if draft.has_stable_row_ids:
         for fragment in draft.manifest.fragments:

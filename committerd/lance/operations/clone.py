@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import AppliesTo, Input, Operation, ReadVersion, ScalesWith
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import next_base_id, require_allowed_base
-from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
+from committerd.lance.versions.draft import Draft, finish, own_metadata
 from committerd_common.messages import DataFragment, IndexMetadata, Transaction
 
 
@@ -31,9 +32,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     """
     clone, source = transaction.clone, draft.given.source
     if source is None:
-        raise unbuildable(
-            f"Clone reads version {clone.ref_version} of {clone.ref_path!r}, which is not there",
-            "unknown_version",
+        raise InvalidRequest(
+            f"Clone reads version {clone.ref_version} of {clone.ref_path!r}, which is not there", code="unknown_version"
         )
     own = draft.manifest
     made = source.manifest

@@ -7,7 +7,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Operation, ScalesWith, StagedFiles
-from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import TOMBSTONE
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.lineage import stamp_changed_rows
@@ -53,9 +53,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     fields = frozenset(one for file in replaced.values() for one in file.fields if one >= 0)
     draft.open(replaced)
     if missing := draft.missing(replaced):
-        raise unbuildable(
+        raise InvalidRequest(
             f"DataReplacement replaces data of fragments {missing}, which version {draft.version - 1} does not have",
-            "unknown_fragment",
+            code="unknown_fragment",
         )
     for fragment in draft.manifest.fragments:
         if fragment.id in replaced:
@@ -82,10 +82,10 @@ def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
     fields = set(new_file.fields)
     held = {one for file in fragment.files for one in file.fields}
     if not fields <= held and fields & held:
-        raise unbuildable(
+        raise InvalidRequest(
             f"DataReplacement of fragment {fragment.id}: of fields {sorted(fields)} the fragment has data for "
             f"{sorted(fields & held)} only; replace existing and new fields by files of their own",
-            "partial_replacement",
+            code="partial_replacement",
         )
     for file in fragment.files:
         file.fields[:] = [TOMBSTONE if one in fields else one for one in file.fields]

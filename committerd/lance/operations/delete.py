@@ -8,7 +8,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.changed_fragments import (
     changed_fragments,
     put_in_place,
-    require_same_rows,
+    require_same_row_count,
     with_files_read,
 )
 from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
@@ -29,7 +29,7 @@ def _named_fragments(transaction: Transaction) -> list[int]:
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
-    require_same_rows(transaction.delete.updated_fragments, latest)
+    require_same_row_count(transaction.delete.updated_fragments, latest)
 
 
 def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:

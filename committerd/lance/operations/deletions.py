@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest
+from committerd.lance.format.support import DELETION_FILE_TYPES
 from committerd.lance.operations.rebase import DeletionMerge, RebasedTransaction, RebaseFacts, RowConflict, copied
 from committerd.lance.rows.deletions import changed_lists, clash, rows_deleted, without_rows
-from committerd_common.messages import DataFragment, DeletionFile, Manifest, Transaction
-
-_DELETION_FILE_TYPES = frozenset(DeletionFile.DeletionFileType.values())
+from committerd_common.messages import DataFragment, Manifest, Transaction
 
 
 def require_known_type(fragment: DataFragment) -> None:
@@ -20,7 +19,7 @@ def require_known_type(fragment: DataFragment) -> None:
     Raises `InvalidRequest` (`deletion_file_type`).
     """
     # Lance 4.0.0 can't open a version whose transaction has another.
-    if fragment.HasField("deletion_file") and fragment.deletion_file.file_type not in _DELETION_FILE_TYPES:
+    if fragment.HasField("deletion_file") and fragment.deletion_file.file_type not in DELETION_FILE_TYPES:
         raise InvalidRequest(
             f"fragment {fragment.id} has a deletion file of type {fragment.deletion_file.file_type}, which committerd "
             "does not know",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import AppliesTo, Input, Operation, ReadVersion, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import base_names, require_allowed_bases
-from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import file_version, files_of
 from committerd.lance.versions.schema import require_readable
 from committerd_common.messages import BasePath, Field, Transaction
@@ -57,9 +58,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     """
     overwrite, manifest = transaction.overwrite, draft.manifest
     if overwrite.initial_bases and draft.current is not None:
-        raise unbuildable(
-            "initial_bases are for a table that does not exist yet; add bases with UpdateBases",
-            "initial_bases",
+        raise InvalidRequest(
+            "initial_bases are for a table that does not exist yet; add bases with UpdateBases", code="initial_bases"
         )
     manifest.base_paths.extend(overwrite.initial_bases)
     versions = {file_version(file) for file in files_of(overwrite.fragments)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from committerd.errors import InvalidRequest
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import Input, Operation, ScalesWith
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.schema_change import footprint, with_nullability
 from committerd.lance.versions.columns import require_same_types
-from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import keep_files
 from committerd.lance.versions.schema import require_readable
 from committerd_common.messages import Manifest, Transaction
@@ -30,10 +31,10 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         keep_files(fragment, lambda file: not fields.isdisjoint(file.fields))
         if not fragment.files:
             # pylance 14.0.2 commits that, and then can't read the table.
-            raise unbuildable(
+            raise InvalidRequest(
                 f"Project drops every column that fragment {fragment.id} has data of, and readers need at least one "
                 "column; give its rows a value in another column first, or delete the rows",
-                "fragment_without_files",
+                code="fragment_without_files",
             )
     draft.keep_useful_indices()
     finish(draft, {fragment.id for fragment in draft.manifest.fragments})

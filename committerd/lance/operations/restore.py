@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.feature_flags import CARRIED
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.operation import Input, Operation, ScalesWith
-from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
+from committerd.lance.versions.draft import Draft, finish, own_metadata
 from committerd_common.messages import Transaction
 
 
@@ -23,14 +24,15 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     """
     restored, latest = draft.given.restored, draft.manifest
     if restored is None:
-        raise unbuildable(
-            f"Restore names version {transaction.restore.version}, which does not exist (any more)", "unknown_version"
+        raise InvalidRequest(
+            f"Restore names version {transaction.restore.version}, which does not exist (any more)",
+            code="unknown_version",
         )
     if has_stable_row_ids(restored.outline) != draft.has_stable_row_ids:
-        raise unbuildable(
+        raise InvalidRequest(
             f"Restore can't go back to version {transaction.restore.version}: stable row ids were turned on or off "
             "since",
-            "restore_row_ids",
+            code="restore_row_ids",
         )
     own = own_metadata(latest.table_metadata)
     version, timestamp = latest.version, latest.timestamp

@@ -23,7 +23,7 @@ from committerd.lance.operations.operation import Input, Operation, ScalesWith, 
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.columns import fields_with_columns
-from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import file_identity, files_of, live_rows, set_fragments, with_id
 from committerd.lance.versions.indices import (
     coverage,
@@ -32,7 +32,7 @@ from committerd.lance.versions.indices import (
     rewritten_coverage,
     with_coverage,
 )
-from committerd.lance.versions.lineage import require_same_rows
+from committerd.lance.versions.lineage import require_rows_of
 from committerd.lance.versions.moves import moved_groups
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, covered_fragments, covers_any, is_system_index
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction
@@ -215,9 +215,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     for group in rewrite.groups:
         old = [fragment.id for fragment in group.old_fragments]
         if missing := [one for one in sorted({*old} - emptied) if one not in existing]:
-            raise unbuildable(
+            raise InvalidRequest(
                 f"Rewrite replaces fragments {missing}, which version {manifest.version - 1} does not have",
-                "unknown_fragment",
+                code="unknown_fragment",
             )
         new = []
         for fragment in group.new_fragments:
@@ -233,14 +233,14 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         old_ids = {one for old, _ in groups for one in old}
         was = [one for one in manifest.fragments if one.id in old_ids]
         was += [one for group in rewrite.groups for one in group.old_fragments if one.id in emptied]
-        require_same_rows(was, made)
+        require_rows_of(was, made)
     kept_ids = existing - BitMap64(one for old, _ in groups for one in old)
     for fragment in made:
         if fragment.id in kept_ids:
-            raise unbuildable(
+            raise InvalidRequest(
                 f"Rewrite brings a fragment with id {fragment.id}, which another fragment has; reserve ids with "
                 "ReserveFragments",
-                "fragment_id_taken",
+                code="fragment_id_taken",
             )
         kept_ids.add(fragment.id)
     kept = [one for one in manifest.fragments if one.id in kept_ids]
@@ -266,9 +266,8 @@ def _rewritten_indices(
         covered = coverage(index)
         if change is not None:
             if covered is None:
-                raise unbuildable(
-                    f"Rewrite rewrites index {index.name!r}, which does not say what it covers",
-                    "index_bitmap",
+                raise InvalidRequest(
+                    f"Rewrite rewrites index {index.name!r}, which does not say what it covers", code="index_bitmap"
                 )
             moved = with_coverage(index, rewritten_coverage(covered, groups, name=index.name))
             moved.uuid.CopyFrom(change.new_id)

@@ -18,7 +18,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.changed_fragments import (
     changed_fragments,
     put_in_place,
-    require_same_rows,
+    require_same_row_count,
     with_files_read,
 )
 from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
@@ -89,7 +89,7 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
-    require_same_rows(transaction.update.updated_fragments, latest)
+    require_same_row_count(transaction.update.updated_fragments, latest)
 
 
 def _completed(transaction: Transaction, latest: Manifest) -> Transaction:

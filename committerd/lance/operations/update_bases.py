@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import BaseFootprint, Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import Operation, ScalesWith
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import base_names, next_base_id, require_allowed_bases
-from committerd.lance.versions.draft import Draft, finish, unbuildable
+from committerd.lance.versions.draft import Draft, finish
 from committerd_common.messages import Transaction
 
 
@@ -37,10 +38,10 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         for known in manifest.base_paths:
             known_name = known.name if known.HasField("name") else None
             if name == known_name or base.path == known.path or base.id == known.id != 0:
-                raise unbuildable(
+                raise InvalidRequest(
                     f"UpdateBases adds base {base.id} {name!r} at {base.path!r}, but base {known.id} is {known_name!r} "
                     f"at {known.path!r}: ids, names and paths must differ, and only one base may lack a name",
-                    "base_taken",
+                    code="base_taken",
                 )
         added = manifest.base_paths.add()
         added.CopyFrom(base)

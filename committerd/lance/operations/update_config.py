@@ -13,7 +13,7 @@ from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.lance.operations.operation import Operation, ScalesWith
 from committerd.lance.operations.rebase import copied
 from committerd.lance.versions.columns import require_same_types
-from committerd.lance.versions.draft import Draft, finish, own_metadata, unbuildable
+from committerd.lance.versions.draft import Draft, finish, own_metadata
 from committerd.lance.versions.metadata import require_room
 from committerd.lance.versions.primary_key import (
     KEY_ENTRIES,
@@ -137,10 +137,10 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     key_before = key_fields(manifest.fields)
     for field_id, changes in sorted(config.field_metadata_updates.items()):
         if field_id not in fields:
-            raise unbuildable(
+            raise InvalidRequest(
                 f"UpdateConfig changes metadata of field {field_id}, which version {draft.version - 1} does "
                 f"not have; its fields are {sorted(fields)}",
-                "unknown_field",
+                code="unknown_field",
             )
         _update_field(fields[field_id], changes)
     if config.field_metadata_updates:
@@ -164,17 +164,17 @@ def _require_key(draft: Draft, config: Transaction.UpdateConfig, before: list[in
     fields = draft.manifest.fields
     after = key_fields(fields)
     if before and (writes or before != after):
-        raise unbuildable(
+        raise InvalidRequest(
             f"the primary key, of fields {before}, can't be changed: leave {PRIMARY_KEY} and {PRIMARY_KEY_POSITION} as "
             "they are",
-            "primary_key_immutable",
+            code="primary_key_immutable",
         )
     fault = key_fault(fields) or ("" if after else "no field is part of it")
     if writes and fault:
-        raise unbuildable(
+        raise InvalidRequest(
             f"UpdateConfig sets {PRIMARY_KEY} or {PRIMARY_KEY_POSITION}, and then {fault}; readers could not open the "
             "table. Declare a primary key of columns that are never null and not nested in lists",
-            "schema",
+            code="schema",
         )
 
 

@@ -17,6 +17,7 @@ from committerd.lance.checks.texts import require_entries, require_name, require
 from committerd.lance.checks.uuids import is_canonical
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX, FRAGMENTS_NAMED_MAX
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.support import external_sequences
 from committerd.lance.format.wording import listed
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
@@ -144,13 +145,11 @@ def _require_fragment(fragment: DataFragment) -> None:
             f"{_name_of(fragment)} does not say how many rows it has (physical_rows)", code="physical_rows_unknown"
         )
     require_known_type(fragment)
-    for kind in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
-        sequence = fragment.WhichOneof(kind)
-        if sequence is not None and sequence.startswith("external_"):
-            raise UnsupportedRequest(
-                f"{_name_of(fragment)} has its {sequence} in a separate file; no Lance writes that",
-                code="external_sequences",
-            )
+    if external := external_sequences(fragment):
+        raise UnsupportedRequest(
+            f"{_name_of(fragment)} has its {external[0]} in a separate file; no Lance writes that",
+            code="external_sequences",
+        )
 
 
 def _name_of(fragment: DataFragment) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from committerd.errors import InvalidRequest, UnsupportedRequest
 from committerd.lance.format.bounds import BASE_ID_MAX
 from committerd.lance.format.wording import quoted
-from committerd.lance.versions.draft import unbuildable
 from committerd_common.messages import BasePath, Manifest
 from committerd_common.paths import KEY_BYTES_MAX
 from committerd_common.uris import canonical_base, is_below
@@ -67,8 +66,8 @@ def next_base_id(manifest: Manifest) -> int:
     """
     highest = max(base.id for base in manifest.base_paths)
     if highest > BASE_ID_MAX:
-        raise unbuildable(
+        raise InvalidRequest(
             f"base {highest} has the highest id that a new base may follow: give the new base a free id",
-            "base_taken",
+            code="base_taken",
         )
     return highest + 1

@@ -169,9 +169,9 @@ class Draft:
     def spend_ids(self, last: int) -> None:
         """Mark all fragment ids up to `last` as used. Raises `InvalidRequest` (`fragment_ids_exhausted`)."""
         if last > FRAGMENT_ID_MAX:
-            raise unbuildable(
+            raise InvalidRequest(
                 f"fragment id {last} does not fit in 32 bits; copy the table into a new one, where ids begin at 0",
-                "fragment_ids_exhausted",
+                code="fragment_ids_exhausted",
             )
         self.manifest.max_fragment_id = max(self.manifest.max_fragment_id, last)
 
@@ -182,11 +182,11 @@ class Draft:
         """
         before = self.manifest.max_fragment_id
         if last > before + RESERVED_MAX or (last > before and last > RESERVABLE_MAX):
-            raise unbuildable(
+            raise InvalidRequest(
                 f"it needs fragment ids up to {last}, and the highest given out is {before}: one transaction may "
                 f"reserve {RESERVED_MAX}, and ids above {RESERVABLE_MAX} can't be reserved. Reserve fewer; if a "
                 "table has no ids left, copy it into a new one, where ids begin at 0",
-                "fragment_ids_exhausted",
+                code="fragment_ids_exhausted",
             )
         self.spend_ids(last)
 
@@ -218,10 +218,10 @@ class Draft:
         kept = Manifest(fields=schema)
         fault = key_fault(kept.fields)
         if fault and not key_fault(self.manifest.fields):
-            raise unbuildable(
+            raise InvalidRequest(
                 f"with this schema {fault}, and pylance could not read the table. Make the column required, or take it "
                 "out of the primary key",
-                "schema",
+                code="schema",
             )
         self.manifest.ClearField("fields")
         self.manifest.MergeFrom(kept)
@@ -249,7 +249,7 @@ def next_draft(current: ManifestFile, given: BuildInput) -> Draft:
         indices = reuse_applied(indices, given.reuse)
     _set_writer(manifest, given, current.outline)
     draft = Draft(manifest=manifest, indices=indices, current=current, given=given, kept=current.fragments)
-    if not _counts_on(current):
+    if not _has_ascending_ids(current):
         draft.open_all()
     return draft
 
@@ -303,11 +303,6 @@ def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if key.startswith(KEY_PREFIX)}
 
 
-def unbuildable(message: str, code: str) -> InvalidRequest:
-    """The error for a transaction that the current version does not allow."""
-    return InvalidRequest(message, code=code)
-
-
 def _set_writer(manifest: Manifest, given: BuildInput, before: Manifest | None) -> None:
     name_writer(manifest, __version__, before)
     manifest.transaction_file = given.transaction_file
@@ -322,7 +317,7 @@ def _set_writer(manifest: Manifest, given: BuildInput, before: Manifest | None) 
     manifest.timestamp.CopyFrom(now)
 
 
-def _counts_on(current: ManifestFile) -> bool:
+def _has_ascending_ids(current: ManifestFile) -> bool:
     """Whether fragment ids ascend and none is above the counter, so that new fragments come after all others."""
     outline, fragments = current.outline, current.fragments
     counted = not outline.HasField("max_fragment_id") or outline.max_fragment_id >= fragments.last_id
