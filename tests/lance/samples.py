@@ -217,7 +217,7 @@ def after(current: ManifestFile | None, staged: Transaction, given: BuildInput =
         singly = FragmentList(Chunk(one.SerializeToString(), 1) for one in map(_alone, current.fragments))
         assert whole(build(replace(current, fragments=singly), staged, given)) == built
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(draft, "_counts_on", lambda current: False)
+            patch.setattr(draft, "_has_ascending_ids", lambda current: False)
             assert whole(build(current, staged, given)) == built
     assert staged.SerializeToString() == said
     assert before == ((current.manifest.SerializeToString(), list(current.indices)) if current else None)

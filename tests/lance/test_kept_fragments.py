@@ -62,7 +62,7 @@ def touching_all(current: ManifestFile, staged: Transaction) -> NextVersion:
     """The next version with every fragment of this one decoded."""
     given_ = replace(GIVEN, restored=current)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft, "_counts_on", lambda current: False)
+        patch.setattr(draft, "_has_ascending_ids", lambda current: False)
         built = build(current, staged, given_)
     assert not built.kept.chunks
     return whole(built)
