@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import anyio
 
-from committerd.committer.deciding import Decider, Queued, in_turn
+from committerd.committer.deciding import Decider
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.prefetching import Prefetched, Prefetcher
 from committerd.committer.putting import FormedVersion
+from committerd.committer.queued import Queued, in_turn
 from committerd.queue.ledger import Refused
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Literal
 
 from committerd.committer.containing import Containment, require_contained
 from committerd.committer.head import Head
@@ -22,69 +21,27 @@ from committerd.committer.look_ups import AskedUuid, look_up
 from committerd.committer.members import Members, built_group
 from committerd.committer.prefetching import Prefetched
 from committerd.committer.putting import FormedVersion
+from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
+from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
 from committerd.errors import CommitterError, CorruptTable, RequestError
-from committerd.lance.format.kind import Kind
-from committerd.lance.operations.permissions import Permissions
-from committerd.queue.grouping import GroupLimits, joins, refusal_of
+from committerd.queue.grouping import joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN, Candidate, Earlier, Refused, dedupe, no_room_for
 from committerd.queue.outcomes import Status
-from committerd.queue.position import AHEAD_MAX, MarkRoom, is_new_to
-from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
+from committerd.queue.position import MarkRoom, is_new_to
+from committerd.queue.put_back import can_be_judged_without, lost_refusal, on_the_latest
 from committerd.queue.reservations import Reservations
-from committerd.queue.rounds import Coalesce, Part, Round, part_of
+from committerd.queue.rounds import Part, Round, part_of
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.history import Gap
 from committerd.table.judge import Judged, judge
-from committerd.table.needs import OthersTurn, Steps, Versions
+from committerd.table.needs import OthersTurn, Steps
 from committerd.table.prepare import create_options
 from committerd.table.refusals import INTERNAL_ERROR, Rejected, can_not_follow, goes_later
-from committerd.table.staged_files import FileLimits
 from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
-_AT_ONCE = 64
-"""Records to judge before other tasks take their turn: a few milliseconds of work."""
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
-STALE_MS = 5 * 24 * 3600 * 1000
-"""Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecideOptions:
-    """The operator's settings for deciding about records."""
-
-    limits: GroupLimits = field(default_factory=GroupLimits)
-    verify_files: Literal["always", "stale", "never"] = "always"
-    trusts_rewrites: bool = False
-    """Whether the Rewrites of all writers count as in order."""
-    file_limits: FileLimits = field(default_factory=FileLimits)
-    allowed: Permissions = field(default_factory=Permissions)
-    app_marks_max: int = 1000
-
-    def verifies(self, age_ms: int) -> bool:
-        """Whether the files of a record of this age, in milliseconds, are checked."""
-        return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
-
-    @property
-    def most(self) -> int:
-        """The most records to look at for one version."""
-        return min(self.limits.records, _AT_ONCE) if self.limits.coalesce is Coalesce.NONE else self.limits.records
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
-    """The records to decide about."""
-
-    ordered: Sequence[Prefetched]
-    """Those whose facts are there, in the order in which they are judged."""
-    waiting: Sequence[Pending]
-    """The first records without an outcome, by offset."""
-    begun: int = 0
-    """The number of records, from the first on, that belong to a round that has begun."""
-    reservations: Reservations = field(default_factory=Reservations)
-    """What is reserved for refused transactions that come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +184,7 @@ class Decider:
                 break  # all records wait until the newest versions are read
             envelope = request.envelope
             app_id = envelope.app.app_id if envelope.app is not None else ""
-            if not head.ledger.covers(_known_from(request, head)) or self.stale_history.is_unread(request, head):
+            if not head.ledger.covers(known_from(request, head)) or self.stale_history.is_unread(request, head):
                 # It waits until the versions since its read version are read, and those behind it go on.
                 round_.leaves(app_id=app_id, producer=envelope.producer)
                 continue
@@ -266,7 +223,7 @@ class Decider:
         """
         hold = reservations.hold
         for number, one in enumerate(records, start=1):
-            if number % _AT_ONCE == 0:
+            if number % AT_ONCE == 0:
                 yield OthersTurn()
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):
@@ -320,13 +277,13 @@ class Decider:
             return Refused(
                 status=Status.of_number(published.status), reason=published.reason, message=published.message
             )
-        envelope, is_lost = request.envelope, (yield from _is_read_at_lost(request, head))
+        envelope, is_lost = request.envelope, (yield from is_read_at_lost(request, head))
         decision = yield from self._settled_before(request, group, head, earlier, is_lost=is_lost)
         decision = decision or _expired(envelope, group.now_ms) or self._no_room(request, group)
         if decision is None and is_lost:
             decision = None if can_be_judged_without(request) else lost_refusal(request)
         elif decision is None and envelope.read_uuid is not None:
-            decision = yield from _recreated(request, envelope.read_uuid, head)
+            decision = yield from recreated(request, envelope.read_uuid, head)
         if decision is not None:
             return decision
         options = self._prepare_options(request, group, as_member=as_member, tells_rows_and_keys=tells_rows_and_keys)
@@ -346,7 +303,7 @@ class Decider:
         """The outcome of a record that was settled before; None for a new record."""
         candidate = Candidate(
             uuid=request.uuid,
-            read_version=_known_from(request, head) if is_lost else request.transaction.read_version,
+            read_version=known_from(request, head) if is_lost else request.transaction.read_version,
             app=request.envelope.app,
             is_replay=request.envelope.replay_of is not None,
         )
@@ -418,23 +375,6 @@ class Decider:
         return int(self.sources.wall_clock().timestamp() * 1000)
 
 
-def in_turn(
-    head: Head, waiting: Sequence[Pending], retries: Sequence[Pending], *, only_retries: bool
-) -> Sequence[Pending]:
-    """Return the waiting records in the order in which they are judged: re-executions first, then by offset.
-
-    As many re-executions go first as the position can carry offsets that are settled ahead.
-    """
-    room = AHEAD_MAX - len(head.position.settled)
-    first = [pending for pending in retries if not head.position.passes(pending.offset)][: max(room, 0)]
-    if only_retries:
-        return first
-    if not first:
-        return waiting
-    ahead = {p.offset for p in first}
-    return [*first, *(p for p in waiting if p.offset not in ahead)]
-
-
 def _among_others(
     judged: Judged,
     group: Members,
@@ -474,58 +414,6 @@ def _to_look_up(records: Sequence[Prefetched], head: Head) -> list[AskedUuid]:
     requests = (one.decoded for one in records)
     asked = [(one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request)]
     return [one for one in dict.fromkeys(asked) if not head.ledger.rules_out(*one)]
-
-
-def _known_from(request: Request, head: Head) -> int:
-    """Return the version above which the history must be known to judge the request: its read version.
-
-    If the table may have lost that one, it is the last version that the table has certainly kept: whoever committed the
-    same record did so later. A Clone names a version of its source.
-    """
-    lost = lost_history(request, head.position)
-    if lost is not None:
-        return lost.kept
-    return 0 if request.operation == Kind.CLONE else request.transaction.read_version
-
-
-def _is_read_at_lost(request: Request, head: Head) -> Steps[bool]:
-    """Whether the request was read at a version that the table has lost; also if that can't be ruled out."""
-    lost, version = lost_history(request, head.position), request.transaction.read_version
-    if lost is None or request.envelope.read_uuid is None or not lost.may_have_kept(version):
-        return lost is not None
-    made = yield from _creator(version, head)
-    return made is None or made != request.envelope.read_uuid
-
-
-def _recreated(request: Request, uuid: str, head: Head) -> Steps[Refused | None]:
-    """Refuse a request whose read version this table does not have: transaction `uuid` did not create it.
-
-    None when it did, or when the creator of that version is unknown.
-    """
-    version = request.transaction.read_version
-    if not 0 < version <= head.version:
-        is_ahead = version > head.version and may_be_lost(request, head.position)
-        return lost_refusal(request) if is_ahead else None
-    made = yield from _creator(version, head)
-    if made in (None, "", uuid):
-        return None
-    if may_be_lost(request, head.position):
-        return lost_refusal(request)
-    return Refused(
-        status=Status.INVALID,
-        reason="table_recreated",
-        message=f"it was read at version {version} made by transaction {uuid}, but that version of this table was "
-        f"made by {made}: the table was deleted and recreated. Do the work again on the new table",
-    )
-
-
-def _creator(version: int, head: Head) -> Steps[str | None]:
-    """The uuid of the transaction that created a version; None if the version is unreadable."""
-    formed = head.history.formed(version)
-    if formed is not None:
-        return formed.uuid
-    found = yield Versions(version - 1, version)
-    return None if isinstance(found, Gap) else str(found[0].uuid)
 
 
 def _up_to(ordered: Sequence[Prefetched], offset: int) -> Sequence[Prefetched]:

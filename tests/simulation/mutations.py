@@ -26,6 +26,7 @@ from committerd.committer import (
     operate,
     prefetching,
     putting,
+    queued,
     starting,
 )
 from committerd.committer.head import Head
@@ -488,7 +489,7 @@ def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding.DecideOptions, "verifies", lambda self, age_ms: False)
+    patch.setattr(queued.DecideOptions, "verifies", lambda self, age_ms: False)
 
 
 def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:
