@@ -21,7 +21,7 @@ from anyio import to_thread
 from committerd.committer.decoding import Decoder, claim_key
 from committerd.committer.intake import Intake, Pending
 from committerd.concurrency import for_each
-from committerd.errors import RequestError
+from committerd.errors import RequestError, Unavailable
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import named_fragments
@@ -193,7 +193,13 @@ class Prefetcher:
         at = anyio.current_time()
         try:
             decoded = await self._decoded(batch, is_first=is_first)
-            facts = await self._facts(decoded)
+            try:
+                facts = await self._facts(decoded)
+            except Exception as error:  # judging asks again, and shows whose fault it is
+                if isinstance(error, Unavailable):
+                    raise
+                _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
+                facts = {}
             for pending, request in decoded:
                 known = facts.get(pending.number, NOTHING_KNOWN)
                 self._found[pending.number] = Prefetched(pending, request, known, at)

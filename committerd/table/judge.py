@@ -136,12 +136,11 @@ def judge(
         )
         _require_valid(case)
         refused = _existence(case)
-        since = (yield from since_read(case)) if refused is None else None
-        if refused is None and isinstance(since, Gap):
-            refused = history_gap(case, since)
-        if refused is not None or isinstance(since, Gap):
-            assert refused is not None
+        if refused is not None:
             return refused
+        since = yield from since_read(case)
+        if isinstance(since, Gap):
+            return history_gap(case, since)
         found = since.found if since is not None else NOTHING_FOUND
         if since is not None and since.refuses is not None:
             return replace(conflict_with(case, since), rows_and_keys=(yield from _rows_and_keys(case, since)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -19,7 +19,8 @@ from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.queue.ledger import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import Position
-from committerd.table.needs import FoundFile
+from committerd.table.needs import FoundFile, Staged
+from committerd_common.messages import Transaction
 from tests.committer.bench import NOW, Bench, record, staged, until
 from tests.lance.operations import delete
 from tests.lance.samples import fragment, manifest
@@ -126,6 +127,22 @@ async def test_a_store_that_fails_is_asked_again_when_the_record_is_the_first(be
         assert len(bench.store.batches) == 1
         bench.store.fails = False
         assert await bench.settled() == ([0], [])
+
+
+async def test_an_error_of_one_record_leaves_the_others_to_be_judged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows again when that record is judged, and refuses it alone."""
+    listed = prefetching.needed_ahead
+
+    def failing(transaction: Transaction, *arguments: Any, **named: Any) -> Staged:
+        if transaction.append.fragments[0].files[0].path == "b.lance":
+            raise RecursionError("deep")
+        return listed(transaction, *arguments, **named)
+
+    monkeypatch.setattr(prefetching, "needed_ahead", failing)
+    bench.arrive_staged("a", "b", "nothing")
+    assert await bench.settled() == ([0, 1], ["missing_file"])
 
 
 async def test_records_that_are_wrong_hold_up_no_others(bench: Bench) -> None:
