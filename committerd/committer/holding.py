@@ -112,5 +112,5 @@ class Holding:
         if rows := sum(one.rows is not None for one in over):
             self._telemetry.precedences.add(rows, ended=ended)
         if before.hold and not after.hold:
-            self._telemetry.holds.add(ended=ended)
+            self._telemetry.holds.add(ended="arrived" if after.complete_at <= now else ended)
             self._telemetry.hold_seconds.add(before.held_seconds(now))
