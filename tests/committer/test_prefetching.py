@@ -20,6 +20,7 @@ from committerd.queue.ledger import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import Position
 from committerd.table.needs import FoundFile, Staged
+from committerd.table.staged_files import needed_ahead
 from committerd_common.messages import Transaction
 from tests.committer.bench import NOW, Bench, record, staged, until
 from tests.lance.operations import delete
@@ -133,7 +134,7 @@ async def test_an_error_of_one_record_leaves_the_others_to_be_judged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows again when that record is judged, and refuses it alone."""
-    listed = prefetching.needed_ahead
+    listed = needed_ahead
 
     def failing(transaction: Transaction, *arguments: Any, **named: Any) -> Staged:
         if transaction.append.fragments[0].files[0].path == "b.lance":
