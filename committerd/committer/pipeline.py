@@ -120,7 +120,7 @@ class Pipeline:
         """
         await self._drop()
         forming = partial(self._form, view.head, round_end=self._round_end)
-        if view.confirmed_seconds <= _CONFIRMED_SECONDS:
+        if view.confirmed_seconds <= _CONFIRMED_SECONDS or not self._has_records:
             return await forming()
         asked_at, look = view.monotonic(), Concurrently(partial(view.table.standing, view.head.version))
         formed = await look.of(forming)
@@ -180,7 +180,7 @@ class Pipeline:
         that the response names, or from an earlier one, which the putter detects. Later changes to the topic do not
         affect them. So one response covers every version whose records had all arrived before the request.
         """
-        if not (self._intake.waiting_retries() if self._intake.reservations.hold else self._intake.pending):
+        if not self._has_records:
             return None
         forming = partial(self._timed, head, round_end=round_end)
         if self._known_of(self._newest_expected(head)) is not None:
@@ -194,6 +194,11 @@ class Pipeline:
                 raise request.failed
             self._known = arrived, request.result
         return None if formed is None else replace(formed, identity=self._known_of(formed.newest))
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether a record waits that the next version may settle."""
+        return bool(self._intake.waiting_retries() if self._intake.reservations.hold else self._intake.pending)
 
     async def _timed(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
         """Call `Assembler.assemble`, and remember how long it took to form a version."""
