@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.histories import Pylance, Pylances
 from tests.rowlevel.history import run
 from tests.rowlevel.mutations import MUTATIONS, Mutate
+from tests.rowlevel.test_rowlevel import SEEDS
 
 pytestmark = pytest.mark.pylance
 
@@ -18,7 +19,7 @@ async def test_a_committer_that_lacks_a_rule_is_found_out(
     mutate: Mutate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    for seed in range(100):
+    for seed in SEEDS:
         folder = tmp_path / str(seed)
         folder.mkdir()
         try:
