@@ -90,7 +90,7 @@ class Assembler:
                 break
             self._most.records = decided
         if decided is not None:
-            self._most.built(len(decided.group.members), limit=options.limits.records)
+            self._most.built(len(decided.own.settled.members), limit=options.limits.records)
         return decided
 
     async def assemble_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:

@@ -36,7 +36,7 @@ from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom
-from committerd.queue.race import Found, Race
+from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
 from committerd.table.work import LIGHT_BYTES_MAX
@@ -267,9 +267,9 @@ class Committer:
             if not await intake.changed(since=moment, timeout=patience) and patience == self._intervals.recheck:
                 await self._look_for_foreign(view)
             return None
-        group = formed.group
-        few = group.settles < self._parts.assembler.decider.options.limits.records
-        if few and not group.members and not hold:
+        settled = formed.own.settled
+        few = len(settled.refusals) < self._parts.assembler.decider.options.limits.records
+        if few and not settled.members and not hold:
             # Refusals alone get a version only at intervals; under load the next commit includes them. A hold has no
             # such commits, and a producer that is refused in it must be able to retry before it ends. The interval is
             # shorter if rows may be reserved for one of them: its producer waits for it.
@@ -283,26 +283,26 @@ class Committer:
         """Put a version, and publish the outcomes of all records that it, or another committer's version, settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.head.version
-        settlement = await self._pipeline.put(formed, view)
+        result = await self._pipeline.put(formed, view)
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")
-        is_ours = settlement.race is Race.OURS
+        is_ours = result.race is Race.OURS
         if is_ours:
             self._note_commit(formed, seconds)
         rows_and_keys = formed.rows_and_keys if is_ours else {}
-        await self._publish_outcomes(settlement.found, rows_and_keys, view, generation, seconds=seconds)
-        foreign = sum(not found.settled.ours for found in settlement.found)
+        await self._publish_outcomes(result.found, rows_and_keys, view, generation, seconds=seconds)
+        foreign = sum(not found.settled.ours for found in result.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
         if view.head.manifest is not formed.prepared.file:
             vet(view.head.manifest)  # another writer created it, or it was read back
         if not is_ours:
-            _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": settlement.race.value})
+            _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": result.race.value})
 
     async def _publish_outcomes(
         self,
-        versions: Sequence[Found],
+        versions: Sequence[VersionSummary],
         rows_and_keys: Mapping[int, RowsAndKeys],
         view: View,
         generation: int,
@@ -461,9 +461,9 @@ class Committer:
         self._parts.telemetry.refused_to_run.set(0, cause=cause)
 
     def _note_commit(self, formed: FormedVersion, seconds: float) -> None:
-        telemetry, group = self._parts.telemetry, formed.group
-        if group.members:
-            telemetry.commit_transactions.observe(len(group.members))
+        telemetry, settled = self._parts.telemetry, formed.own.settled
+        if settled.members:
+            telemetry.commit_transactions.observe(len(settled.members))
         else:
             telemetry.refusal_only_versions.add()
             self._last_refusals = anyio.current_time()
@@ -476,12 +476,12 @@ class Committer:
         _log.info(
             "version.committed",
             extra={
-                "version": group.version,
-                "uuid": group.transaction.uuid,
-                "operation": group.transaction.WhichOneof("operation"),
-                "transactions": len(group.members),
-                "refused": len(group.refusals),
-                "position": group.position.next_offset,
+                "version": settled.version,
+                "uuid": settled.uuid,
+                "operation": settled.operation,
+                "transactions": len(settled.members),
+                "refused": len(settled.refusals),
+                "position": formed.after.position.next_offset,
                 "duration_seconds": round(seconds, 6),
             },
         )

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import Ledger
 from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
-from committerd.queue.race import Found
+from committerd.queue.race import VersionSummary
 from committerd.table.history import History
 from committerd.table.versions import Committed, Table
 
@@ -50,7 +50,7 @@ class Head:
 
     def then(
         self,
-        versions: Sequence[Found],
+        versions: Sequence[VersionSummary],
         manifest: ManifestFile,
         *,
         formed: Committed | None = None,

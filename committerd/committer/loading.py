@@ -31,7 +31,7 @@ from committerd.lance.format.support import require_supported
 from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
-from committerd.queue.race import Found
+from committerd.queue.race import VersionSummary
 from committerd.table.history import History
 from committerd.table.versions import Table, VersionState
 
@@ -112,13 +112,13 @@ class Loaded:
 class News(NamedTuple):
     """The versions above a known one, ascending."""
 
-    found: Sequence[Found] = ()
+    found: Sequence[VersionSummary] = ()
     manifest: ManifestFile | None = None
     """The manifest of the last one; None when there is none."""
 
 
 class _Read(NamedTuple):
-    found: Found
+    found: VersionSummary
     manifest: ManifestFile
 
 
@@ -170,7 +170,7 @@ async def read_new(table: Table, base: int) -> News:
 
 async def _read_up_to(table: Table, base: int, newest: int) -> News:
     """Read the versions above `base`, up to `newest`: the newest one first, and the others many at once."""
-    found: dict[int, Found] = {}
+    found: dict[int, VersionSummary] = {}
 
     async def read(version: int) -> None:
         one = await _read_old(table, version, is_latest=True)
@@ -211,7 +211,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
         return None
     settled = settled_by(await table.transaction(file), version=version)
     position, marks = _carried(file, settled, is_latest=is_latest)
-    return _Read(Found(settled=settled, position=position, marks=marks), file)
+    return _Read(VersionSummary(settled=settled, position=position, marks=marks), file)
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
@@ -287,12 +287,12 @@ class _Downwards:
             older=older,
         )
 
-    async def _read_carrying(self, there: Container[int], latest: _Read) -> tuple[int, Sequence[Found], int]:
+    async def _read_carrying(self, there: Container[int], latest: _Read) -> tuple[int, Sequence[VersionSummary], int]:
         """Read the versions from which position and marks follow: down to the newest one of ours, which carries all.
 
         Returns the version below those that were read, those that count, and the newest version of ours (0 = none).
         """
-        carrying, newest_ours, gap = list[Found](), 0, False
+        carrying, newest_ours, gap = list[VersionSummary](), 0, False
         newest = version = latest.found.settled.version
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
         while version in there and not newest_ours:
@@ -343,9 +343,9 @@ class _Downwards:
         await anyio.lowlevel.checkpoint()
 
 
-async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int, _Read]) -> list[Found | None]:
+async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int, _Read]) -> list[VersionSummary | None]:
     """Read these versions with position and marks; None for an unreadable version. `known`: those read before."""
-    found: dict[int, Found | None] = {}
+    found: dict[int, VersionSummary | None] = {}
 
     async def read(version: int) -> None:
         one = known.get(version) or await _read_old(table, version)

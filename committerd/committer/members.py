@@ -14,7 +14,6 @@ from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
-    Group,
     GroupLimits,
     Weight,
     appends_together,
@@ -22,13 +21,12 @@ from committerd.queue.grouping import (
     mark_of,
     member_of,
     position_only,
-    sole,
-    with_members,
+    with_entries,
 )
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Settled
-from committerd.queue.position import AppMark, MarkRoom, Position, advance, is_new_to, kept_marks
-from committerd.queue.race import Found
+from committerd.queue.position import AppMark, MarkRoom, Position, advance, encode_metadata, is_new_to, kept_marks
+from committerd.queue.race import VersionSummary
 from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Sources
@@ -142,20 +140,12 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
     marks = kept_marks(group.marks)
     judged, members = yield from _together(group, head, position, marks, sources=sources)
     transaction = judged.transaction
-    queued = Group(
-        version=head.version + 1,
-        transaction=transaction,
-        members=members,
-        refusals=group.refusals,
-        position=position,
-        marks=marks,
-    )
     prepared = yield from build_version(
         head.manifest,
         judged,
         scheme=head.table.scheme,
         sources=sources,
-        table_metadata=queued.metadata,
+        table_metadata=encode_metadata(position, marks),
         holds_records=bool(group.requests),
     )
     own = Settled(
@@ -166,9 +156,8 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
         members=members,
         refusals=group.refusals,
     )
-    found = Found(settled=own, position=position, marks=marks)
+    found = VersionSummary(settled=own, position=position, marks=marks)
     return FormedVersion(
-        group=queued,
         prepared=prepared,
         own=found,
         after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
@@ -203,10 +192,7 @@ def _together(
         member_of(one, shared=is_shared, reserved=reserved, note=judged_one.note)
         for one, judged_one in zip(group.requests, group.judged, strict=True)
     ]
-    if is_shared:
-        stored = with_members(together, members, group.refusals, uuid=uuid, topic_id=topic_id)
-    else:
-        stored = sole(together, members, group.refusals, topic_id=topic_id)
+    stored = with_entries(together, members, group.refusals, topic_id=topic_id, uuid=uuid if is_shared else "")
     return replace(judged, transaction=stored), members
 
 

@@ -18,7 +18,7 @@ from committerd.queue.grouping import position_only
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
-from committerd.queue.race import Found, Race, race
+from committerd.queue.race import Race, VersionSummary, race
 from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, starting_position
 from committerd.stores.port import Created
@@ -240,7 +240,7 @@ async def create(
     await write_files(table, prepared)
     found = await land(_ByHand(table, prepared), Backoff(sources.random))
     settled = Settled(version=prepared.version, uuid=own.uuid, operation="overwrite", ours=True)
-    if found and race(Found(settled=settled, position=position, marks={}), found) is not Race.OURS:
+    if found and race(VersionSummary(settled=settled, position=position, marks={}), found) is not Race.OURS:
         raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
     return prepared.version
 
@@ -276,7 +276,7 @@ async def write(
             table_metadata=encode_metadata(position, marks),
             holds_records=False,
         )
-        own = Found(
+        own = VersionSummary(
             settled=Settled(version=prepared.version, uuid=transaction.uuid, operation="update_config", ours=True),
             position=position,
             marks=marks,
@@ -312,10 +312,10 @@ class _ByHand:
         self._table = table
         self._prepared = prepared
 
-    async def put(self) -> Sequence[Found] | None:
+    async def put(self) -> Sequence[VersionSummary] | None:
         return () if isinstance(await put(self._table, self._prepared), Created) else None
 
-    async def read_back(self, *, taken: bool) -> Sequence[Found] | None:
+    async def read_back(self, *, taken: bool) -> Sequence[VersionSummary] | None:
         try:
             news = await read_new(self._table, self._prepared.version - 1)
         except StoreUnavailable:

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from committerd.committer.assembling import Assembler
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
-from committerd.committer.putting import FormedVersion, Putter, Settlement
+from committerd.committer.putting import FormedVersion, Putter, RaceResult
 from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.queue.port import TopicIdentity
@@ -138,7 +138,7 @@ class Pipeline:
         await self._drop()
         return await self._assembler.assemble_keys(head)
 
-    async def put(self, formed: FormedVersion, view: View) -> Settlement:
+    async def put(self, formed: FormedVersion, view: View) -> RaceResult:
         """As `Putter.put`, and form the next version meanwhile; drops that one unless this one was created."""
         delay = self._delay(formed)
         if self._tasks is not None and delay is not None:
@@ -146,8 +146,8 @@ class Pipeline:
             self._tasks.start_soon(self._form_ahead, self._ahead, delay)
         began, is_ours = view.monotonic(), False
         try:
-            settlement = await self._putter.put(formed, view)
-            is_ours = settlement.race is Race.OURS
+            result = await self._putter.put(formed, view)
+            is_ours = result.race is Race.OURS
         finally:
             if self._ahead is not None:
                 self._ahead.put_ended.set()
@@ -156,7 +156,7 @@ class Pipeline:
         if is_ours:
             self._round_end = formed.round_end
         self._put_seconds = view.monotonic() - began if is_ours else _PUT_SECONDS
-        return settlement
+        return result
 
     async def take(self, head: Head) -> FormedVersion | None:
         """Return the version formed ahead if it follows this head; None when the caller must form one."""
@@ -215,7 +215,7 @@ class Pipeline:
                 if not delay or await self._is_due(ahead, delay):
                     formed = await self._form(ahead.before.after, round_end=ahead.before.round_end)
                     # Refusals alone wait: records that arrive before they are put may share their version.
-                    ahead.formed = formed if formed is not None and formed.group.members else None
+                    ahead.formed = formed if formed is not None and formed.own.settled.members else None
         except Exception as error:  # noqa: BLE001  # shows again when the version is formed on the current head
             reason = getattr(error, "code", "other")
             self._telemetry.commit_retries.add(reason=reason)
@@ -258,16 +258,16 @@ class Pipeline:
             return True
         if self._intake.waiting_retries():
             return False
-        return self._intake.behind(formed.group.position) >= self._assembler.decider.options.limits.full
+        return self._intake.behind(formed.after.position) >= self._assembler.decider.options.limits.full
 
     def _is_ready(self, formed: FormedVersion) -> bool:
         """Whether the next version can be formed of what waits behind this one: the first record's facts are there.
 
         A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
         """
-        if formed.group.refusals or self._intake.waiting_retries():
+        if formed.own.settled.refusals or self._intake.waiting_retries():
             return False
-        waiting = self._intake.first(1, behind=formed.group.position)
+        waiting = self._intake.first(1, behind=formed.after.position)
         return bool(waiting) and self._assembler.prefetcher.is_ready(waiting[0])
 
     async def _drop(self) -> None:

@@ -24,9 +24,8 @@ from committerd.committer.view import SAME_SECONDS_MAX, View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
-from committerd.queue.race import Found, Race, race
+from committerd.queue.race import Race, VersionSummary, race
 from committerd.queue.start import refuse_other_topic
 from committerd.stores.port import Exists
 from committerd.table.backoff import Backoff
@@ -45,11 +44,10 @@ _LISTING_AGE_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormedVersion:
-    """A version that is formed and not put yet: its group, every byte to write, and the head that follows."""
+    """A version that is formed and not put yet: its records, every byte to write, and the head that follows."""
 
-    group: Group
     prepared: Prepared
-    own: Found
+    own: VersionSummary
     """Its queue entries and position, which tell it from other writers' versions."""
     after: Head
     """The head after it is created."""
@@ -68,12 +66,12 @@ class FormedVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class RaceResult:
     """The result of putting a version. The view's head already includes the versions `found`."""
 
     race: Race
     """Whose version has the number."""
-    found: Sequence[Found]
+    found: Sequence[VersionSummary]
     """The versions that are new in the view, ascending."""
 
 
@@ -106,7 +104,7 @@ class Putter:
         self._rng = rng
         self._recheck_seconds = recheck_seconds
 
-    async def put(self, formed: FormedVersion, view: View) -> Settlement:
+    async def put(self, formed: FormedVersion, view: View) -> RaceResult:
         """Put a version, and move the view to the table's new head.
 
         Raises `RefusedToRun` when the topic is another one now, and `StartAgain` as the view does.
@@ -155,7 +153,7 @@ class FormedLanding:
         self._is_first = True
         """Whether no earlier attempt has checked topic and table."""
 
-    async def put(self) -> Settlement | None:
+    async def put(self) -> RaceResult | None:
         """Put the version; None when its number is taken.
 
         Raises `StartAgain` when it landed in a table other than the one it was built on.
@@ -182,9 +180,9 @@ class FormedLanding:
         view.follow(self._formed.after.created(), read_at=sent_at)
         if not transaction.done:
             await self._until_done(partial(write_transaction, table, prepared))
-        return Settlement(race=Race.OURS, found=[self._formed.own])
+        return RaceResult(race=Race.OURS, found=[self._formed.own])
 
-    async def read_back(self, *, taken: bool) -> Settlement | None:
+    async def read_back(self, *, taken: bool) -> RaceResult | None:
         """Find whose version has the number; None when it is free, or can't be read now."""
         try:
             news = await self._view.peek()
@@ -197,7 +195,7 @@ class FormedLanding:
             raise
         if not news.found:
             if taken:
-                raise StartAgain(f"version {self._formed.group.version} was taken, but is not there")
+                raise StartAgain(f"version {self._formed.prepared.version} was taken, but is not there")
             return None
         result = race(self._formed.own, news.found)
         if result is not Race.OURS:
@@ -205,7 +203,7 @@ class FormedLanding:
             _log.info(
                 "commit.raced",
                 extra={
-                    "version": self._formed.group.version,
+                    "version": self._formed.prepared.version,
                     "latest": news.found[-1].settled.version,
                     "by": result.value,
                 },
@@ -215,7 +213,7 @@ class FormedLanding:
         for one in news.found:  # only with their transaction files may their outcomes be published
             if one.settled.ours:
                 await self._until_done(partial(complete, self._view.table, one.settled.version))
-        return Settlement(race=result, found=news.found)
+        return RaceResult(race=result, found=news.found)
 
     def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         if isinstance(error, PutUnknown):

@@ -39,29 +39,6 @@ class GroupLimits:
         return 1 if self.coalesce is Coalesce.NONE else self.records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The records that one version settles, and all of the version but its manifest."""
-
-    version: int
-    transaction: Transaction
-    """The version's transaction, with the queue's properties."""
-    members: Sequence[Member]
-    refusals: Sequence[Refusal]
-    position: Position
-    marks: Mapping[str, AppMark]
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The `committerd.` entries of the version's `table_metadata`."""
-        return encode_metadata(self.position, self.marks)
-
-    @property
-    def settles(self) -> int:
-        """The number of records that the version settles."""
-        return len(self.members) + len(self.refusals)
-
-
 @dataclass(slots=True, kw_only=True)
 class Weight:
     """Running totals of a group while it is formed."""
@@ -197,32 +174,18 @@ def mark_of(
     }
 
 
-def sole(
-    transaction: Transaction, members: Sequence[Member], refusals: Sequence[Refusal], *, topic_id: str
+def with_entries(
+    transaction: Transaction, members: Sequence[Member], refusals: Sequence[Refusal], *, topic_id: str, uuid: str = ""
 ) -> Transaction:
-    """The transaction of a version that commits one request: as staged or rebased, with the queue's properties."""
+    """The transaction of a version: a copy of what its members do together, with the queue's properties.
+
+    `uuid`: the one of a version of several members; empty = that of `transaction`.
+    """
     own = Transaction()
     own.CopyFrom(transaction)
+    own.uuid = uuid or transaction.uuid
     own.transaction_properties.update(encode_settled(members, refusals, topic_id=topic_id))
     return own
-
-
-def with_members(
-    together: Transaction,
-    members: Sequence[Member],
-    refusals: Sequence[Refusal],
-    *,
-    uuid: str,
-    topic_id: str,
-) -> Transaction:
-    """The transaction of a version that commits several requests: what they do `together`, with a uuid of its own and
-    the queue's properties.
-    """
-    one = Transaction()
-    one.CopyFrom(together)
-    one.uuid = uuid
-    one.transaction_properties.update(encode_settled(members, refusals, topic_id=topic_id))
-    return one
 
 
 def appends_together(transactions: Sequence[Transaction]) -> Transaction:

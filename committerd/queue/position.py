@@ -12,7 +12,7 @@ era wins, however low its offset is. Acknowledgements and outcomes of a lower er
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -270,18 +270,7 @@ def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
     """The `committerd.` entries of `table_metadata`."""
     entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _encode_position(position)}
     for app_id, mark in marks.items():
-        entries[APP_KEY_PREFIX + app_id] = _dump(
-            {
-                "era": mark.era,
-                "life": mark.life,
-                "offset": mark.offset,
-                "run": mark.run,
-                "table_version": mark.table_version,
-                "used_ms": mark.used_ms,
-                "uuid": mark.uuid,
-                "version": mark.version,
-            }
-        )
+        entries[APP_KEY_PREFIX + app_id] = _dump({name: getattr(mark, name) for name in _MARK_FIELDS})
     return entries
 
 
@@ -304,15 +293,7 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
     raw = _load(POSITION_KEY, metadata[POSITION_KEY])
     try:
         return Position(
-            cluster_id=_text(raw["cluster_id"]),
-            topic=_text(raw["topic"]),
-            topic_id=_text(raw["topic_id"]),
-            next_offset=_counted(raw["next"]),
-            settled=tuple(_counted(o) for o in raw["settled"]),
-            era=_whole(raw["era"]),
-            last_offset=_whole(raw["last"]),
-            last_sha256=_text(raw["sha256"]),
-            leader_epoch=_whole(raw["leader_epoch"]),
+            **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
             lost=_decode_lost(raw["lost"]) if "lost" in raw else None,
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -327,16 +308,8 @@ def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
             continue
         raw = _load(key, value)
         try:
-            marks[key.removeprefix(APP_KEY_PREFIX)] = AppMark(
-                run=_text(raw["run"]),
-                version=_whole(raw["version"]),
-                uuid=_text(raw["uuid"]),
-                table_version=_whole(raw["table_version"]),
-                used_ms=_whole(raw["used_ms"]),
-                era=_whole(raw["era"]),
-                offset=_whole(raw["offset"]),
-                life=_whole(raw["life"]),
-            )
+            mark = AppMark(**{name: decode(raw[name]) for name, decode in _MARK_FIELDS.items()})
+            marks[key.removeprefix(APP_KEY_PREFIX)] = mark
         except (KeyError, TypeError) as error:
             raise _unreadable(key, value) from error
     return marks
@@ -350,22 +323,11 @@ def _decode_lost(raw: object) -> LostHistory:
 
 
 def _encode_position(position: Position) -> str:
+    raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
     lost = position.lost
-    own = {} if lost is None else {"lost": [lost.kept, lost.latest, lost.start, lost.end]}
-    return _dump(
-        own
-        | {
-            "cluster_id": position.cluster_id,
-            "era": position.era,
-            "last": position.last_offset,
-            "leader_epoch": position.leader_epoch,
-            "next": position.next_offset,
-            "settled": list(position.settled),
-            "sha256": position.last_sha256,
-            "topic": position.topic,
-            "topic_id": position.topic_id,
-        }
-    )
+    if lost is not None:
+        raw["lost"] = [lost.kept, lost.latest, lost.start, lost.end]
+    return _dump(raw)
 
 
 def _dump(value: dict[str, Any]) -> str:
@@ -399,6 +361,35 @@ def _counted(value: object) -> int:
     if not 0 <= found < 1 << 63:
         raise TypeError(value)
     return found
+
+
+def _offsets(value: Iterable[object]) -> tuple[int, ...]:
+    return tuple(map(_counted, value))
+
+
+_POSITION_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "cluster_id": ("cluster_id", _text),
+    "era": ("era", _whole),
+    "last": ("last_offset", _whole),
+    "leader_epoch": ("leader_epoch", _whole),
+    "next": ("next_offset", _counted),
+    "settled": ("settled", _offsets),
+    "sha256": ("last_sha256", _text),
+    "topic": ("topic", _text),
+    "topic_id": ("topic_id", _text),
+}
+"""By key of the JSON: the field of `Position`, and how its value is decoded."""
+_MARK_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "era": _whole,
+    "life": _whole,
+    "offset": _whole,
+    "run": _text,
+    "table_version": _whole,
+    "used_ms": _whole,
+    "uuid": _text,
+    "version": _whole,
+}
+"""By key of the JSON, which is the field of `AppMark`: how its value is decoded."""
 
 
 def _unreadable(key: str, text: str) -> CorruptTable:

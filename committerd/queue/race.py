@@ -30,15 +30,15 @@ class Race(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A version as read back from the store."""
+class VersionSummary:
+    """What the queue knows of one version: the records that it settles, and the position and marks that it carries."""
 
     settled: Settled
     position: Position | None
     marks: Mapping[str, AppMark] = field(default_factory=dict)
 
 
-def race(ours: Found, found: Sequence[Found]) -> Race:
+def race(ours: VersionSummary, found: Sequence[VersionSummary]) -> Race:
     """Who won the number at which `ours` was put.
 
     `found` are the versions from that number to the latest, ascending; there is at least one.

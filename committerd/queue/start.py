@@ -58,17 +58,18 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
     if position is None:
         _refuse_missing_keys(facts, table_exists=table_exists)
         return start_of(facts.identity, facts.log_start)
-    _refuse_other_topic(position, facts.identity)
+    refuse_other_topic(position, facts.identity)
+    topic = facts.identity.topic
     if position.next_offset > facts.log_end:
         raise RefusedToRun(
-            f"the table's position is offset {position.next_offset}, but {_topic(facts)} ends at {facts.log_end}: "
+            f"the table's position is offset {position.next_offset}, but {topic} ends at {facts.log_end}: "
             "records that the table has settled were cut off the log, and new ones would get their offsets. "
             "If the log is the right one, `committerd position adopt` sets where to continue",
             code="position_beyond_end",
         )
     if position.next_offset < facts.log_start:
         raise RefusedToRun(
-            f"the table's position is offset {position.next_offset}, but {_topic(facts)} starts at {facts.log_start}: "
+            f"the table's position is offset {position.next_offset}, but {topic} starts at {facts.log_start}: "
             f"{facts.log_start - position.next_offset} offsets were deleted before they were read. Find out from their "
             "producers what was lost; then `committerd position adopt` continues at the log's start",
             code="position_below_log_start",
@@ -114,7 +115,15 @@ def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
 
 def refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
     """Raise `RefusedToRun` (`topic_id`) if the topic of this name is no longer the position's topic."""
-    _refuse_other_topic(position, identity)
+    if position.identity == identity:
+        return
+    raise RefusedToRun(
+        f"the table's position is of topic {position.topic} (id {position.topic_id}, cluster "
+        f"{position.cluster_id}), but the queue is {identity.topic} (id {identity.topic_id}, cluster "
+        f"{identity.cluster_id}): the topic was deleted and recreated, or the settings name another one. If this "
+        "one is right, `committerd position adopt` continues at its start",
+        code="topic_id",
+    )
 
 
 def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> int:
@@ -155,19 +164,3 @@ def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:
         "anew with `committerd recreate`, which says where to continue",
         code="table_gone",
     )
-
-
-def _refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
-    if position.identity == identity:
-        return
-    raise RefusedToRun(
-        f"the table's position is of topic {position.topic} (id {position.topic_id}, cluster "
-        f"{position.cluster_id}), but the queue is {identity.topic} (id {identity.topic_id}, cluster "
-        f"{identity.cluster_id}): the topic was deleted and recreated, or the settings name another one. If this "
-        "one is right, `committerd position adopt` continues at its start",
-        code="topic_id",
-    )
-
-
-def _topic(facts: QueueFacts) -> str:
-    return facts.identity.topic

@@ -145,7 +145,7 @@ class Bench:
     async def settled(self) -> tuple[list[int], list[str]]:
         """Offsets that the next version commits, and why others are refused."""
         formed = await self.assembled()
-        return [one.offset for one in formed.group.members], [one.reason for one in formed.group.refusals]
+        return [one.offset for one in formed.own.settled.members], [one.reason for one in formed.own.settled.refusals]
 
     @asynccontextmanager
     async def prefetching(self) -> AsyncIterator[None]:

@@ -52,7 +52,7 @@ async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
     one.arrive(*(record(offset, removal(offset)) for offset in range(3)))
     formed = await one.assembler.assemble(await one.head(), one.intake)
     assert formed is not None
-    assert len(formed.group.members) == 3
+    assert len(formed.own.settled.members) == 3
     assert seen == [NOTHING_FOUND] * 3
 
 
@@ -86,8 +86,8 @@ async def test_old_duplicates_are_looked_up_many_at_once_and_each_version_is_rea
     one.arrive(*(record(at, transaction) for at, transaction in enumerate([*old, *old, new])))
     formed = await one.assembler.assemble(head, one.intake)
     assert formed is not None
-    assert [refusal.reason for refusal in formed.group.refusals] == ["uuid_seen"] * 240
-    assert [member.uuid for member in formed.group.members] == [new.uuid]
+    assert [refusal.reason for refusal in formed.own.settled.refusals] == ["uuid_seen"] * 240
+    assert [member.uuid for member in formed.own.settled.members] == [new.uuid]
     assert most == 64
     assert len(reads) == len(set(reads)) == 120
 
@@ -106,7 +106,7 @@ class TestReExecutions:
         assert not one.intake.waiting_retries()
         formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == list(range(1000))
+        assert [member.offset for member in formed.own.settled.members] == list(range(1000))
 
     async def test_go_first_once_and_only_those_of_the_producer_that_was_refused(self, scene: Scene) -> None:
         one = bench(scene)
@@ -126,7 +126,7 @@ class TestReExecutions:
         one.arrive(record(0, staged("n0")), *others, record(300, removal(1)))
         formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == [300]
+        assert [member.offset for member in formed.own.settled.members] == [300]
         assert formed.round_end == 299
 
     async def test_that_a_hold_is_for_go_before_all_others(self, scene: Scene) -> None:
@@ -137,4 +137,4 @@ class TestReExecutions:
         one.intake.reservations = replace(one.intake.reservations, reserved=reserved)
         formed = await one.assembler.assemble(await one.head(), one.intake)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == [1999]
+        assert [member.offset for member in formed.own.settled.members] == [1999]

@@ -13,7 +13,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import Ledger
 from committerd.queue.outcomes import Settled
 from committerd.queue.position import AppMark, Position
-from committerd.queue.race import Found
+from committerd.queue.race import VersionSummary
 from committerd.table.history import History
 from committerd.table.versions import Committed, Table
 from tests.simulation.store import Bucket, FakeStore
@@ -42,12 +42,12 @@ def head(**changes: object) -> Head:
 
 def found(
     version: int, position: Position | None, marks: Mapping[str, AppMark] | None = None, *, ours: bool = True
-) -> Found:
+) -> VersionSummary:
     settled = Settled(version=version, uuid=f"u{version}", operation="append", ours=ours)
-    return Found(settled=settled, position=position, marks=marks or {})
+    return VersionSummary(settled=settled, position=position, marks=marks or {})
 
 
-def then(before: Head, *versions: Found) -> Head:
+def then(before: Head, *versions: VersionSummary) -> Head:
     return before.then(versions, MANIFEST)
 
 

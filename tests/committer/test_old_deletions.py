@@ -121,7 +121,7 @@ async def test_are_a_reason_to_execute_again(case: Case, scene: Scene) -> None:
     bench.arrive(record(0, staged))
     formed = await bench.assembler.assemble(await bench.head(), bench.intake)
     assert formed is not None
-    assert [(one.status, one.reason) for one in formed.group.refusals] == [
+    assert [(one.status, one.reason) for one in formed.own.settled.refusals] == [
         (StatusNumber.RETRYABLE, "read_version_gone")
     ]
 

@@ -13,10 +13,9 @@ from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
 from committerd.committer.putting import FormedVersion, Putter
 from committerd.committer.view import View
-from committerd.queue.grouping import Group
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.position import start_of
-from committerd.queue.race import Found
+from committerd.queue.race import VersionSummary
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists
 from committerd.table.prepare import Prepared, prepare
@@ -69,8 +68,8 @@ class Bench:
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))
         view = View(head, lambda: self.now)
-        own = cast(Found, None)
-        formed = FormedVersion(group=cast(Group, None), prepared=prepared, own=own, after=head, identity=TOPIC)
+        own = cast(VersionSummary, None)
+        formed = FormedVersion(prepared=prepared, own=own, after=head, identity=TOPIC)
         self.happens_before()
         with pytest.raises(StartAgain):
             await putter.put(formed, view)

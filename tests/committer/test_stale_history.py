@@ -93,9 +93,9 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
         reading.bench.arrive(old(0, work), new(1, head), new(2, head))
         formed = await reading.form(head)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == [1, 2]
-        assert (formed.group.position.next_offset, formed.group.position.settled) == (0, (1, 2))
-        reading.intake.settle(formed.group.position)
+        assert [member.offset for member in formed.own.settled.members] == [1, 2]
+        assert (formed.after.position.next_offset, formed.after.position.settled) == (0, (1, 2))
+        reading.intake.settle(formed.after.position)
         assert await reading.form(formed.after) is None
         reading.held.set()
         with anyio.fail_after(10):
@@ -104,8 +104,8 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
         reads = reading.reads
         last = await reading.form(formed.after)
         assert last is not None
-        assert [member.offset for member in last.group.members] == [0]
-        assert last.group.position.next_offset == 3
+        assert [member.offset for member in last.own.settled.members] == [0]
+        assert last.after.position.next_offset == 3
         assert reading.reads - reads <= 1, "it is judged by what was read meanwhile"
         tasks.cancel_scope.cancel()
 
@@ -123,7 +123,7 @@ async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: 
         reading.bench.arrive(old(0, **headers), new(1, head), new(2, head, **headers), new(3, head))
         formed = await reading.form(head)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == [1]
+        assert [member.offset for member in formed.own.settled.members] == [1]
         tasks.cancel_scope.cancel()
 
 
@@ -138,7 +138,7 @@ async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(scene: 
         reading.bench.arrive(old(0), *late)
         formed = await reading.form(head)
         assert formed is not None
-        assert formed.group.position.settled == tuple(range(1, AHEAD_MAX + 1))
+        assert formed.after.position.settled == tuple(range(1, AHEAD_MAX + 1))
         tasks.cancel_scope.cancel()
 
 
@@ -158,7 +158,7 @@ async def test_a_store_that_fails_is_met_again_when_the_record_is_judged(scene: 
         reading.fails = False
         formed = await reading.form(head)
         assert formed is not None
-        assert [member.offset for member in formed.group.members] == [0]
+        assert [member.offset for member in formed.own.settled.members] == [0]
         tasks.cancel_scope.cancel()
 
 
@@ -168,4 +168,4 @@ async def test_without_a_reader_beside_it_judging_reads_what_it_needs(scene: Sce
     reading.bench.arrive(old(0), new(1, head))
     formed = await reading.form(head)
     assert formed is not None
-    assert [member.offset for member in formed.group.members] == [0, 1]
+    assert [member.offset for member in formed.own.settled.members] == [0, 1]

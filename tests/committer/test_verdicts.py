@@ -52,8 +52,8 @@ async def test_once_however_often_it_was_formed(tmp_path: Path) -> None:
     # Versions that are formed ahead may be dropped. The Rewrite is left for the next version.
     *_, formed = [await bench.assembler.assemble(await bench.head(), bench.intake) for _ in range(3)]
     assert formed is not None
-    assert [one.offset for one in formed.group.members] == [0]
-    assert [one.offset for one in formed.group.refusals] == [1]
+    assert [one.offset for one in formed.own.settled.members] == [0]
+    assert [one.offset for one in formed.own.settled.refusals] == [1]
     assert not counted(bench.registry)
     formed.verdicts.count(bench.telemetry)
     assert counted(bench.registry) == {

@@ -215,8 +215,8 @@ async def committed_by_round(
         head, round_end = draft.after.created(), draft.round_end
         yield InRound(
             draft.own.settled.version,
-            {one.offset - first: one for one in draft.group.members},
-            {one.offset - first: one for one in draft.group.refusals},
+            {one.offset - first: one for one in draft.own.settled.members},
+            {one.offset - first: one for one in draft.own.settled.refusals},
         )
 
 

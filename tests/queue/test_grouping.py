@@ -8,7 +8,6 @@ from committerd.lance.conflicts import key_filter
 from committerd.lance.conflicts.key_filter import appended_keys, encoded_keys
 from committerd.lance.transactions.transaction import reserved_range
 from committerd.queue.grouping import (
-    Group,
     GroupLimits,
     Weight,
     appends_together,
@@ -18,8 +17,7 @@ from committerd.queue.grouping import (
     member_of,
     position_only,
     refusal_of,
-    sole,
-    with_members,
+    with_entries,
 )
 from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
@@ -110,7 +108,7 @@ def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:
     one, two = append("a", fragments=2, read_version=9), append("b", read_version=4)
     one.transaction_properties["note"] = "first"
     members = [member_of(request(t, offset=n), shared=True) for n, t in enumerate((one, two))]
-    transaction = with_members(appends_together([one, two]), members, [], uuid="group", topic_id="i")
+    transaction = with_entries(appends_together([one, two]), members, [], uuid="group", topic_id="i")
     assert (transaction.uuid, transaction.read_version) == ("group", 4)
     assert [f.physical_rows for f in transaction.append.fragments] == [1, 2, 1]
     settled = decode_settled(transaction, version=10)
@@ -176,7 +174,7 @@ def test_a_version_of_one_is_what_was_staged_with_our_properties() -> None:
     staged.transaction_properties["note"] = "mine"
     before = staged.SerializeToString(deterministic=True)
     member = member_of(request(staged), shared=False)
-    transaction = sole(staged, [member], [], topic_id="i")
+    transaction = with_entries(staged, [member], [], topic_id="i")
     assert staged.SerializeToString(deterministic=True) == before
     assert (transaction.uuid, transaction.transaction_properties["note"]) == ("a", "mine")
     assert not member.properties
@@ -233,11 +231,3 @@ def test_a_reservation_learns_its_range_from_the_latest_version() -> None:
     assert reserved_range(Manifest(), reserve) == (1, 3)
     assert reserved_range(None, reserve) == (0, 0)
     assert reserved_range(Manifest(), append()) == (0, 0)
-
-
-def test_a_group_counts_what_it_settles_and_carries_position_and_marks() -> None:
-    member = member_of(request(append()), shared=False)
-    refusal = Refusal(offset=4, status=INVALID)
-    group = Group(version=5, transaction=append(), members=[member], refusals=[refusal], position=POSITION, marks={})
-    assert group.settles == 2
-    assert decode_position(group.metadata) == POSITION

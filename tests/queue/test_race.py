@@ -1,4 +1,4 @@
-"""The writer of the version whose number we wanted: the settlement table, row by row."""
+"""The writer of the version whose number we wanted: the table of results, row by row."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import advance, start_of
-from committerd.queue.race import Found, Race, race
+from committerd.queue.race import Race, VersionSummary, race
 from committerd_common.messages import INVALID, Member, Refusal
 
 POSITION = advance(
     start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0), [0, 1], [0, 1], fingerprints={1: ("s", 0)}
 )
-OURS = Found(
+OURS = VersionSummary(
     settled=Settled(
         version=5,
         uuid="g",
@@ -24,10 +24,10 @@ OURS = Found(
     ),
     position=POSITION,
 )
-FOREIGN = Found(settled=Settled(version=5, uuid="f", operation="append", ours=False), position=POSITION)
+FOREIGN = VersionSummary(settled=Settled(version=5, uuid="f", operation="append", ours=False), position=POSITION)
 
 
-def other(**changes: object) -> Found:
+def other(**changes: object) -> VersionSummary:
     return replace(OURS, settled=replace(OURS.settled, **changes))  # type: ignore[arg-type]  # test shorthand
 
 

@@ -34,7 +34,7 @@ from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, _Ahead
 from committerd.committer.publisher import OutcomeBatch, Publisher
-from committerd.committer.putting import FormedLanding, FormedVersion, Settlement
+from committerd.committer.putting import FormedLanding, FormedVersion, RaceResult
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import PutUnknown
@@ -50,7 +50,7 @@ from committerd.queue import start as startup
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
-from committerd.queue.race import Found, Race
+from committerd.queue.race import Race, VersionSummary
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
@@ -113,7 +113,7 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
         ahead, self._ahead = self._ahead, None
         return ahead.formed if ahead is not None else None
 
-    async def put(self: Pipeline, formed: FormedVersion, view: View) -> Settlement:
+    async def put(self: Pipeline, formed: FormedVersion, view: View) -> RaceResult:
         self._ahead = None
         if formed.prepared.before is not None:
             self._ahead = _Ahead(formed, view.monotonic)
@@ -140,7 +140,7 @@ def acknowledges_what_no_version_carries(patch: pytest.MonkeyPatch) -> None:
 
 
 def carries_no_position(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(grouping.Group, "metadata", property(lambda self: {}))
+    patch.setattr(members, "encode_metadata", lambda position, marks: {})
 
 
 def begins_where_the_latest_version_says(patch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:
     """Believes a foreign version with a higher position than any of ours."""
     then = Head.then
 
-    def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
+    def credulous(self: Head, found: Sequence[VersionSummary], *arguments: Any, **named: Any) -> Head:
         after = then(self, found, *arguments, **named)
         told = [one.position for one in found if one.position is not None]
         return replace(after, position=position.highest([after.position, *told]) or after.position)
@@ -358,7 +358,7 @@ def believes_what_others_make_up(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_check_the_topic(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(putting, "refuse_other_topic", lambda position, identity: None)
-    patch.setattr(startup, "_refuse_other_topic", lambda position, identity: None)
+    patch.setattr(startup, "refuse_other_topic", lambda position, identity: None)
 
 
 def checks_the_topic_at_start_only(patch: pytest.MonkeyPatch) -> None:
@@ -377,11 +377,11 @@ def keeps_the_first_answer_about_the_topic(patch: pytest.MonkeyPatch) -> None:
 def does_not_answer_what_another_settled(patch: pytest.MonkeyPatch) -> None:
     read_back = FormedLanding.read_back
 
-    async def silent(self: FormedLanding, *, taken: bool) -> Settlement | None:
-        settlement = await read_back(self, taken=taken)
-        if settlement is not None and settlement.race is Race.OTHER_COMMITTER:
-            return replace(settlement, found=())
-        return settlement
+    async def silent(self: FormedLanding, *, taken: bool) -> RaceResult | None:
+        result = await read_back(self, taken=taken)
+        if result is not None and result.race is Race.OTHER_COMMITTER:
+            return replace(result, found=())
+        return result
 
     patch.setattr(FormedLanding, "read_back", silent)
 
@@ -415,7 +415,7 @@ def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
     """Believes the position of the newest version, even of a foreign Restore."""
     then = Head.then
 
-    def credulous(self: Head, found: Sequence[Found], *arguments: Any, **named: Any) -> Head:
+    def credulous(self: Head, found: Sequence[VersionSummary], *arguments: Any, **named: Any) -> Head:
         after = then(self, found, *arguments, **named)
         return after if found[-1].position is None else replace(after, position=found[-1].position)
 
