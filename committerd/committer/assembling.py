@@ -13,7 +13,7 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.prefetching import Prefetched, Prefetcher
 from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import Queued, in_turn
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.table.running import run

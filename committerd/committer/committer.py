@@ -32,7 +32,7 @@ from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.before_table import may_be_published
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Timings, status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, MarkRoom

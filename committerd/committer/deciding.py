@@ -1,7 +1,7 @@
 """Decides what the next version commits and refuses, and builds it: a decision that asks for facts (`table.needs`).
 
     the round      which of the waiting records are taken together (`queue.rounds`)
-    each record    settled before? (`queue.ledger`) -> judged (`table.judge`) -> may it join those before it?
+    each record    settled before? (`queue.dedupe`) -> judged (`table.judge`) -> may it join those before it?
     the group      position, marks and members, and every byte of the version (`table.prepare`)
 
 Records are judged in the order of their offsets, those of one part of a round together. The version also holds the
@@ -25,8 +25,9 @@ from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
 from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
 from committerd.errors import CommitterError, CorruptTable, RequestError
+from committerd.queue.dedupe import Candidate, Refused, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
-from committerd.queue.ledger import NOT_SEEN, Candidate, Earlier, Refused, dedupe, no_room_for
+from committerd.queue.ledger import NOT_SEEN, Earlier
 from committerd.queue.outcomes import Status
 from committerd.queue.position import MarkRoom, is_new_to
 from committerd.queue.put_back import can_be_judged_without, lost_refusal, on_the_latest

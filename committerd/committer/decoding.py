@@ -16,7 +16,7 @@ from anyio import to_thread
 from committerd.committer.containing import UNCOUNTED, Containment
 from committerd.errors import InvalidRequest
 from committerd.lance.format.decoded_size import require_few_messages
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.table.prepare import create_options
 from committerd.table.reading import read_named

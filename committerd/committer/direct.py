@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from committerd.committer.containing import require_contained
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.lance.conflicts.grid import VersionVerdict
-from committerd.queue.ledger import looked_for_above
+from committerd.queue.dedupe import looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.stores.port import Created
 from committerd.table.backoff import Backoff

@@ -231,7 +231,7 @@ class _Downwards:
         self._how = how
         self._settled_versions = SettledVersions()
         self._read_at = read_at
-        self._hashes = OlderVersions(bytes_max=how.ledger_bytes)
+        self._hashes = OlderVersions(how.ledger_bytes)
         self._reported_at = how.monotonic()
 
     async def read(self, versions: Sequence[int]) -> Loaded:
@@ -266,7 +266,7 @@ class _Downwards:
         for one in carrying:
             merge_marks(marks, one.marks)
         ledger = self._hashes.ledger()
-        older = OlderHistory(self._table, there, version, newer=ledger, settled_versions=self._settled_versions)
+        older = OlderHistory(self._table, there, version, known=self._hashes, settled_versions=self._settled_versions)
         size = FIRST_BATCH
         while not self._how.later and not older.is_read:
             await older.read(size)
@@ -331,7 +331,7 @@ class _Downwards:
         return oldest is not None and oldest.next_offset <= owed and all(o < owed for o in oldest.settled)
 
     def _take(self, brief: Brief) -> None:
-        self._hashes.add(brief.hashes)
+        self._hashes.add(brief.version, brief.hashes)
         self._settled_versions.add(brief)
 
     async def _report(self, read: int, of: int) -> None:

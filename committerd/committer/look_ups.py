@@ -6,9 +6,9 @@ entries decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from committerd.queue.ledger import NOT_SEEN, Earlier, Ledger, names, refusal_in
+from committerd.queue.ledger import NOT_SEEN, Earlier, Known, Ledger, names, refusal_in
 from committerd.queue.outcomes import Settled
 from committerd.table.needs import Entries, Gone, Steps
 
@@ -40,23 +40,17 @@ def look_up(
     if any(after < floor for _, after in unknown) and not (created is not None and floor > created):
         is_gone = yield Gone(floor)
     for low in range(0, len(unknown), _AT_ONCE):
-        some = unknown[low : low + _AT_ONCE]
-        maybe = [version for uuid, _ in some for version in _versions(ledger, uuid)]
-        entries: Mapping[int, Settled | None] = (yield Entries(list(dict.fromkeys(maybe)))) if maybe else {}
-        for uuid, after in some:
+        some = [(*one, ledger.known(one[0])) for one in unknown[low : low + _AT_ONCE]]
+        maybe = dict.fromkeys(version for _, _, known in some for version in known.maybe)
+        entries: Mapping[int, Settled | None] = (yield Entries(list(maybe))) if maybe else {}
+        for uuid, after, known in some:
             floor_counts = after < floor and not is_gone
-            found[uuid, after] = _earlier(ledger, uuid, entries, unknown_at=floor if floor_counts else None)
+            found[uuid, after] = _earlier(known, uuid, entries, unknown_at=floor if floor_counts else None)
     return found
 
 
-def _versions(ledger: Ledger, uuid: str) -> Sequence[int]:
-    """The versions whose queue entries decide about a uuid."""
-    (_, committed), (_, refused) = ledger.committed_at(uuid), ledger.refused_at(uuid)
-    return [*committed, *refused]
-
-
-def _earlier(ledger: Ledger, uuid: str, entries: Mapping[int, Settled | None], *, unknown_at: int | None) -> Earlier:
-    committed, maybe = ledger.committed_at(uuid)
+def _earlier(known: Known, uuid: str, entries: Mapping[int, Settled | None], *, unknown_at: int | None) -> Earlier:
+    committed, refusal, maybe = known
     for version in maybe:
         settled = entries[version]
         if settled is None:
@@ -64,12 +58,6 @@ def _earlier(ledger: Ledger, uuid: str, entries: Mapping[int, Settled | None], *
         elif names(settled, uuid):
             committed = version
             break
-    refusal, maybe = ledger.refused_at(uuid)
-    for version in maybe:
-        settled = entries[version]
-        refusal = refusal_in(settled, uuid) if settled is not None else None
-        if refusal is not None:
-            break
-        if settled is None:
-            unknown_at = version
+        elif refusal is None:
+            refusal = refusal_in(settled, uuid)
     return Earlier(committed=committed, refusal=refusal, unknown_at=unknown_at)

@@ -13,6 +13,7 @@ from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
+from committerd.queue.dedupe import Refused
 from committerd.queue.grouping import (
     GroupLimits,
     Weight,
@@ -23,7 +24,6 @@ from committerd.queue.grouping import (
     position_only,
     with_entries,
 )
-from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import Settled
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, encode_metadata, is_new_to, kept_marks
 from committerd.queue.race import VersionSummary

@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from committerd.concurrency import for_each
 from committerd.errors import Unavailable
-from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, VersionHashes, hashes_of
+from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, hashes_of
 from committerd.queue.outcomes import Settled
 from committerd.table.backoff import Backoff
 from committerd.table.versions import Table
@@ -40,7 +40,9 @@ Each addition makes look-ups slower.
 class Brief(NamedTuple):
     """The queue entries of a version, as briefly as they are kept."""
 
-    hashes: VersionHashes
+    version: int
+    hashes: array[int]
+    """As `hashes_of` returns them."""
     offsets: tuple[int, int] | None
     """The lowest and the highest offset that the version settles; None when it settles none."""
 
@@ -48,7 +50,7 @@ class Brief(NamedTuple):
 def brief_of(settled: Settled) -> Brief:
     """The queue entries of a version, briefly."""
     offsets = [entry.offset for entry in settled.entries()] if settled.ours else []
-    return Brief(hashes_of(settled), (min(offsets), max(offsets)) if offsets else None)
+    return Brief(settled.version, hashes_of(settled), (min(offsets), max(offsets)) if offsets else None)
 
 
 class SettledVersions:
@@ -64,7 +66,7 @@ class SettledVersions:
     def add(self, brief: Brief) -> None:
         """Add a version; ignores versions that settle nothing."""
         if brief.offsets is not None:
-            self._versions.append(brief.hashes.version)
+            self._versions.append(brief.version)
             self._first.append(brief.offsets[0])
             self._last.append(brief.offsets[1])
 
@@ -84,18 +86,25 @@ class OlderHistory:
     """The versions that Start has left unread, and what was read of them since."""
 
     def __init__(
-        self, table: Table, versions: Collection[int], newest: int, *, newer: Ledger, settled_versions: SettledVersions
+        self,
+        table: Table,
+        versions: Collection[int],
+        newest: int,
+        *,
+        known: OlderVersions,
+        settled_versions: SettledVersions,
     ) -> None:
-        """`versions`: those that have a manifest. `newest`: the highest unread one. `newer`: knows those above it."""
+        """`versions`: those that have a manifest. `newest`: the highest unread one. `known`: has those above it."""
         self._table = table
         self._versions = versions
         self._next = newest
-        self._hashes = OlderVersions(newer=newer)
+        self._hashes = known
         self._settled_versions = settled_versions
         self._count = sum(version <= newest for version in versions)
         self._read = self._shown = 0
-        self._is_read = newer.floor > 0 or newest not in versions
-        self._known = self._hashes.ledger(), self._unread_below
+        ledger = known.ledger()
+        self._is_read = ledger.floor > 0 or newest not in versions
+        self._known = ledger, self._unread_below
 
     @property
     def is_read(self) -> bool:
@@ -118,7 +127,7 @@ class OlderHistory:
         for brief in await read_briefs(self._table, versions):
             if brief is not None:
                 self._settled_versions.add(brief)
-                self._is_read = not self._hashes.add(brief.hashes) or self._is_read
+                self._is_read = not self._hashes.add(brief.version, brief.hashes) or self._is_read
         self._next -= len(versions)
         self._read += len(versions)
         self._is_read = self._is_read or self._next not in self._versions

@@ -25,7 +25,7 @@ from committerd.errors import RequestError, Unavailable
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import named_fragments
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.fetching import Fetcher

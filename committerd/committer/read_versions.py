@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from committerd.committer.head import Head
 from committerd.lance.format.kind import Kind
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.put_back import lost_history, lost_refusal, may_be_lost
 from committerd.table.history import Gap

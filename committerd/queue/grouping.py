@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from committerd.lance.conflicts.key_filter import KeyUnion, appended_keys, encoded_keys
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import REASON_KEY, encode_settled, short
 from committerd.queue.position import AppMark, Position, encode_metadata
 from committerd.queue.rounds import Coalesce, Part, changed_keys, part_of

@@ -11,7 +11,7 @@ meant this table can be told only by the uuid of the version that it read.
 from __future__ import annotations
 
 from committerd.lance.format.kind import Kind
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.position import LostHistory, Position
 from committerd_common.messages import Transaction

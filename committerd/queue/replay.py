@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from committerd.queue.dead_letter import Letter
-from committerd.queue.ledger import Candidate, Earlier, Refused, dedupe
+from committerd.queue.dedupe import Candidate, Refused, dedupe
+from committerd.queue.ledger import Earlier
 from committerd.queue.position import Marks
 from committerd_common.messages import Outcome
 from committerd_common.messages import Status as StatusNumber

@@ -3,7 +3,7 @@
 A transaction that `judge` accepts is built alone or together with others. `build_version` produces every byte of the
 next version, and `committerd.table.writing` writes them to the store. Both are decisions that ask for what they need
 (`table.needs`); `prepare` runs them.
-Neither checks whether the transaction was committed before: `queue.ledger` does, and `Table.seen` where there is no
+Neither checks whether the transaction was committed before: `queue.dedupe` does, and `Table.seen` where there is no
 queue.
 """
 

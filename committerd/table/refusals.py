@@ -10,7 +10,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.deletions import RowConflict
 from committerd.lance.rows.group import MemberConflict
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
 from committerd.table.case import Case

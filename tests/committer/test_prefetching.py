@@ -16,7 +16,7 @@ import pytest
 from committerd.committer import prefetching
 from committerd.committer.queued import STALE_MS, DecideOptions
 from committerd.lance.format.decoded_size import decoded_bytes_max
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import Position
 from committerd.table.needs import FoundFile, Staged

@@ -13,7 +13,7 @@ from committerd.queue.before_table import (
     outcome_before_table,
     refused_before_table,
 )
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import start_of

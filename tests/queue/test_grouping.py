@@ -7,6 +7,7 @@ import pytest
 from committerd.lance.conflicts import key_filter
 from committerd.lance.conflicts.key_filter import appended_keys, encoded_keys
 from committerd.lance.transactions.transaction import reserved_range
+from committerd.queue.dedupe import Refused
 from committerd.queue.grouping import (
     GroupLimits,
     Weight,
@@ -19,7 +20,6 @@ from committerd.queue.grouping import (
     refusal_of,
     with_entries,
 )
-from committerd.queue.ledger import Refused
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, decode_marks, decode_position, start_of

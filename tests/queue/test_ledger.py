@@ -10,18 +10,16 @@ from dataclasses import replace
 import pytest
 
 from committerd.queue import ledger as module
+from committerd.queue.dedupe import Candidate, dedupe, looked_for_above, no_room_for
 from committerd.queue.ledger import (
     LEDGER_BYTES,
     NOT_SEEN,
-    Candidate,
     Earlier,
+    Known,
     Ledger,
     OlderVersions,
-    dedupe,
     hashes_of,
-    looked_for_above,
     names,
-    no_room_for,
     refusal_in,
 )
 from committerd.queue.outcomes import Settled, Status, short
@@ -172,17 +170,25 @@ def ledger(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
 
 def loaded(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
     """As Start does it: the newest first."""
-    older = OlderVersions(bytes_max=bytes_max)
+    return older_of(*settled, bytes_max=bytes_max).ledger()
+
+
+def older_of(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> OlderVersions:
+    older = OlderVersions(bytes_max)
     for one in reversed(settled):
-        older.add(hashes_of(one))
-    return older.ledger()
+        add(older, one)
+    return older
+
+
+def add(older: OlderVersions, settled: Settled) -> bool:
+    return older.add(settled.version, hashes_of(settled))
 
 
 class TestLedger:
     def test_knows_the_newest_exactly(self) -> None:
         known = ledger(OURS, FOREIGN)
-        assert [known.committed_at(one) for one in ("a", "b", "v5", "f")] == [(5, ()), (5, ()), (5, ()), (6, ())]
-        assert known.refused_at("bad") == (BAD, ())
+        assert [known.known(one) for one in ("a", "b", "v5", "f")] == [Known(n, None, ()) for n in (5, 5, 5, 6)]
+        assert known.known("bad") == Known(None, BAD, [])
         assert known.rules_out("x", 0)
         assert not any(known.rules_out(one, 1) for one in ("a", "v5", "f", "bad"))
         assert known.floor == 0
@@ -197,34 +203,27 @@ class TestLedger:
 
     def test_says_where_to_look_for_what_start_has_read(self) -> None:
         known = loaded(OURS, FOREIGN)
-        assert [known.committed_at(one) for one in ("a", "b", "v5", "f", "x")] == [
-            (None, [5]),
-            (None, [5]),
-            (None, [5]),
-            (None, [6]),
-            (None, []),
+        assert [known.known(one) for one in ("a", "b", "v5", "bad", "f", "x")] == [
+            Known(None, None, maybe) for maybe in ([5], [5], [5], [5], [6], [])
         ]
-        assert known.refused_at("bad") == (None, [5])
-        assert known.refused_at("a") == (None, [])
         assert not known.rules_out("a", 5)
         assert not known.rules_out("bad", 5)
 
     def test_a_uuid_committed_twice_by_others_is_found_at_its_last_version(self) -> None:
         again = Settled(version=9, uuid="f", operation="append", ours=False)
         nameless = Settled(version=10, uuid="", operation="", ours=False)
-        assert ledger(FOREIGN, again, nameless).committed_at("f") == (9, ())
-        assert loaded(FOREIGN, again, nameless).committed_at("f") == (None, [9, 6])
+        assert ledger(FOREIGN, again, nameless).known("f") == Known(9, None, ())
+        assert loaded(FOREIGN, again, nameless).known("f") == Known(None, None, [9, 6])
 
     def test_the_next_ledger_knows_one_version_more_and_this_one_does_not(self) -> None:
         known = ledger(FOREIGN)
         later = known.then(replace(OURS, version=7))
-        assert (later.committed_at("f"), later.committed_at("a")) == ((6, ()), (7, ()))
+        assert (later.known("f").committed, later.known("a").committed) == (6, 7)
         assert not later.rules_out("f", 1)
         assert later.rules_out("nobody", 1)
         assert known.rules_out("a", 1)
-        assert known.refused_at("bad") == (None, [])
-        assert later.refused_at("bad") == (BAD, ())
-        assert later.refused_at("x") == (None, [])
+        assert known.known("bad") == Known(None, None, [])
+        assert later.known("bad") == Known(None, BAD, [])
         assert later.bytes > known.bytes
 
     def test_two_ledgers_that_follow_one_know_nothing_of_each_other(self) -> None:
@@ -237,8 +236,15 @@ class TestLedger:
     def test_the_newest_refusal_of_a_uuid_counts(self) -> None:
         anew = Refusal(offset=9, uuid="bad", status=RETRYABLE, reason="conflict")
         known = ledger(OURS, Settled(version=8, uuid="v8", operation="append", ours=True, refusals=[anew]))
-        assert known.refused_at("bad") == (anew, ())
-        assert known.then(replace(OURS, version=9)).refused_at("bad") == (BAD, ())
+        assert known.known("bad").refusal == anew
+        assert known.then(replace(OURS, version=9)).known("bad").refusal == BAD
+
+    def test_a_refusal_hides_no_version_that_holds_the_same_uuid(self) -> None:
+        by_hand = Settled(version=3, uuid="bad", operation="append", ours=False)
+        many = [version_of(4, [f"u{n}" for n in range(100)])]
+        assert ledger(by_hand, *many, OURS).known("bad") == Known(3, BAD, ())
+        assert loaded(by_hand, *many).then(OURS).known("bad") == Known(None, BAD, [3])
+        assert loaded(OURS).then(replace(by_hand, version=9)).known("bad") == Known(9, None, ())
 
 
 def version_of(number: int, uuids: list[str], refused: list[str] | None = None) -> Settled:
@@ -256,16 +262,15 @@ def version_of(number: int, uuids: list[str], refused: list[str] | None = None) 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few uuids."""
     monkeypatch.setattr(module, "_RUN_ENTRIES_MAX", 64)
-    monkeypatch.setattr(module, "_RUN_ENTRIES_MIN", 4)
-    monkeypatch.setattr(module, "_RECENT_REFUSAL_BYTES", 5000)
+    monkeypatch.setattr(module, "_RECENT_BYTES_MAX", 10_000)
 
 
 def possible(known: Ledger, one: str) -> list[int]:
-    version, maybe = known.committed_at(one)
+    version, _, maybe = known.known(one)
     return [version] if version is not None else list(maybe)
 
 
-@pytest.mark.parametrize("bytes_max", [500, 3000, 20_000, 1_000_000])
+@pytest.mark.parametrize("bytes_max", [500, 3000, 10_000, 1_000_000])
 @pytest.mark.parametrize("at_start", [0, 150, 300])
 @pytest.mark.parametrize("step", [1, 400])
 @pytest.mark.usefixtures("small")
@@ -289,8 +294,8 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
             assert not known.rules_out(member.uuid, number - 1)
         for refusal in settled.refusals:
             assert not known.rules_out(refusal.uuid, 0)
-            refusals, maybe = known.refused_at(refusal.uuid)
-            assert refusals is not None or list(maybe) == [number] or number <= known.floor
+            _, known_refusal, maybe = known.known(refusal.uuid)
+            assert known_refusal is not None or list(maybe) == [number] or number <= known.floor
     new = [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(100)]
     assert all(known.rules_out(one, known.floor) for one in new)
     assert known.floor == 0 or not any(known.rules_out(one, known.floor - 1) for one in new)
@@ -298,10 +303,10 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
 
 
 def test_once_it_is_full_nothing_older_is_taken_in() -> None:
-    older = OlderVersions(bytes_max=160)
-    assert older.add(hashes_of(version_of(9, ["i"])))
-    assert not older.add(hashes_of(version_of(8, [str(n) for n in range(40)])))
-    assert not older.add(hashes_of(version_of(7, ["g"])))
+    older = OlderVersions(160)
+    assert add(older, version_of(9, ["i"]))
+    assert not add(older, version_of(8, [str(n) for n in range(40)]))
+    assert not add(older, version_of(7, ["g"]))
     known = older.ledger()
     assert known.floor == 8
     assert possible(known, "i") == [9]
@@ -316,12 +321,9 @@ def test_a_run_has_fewer_versions_than_its_numbers_can_tell_apart() -> None:
 
 def test_ten_million_records_take_eight_bytes_each() -> None:
     """At a hundredth of the size."""
-    older = OlderVersions()
-    for number in range(100, 0, -1):
-        older.add(hashes_of(version_of(number, [f"{number} {place}" for place in range(1000)])))
-    known = older.ledger()
+    known = loaded(*(version_of(number, [f"{number} {place}" for place in range(1000)]) for number in range(1, 101)))
     assert known.bytes == 8 * 100_000
-    assert known.committed_at("50 7") == (None, [50])
+    assert known.known("50 7") == Known(None, None, [50])
 
 
 @pytest.mark.usefixtures("small")
@@ -345,10 +347,9 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(
 ) -> None:
     """Read in several steps, while newer versions are added."""
     history = [version_of(n, [f"c{n}"], [f"r{n}"] if n % 3 == 0 else []) for n in range(1, 121)]
-    newest = loaded(*history[100 - read_at_start : 100], bytes_max=bytes_max)
-    older = OlderVersions(newer=newest)
+    older = older_of(*history[100 - read_at_start : 100], bytes_max=bytes_max)
     monkeypatch.setattr(module, "KNOWN_VERSIONS", 30)
-    known = newest.with_unread(101 - read_at_start, newest=100)
+    known = older.ledger().with_unread(101 - read_at_start, newest=100)
     unread_below, latest, full = known.unread_below, 100, False
     while unread_below and not full:
         assert not known.covers(unread_below - 2)
@@ -364,7 +365,7 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(
         assert not known.rules_out("new", unread_below - 2)
         known, latest = known.then(history[latest]), latest + 1
         for one in reversed(history[max(0, unread_below - 11) : unread_below - 1]):
-            full = full or not older.add(hashes_of(one))
+            full = full or not add(older, one)
         unread_below = max(unread_below - 10, 1) if unread_below > 1 else 0
         if full or unread_below == 1:
             unread_below = 0
@@ -377,7 +378,7 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(
         assert not known.rules_out(uuid, one.version - 1)
         if one.version > known.floor:
             assert possible(known, uuid) == [one.version]
-            assert not refusals or known.refused_at(refusals[0].uuid) != (None, [])
+            assert not refusals or known.known(refusals[0].uuid) != Known(None, None, [])
     assert known.rules_out("new", known.floor)
     assert known.covers(0)
     assert known.with_older(Ledger.empty(), unread_below=7) is known
@@ -391,25 +392,24 @@ def test_without_a_ledger_the_newest_versions_are_searched_at_least() -> None:
 def test_a_record_waits_for_no_more_than_the_newest_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be in few versions, or in many."""
     monkeypatch.setattr(module, "KNOWN_RECORDS", 60)
-    newest = loaded(version_of(9, [f"a{n}" for n in range(30)]))
-    older = OlderVersions(newer=newest)
-    known = newest.with_unread(9, newest=9)
+    older = older_of(version_of(9, [f"a{n}" for n in range(30)]))
+    known = older.ledger().with_unread(9, newest=9)
     assert not known.covers(9)
-    older.add(hashes_of(version_of(8, [f"b{n}" for n in range(29)])))
+    add(older, version_of(8, [f"b{n}" for n in range(29)]))
     assert not known.with_older(older.ledger(), unread_below=8).covers(9)
-    older.add(hashes_of(version_of(7, ["c"])))
+    add(older, version_of(7, ["c"]))
     known = known.with_older(older.ledger(), unread_below=7)
     assert [known.covers(read_version) for read_version in (5, 6, 9)] == [False, True, True]
 
 
 def test_what_was_read_of_older_versions_counts_at_once() -> None:
-    newest = loaded(version_of(9, ["i"], ["no"]))
-    older = OlderVersions(newer=newest)
-    older.add(hashes_of(version_of(8, ["h"], ["never"])))
+    older = older_of(version_of(9, ["i"], ["no"]))
+    newest = older.ledger()
+    add(older, version_of(8, ["h"], ["never"]))
     known = newest.with_unread(9, newest=9).with_older(older.ledger(), unread_below=8)
     assert known.bytes > newest.bytes
     assert possible(known, "h") == [8]
-    assert known.refused_at("never") == (None, [8])
+    assert known.known("never") == Known(None, None, [8])
     assert not known.rules_out("never", 8)
     assert known.rules_out("new", 7)
     assert not known.rules_out("new", 6)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from committerd.queue.ledger import Earlier, Refused, names, refusal_in
+from committerd.queue.dedupe import Refused
+from committerd.queue.ledger import Earlier, names, refusal_in
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark
 from committerd.queue.replay import Since, refuse_replay

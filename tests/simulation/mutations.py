@@ -45,7 +45,7 @@ from committerd.lance.operations import append, update
 from committerd.lance.rows import group
 from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
-from committerd.queue import grouping, ledger, position
+from committerd.queue import dedupe, grouping, ledger, position
 from committerd.queue import start as startup
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
@@ -169,11 +169,15 @@ def reads_the_table_before_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_refusals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "refused_at", lambda self, uuid: (None, ()))
+    known = ledger.Ledger.known
+    patch.setattr(ledger.Ledger, "known", lambda self, uuid: known(self, uuid)._replace(refusal=None))
+    patch.setattr(look_ups, "refusal_in", lambda settled, uuid: None)
 
 
 def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "committed_at", lambda self, uuid: (None, ()))
+    known = ledger.Ledger.known
+    patch.setattr(ledger.Ledger, "known", lambda self, uuid: known(self, uuid)._replace(committed=None))
+    patch.setattr(look_ups, "names", lambda settled, uuid: False)
 
 
 def looks_only_above_the_read_version(patch: pytest.MonkeyPatch) -> None:
@@ -237,16 +241,16 @@ def believes_a_hash(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
-    dedupe = ledger.dedupe
+    decide = dedupe.dedupe
 
     def alone(*arguments: Any, **named: Any) -> Any:
-        return dedupe(*arguments, **(named | {"members": ()}))
+        return decide(*arguments, **(named | {"members": ()}))
 
     patch.setattr(deciding, "dedupe", alone)
 
 
 def does_not_look_at_app_versions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "_marked", lambda app, mark: None)
+    patch.setattr(dedupe, "_marked", lambda app, mark: None)
 
 
 def lets_a_mark_speak_for_every_record_of_its_uuid(patch: pytest.MonkeyPatch) -> None:

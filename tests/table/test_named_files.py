@@ -13,7 +13,7 @@ import pytest
 
 from committerd.committer.decoding import Decoder
 from committerd.errors import InvalidRequest, ObjectUnreadable, StoreUnavailable
-from committerd.queue.ledger import Refused
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.port import Record
 from committerd.stores.local import LocalStore

@@ -17,7 +17,8 @@ from committerd.committer.look_ups import look_up
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter
-from committerd.queue.ledger import NOT_SEEN, Refused
+from committerd.queue.dedupe import Refused
+from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.port import Publication
 from committerd.queue.position import Position
 from committerd.queue.replay import Since, refuse_replay

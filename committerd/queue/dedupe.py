@@ -1,0 +1,143 @@
+"""Decides whether a record was settled before: its uuid, or its version of an application."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from committerd.queue.ledger import KNOWN_VERSIONS, Earlier
+from committerd.queue.outcomes import Status
+from committerd.queue.position import AppMark
+from committerd_common.messages import DUPLICATE, Refusal
+from committerd_common.messages import Status as StatusNumber
+from committerd_common.request import AppUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The outcome of a record that is not committed. `reason` is stable snake case; `message` is for people."""
+
+    status: Status
+    reason: str
+    message: str
+    version: int = 0
+    """DUPLICATE: the version that holds the transaction; 0 = unknown."""
+    conflicting_version: int = 0
+    conflicting_operation: str = ""
+
+
+class Candidate(NamedTuple):
+    """The parts of a record that `dedupe` looks at."""
+
+    uuid: str
+    read_version: int
+    app: AppUnit | None = None
+    is_replay: bool = False
+    """Whether the record has header `replay-of`: then an earlier refusal of its uuid doesn't count."""
+
+
+def dedupe(
+    candidate: Candidate,
+    earlier: Earlier,
+    marks: Mapping[str, AppMark],
+    *,
+    version: int,
+    members: Container[str] = (),
+    refusals: Iterable[Refusal] = (),
+) -> Refused | None:
+    """The outcome of a record that was settled before; None for a new record.
+
+    `earlier` is the history of the record's uuid. `members` (uuids) and `refusals` are those of the group being formed,
+    which becomes `version`; `marks` include the group's marks.
+    """
+    seen = earlier.committed
+    if seen is None and candidate.uuid in members:
+        seen = version
+    if seen is not None:
+        return _duplicate("uuid_seen", f"transaction {candidate.uuid} is in the table at version {seen}", seen)
+    marked = _marked(candidate.app, marks.get(candidate.app.app_id)) if candidate.app is not None else None
+    if marked is not None and marked.status is Status.DUPLICATE:
+        return marked
+    refusal = None
+    if not candidate.is_replay:
+        refusal = earlier.refusal or next(
+            (r for r in refusals if r.uuid == candidate.uuid and r.status != DUPLICATE), None
+        )
+    if refusal is not None:
+        return again(refusal)
+    if marked is not None:
+        return marked
+    if earlier.unknown_at is not None and candidate.app is None:
+        return _undecided(candidate, earlier.unknown_at)
+    return None
+
+
+def looked_for_above(read_version: int, *, latest: int) -> int:
+    """The version above which every version is searched where there is no ledger: of a table at `latest`."""
+    return max(min(read_version, latest - KNOWN_VERSIONS), 0)
+
+
+def no_room_for(app: AppUnit, *, most: int) -> Refused:
+    """The refusal of an application that has no mark, where the table has no room for one more.
+
+    Doing the work again at once can't help, so it is INVALID and not RETRYABLE: the producer learns at once that an
+    operator has to act, and the dead letter can be replayed when the operator has.
+    """
+    return Refused(
+        status=Status.INVALID,
+        reason="app_marks_full",
+        message=f"application {app.app_id!r} is new, and the table has no room to remember it (commit.app_marks_max is "
+        f"{most}). Let the operator release one that is given up (`committerd app release ID`) or raise the setting, "
+        "and then run `committerd dead replay`",
+    )
+
+
+def again(earlier: Refusal) -> Refused:
+    """The same outcome as in an earlier refusal."""
+    return Refused(
+        status=Status(StatusNumber.Name(earlier.status)),
+        reason=earlier.reason,
+        message=earlier.message,
+        version=earlier.version,
+        conflicting_version=earlier.conflicting_version,
+        conflicting_operation=earlier.conflicting_operation,
+    )
+
+
+def _undecided(candidate: Candidate, version: int) -> Refused:
+    return Refused(
+        status=Status.UNDECIDED,
+        reason="history_gap",
+        message=f"version {version} may hold this transaction (its read_version is {candidate.read_version}): the "
+        "committer has dropped that version from memory, or can't read it. Check whether the data is in the table. To "
+        "avoid this, stage with the version that you have read, or with an app-id, or raise memory.ledger_bytes",
+        conflicting_version=version,
+    )
+
+
+def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
+    if mark is None or mark.released:
+        return None
+    if app.run != mark.run:
+        return Refused(
+            status=Status.INVALID,
+            reason="app_id_in_use",
+            message=f"application {app.app_id!r} counts its versions in run {mark.run!r}, but this record is of run "
+            f"{app.run!r}: after a lost checkpoint it counts from 0 again, and its data would vanish as duplicates. "
+            "Restore the checkpoint, or use another app-id, or let the operator run `committerd app release "
+            f"{app.app_id}`",
+        )
+    if app.version <= mark.version:
+        known = mark.table_version if app.version == mark.version else 0
+        return _duplicate(
+            "app_version_seen",
+            f"application {app.app_id!r} has committed version {mark.version}, this record is its version "
+            f"{app.version}",
+            known,
+        )
+    return None
+
+
+def _duplicate(reason: str, message: str, version: int) -> Refused:
+    return Refused(status=Status.DUPLICATE, reason=reason, message=message, version=version)
