@@ -426,11 +426,16 @@ class Committer:
             parts.telemetry.waiting_for_table.set(0)
 
     async def _refuse_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
-        """Publish a refusal that holds whatever table comes; once for each record."""
+        """Publish a refusal that holds whatever table comes; once for each record.
+
+        Raises `StartAgain` if the record may be of another topic than the one that Start has found.
+        """
         assembler, maker = self._parts.assembler, self._parts.outcome_maker
         known = assembler.decider.before_table
         if pending.offset in known or not may_be_published(decision, known=known):
             return
+        if await self._parts.queue.identity() != view.head.position.identity:
+            raise StartAgain("the topic was deleted and recreated")
         request = await assembler.decode(pending, view.head)
         refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
         known[pending.offset] = refusal
