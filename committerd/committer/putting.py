@@ -30,8 +30,9 @@ from committerd.queue.start import refuse_other_topic
 from committerd.stores.port import Exists
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
+from committerd.table.manifests import end_of
 from committerd.table.prepare import Prepared
-from committerd.table.versions import VersionState, end_of
+from committerd.table.versions import VersionState
 from committerd.table.writing import complete, put, write_referenced, write_transaction
 from committerd.telemetry import STARTED_AGAIN, Telemetry
 

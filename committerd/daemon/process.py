@@ -47,7 +47,7 @@ from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
-from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.caches import DeletionVectorCache
 from committerd.table.prepare import Permissions, Sources
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
@@ -178,8 +178,8 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     )
     options = _decide_options(settings.commit)
     lookups = around.telemetry.deletion_vector_lookups
-    deletion_vectors = DeletionVectors(
-        settings.memory.deletion_vector_bytes, note=lambda kept: lookups.add(found="kept" if kept else "read")
+    deletion_vectors = DeletionVectorCache(
+        settings.memory.deletion_vector_bytes, note=lambda found: lookups.add(found="kept" if found else "read")
     )
     around.telemetry.deletion_vector_bytes.track(lambda: deletion_vectors.bytes)
     decoder = Decoder(

@@ -58,7 +58,8 @@ from committerd.maintenance.waiting import (
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
-from committerd.table.versions import Table, detached_manifests
+from committerd.table.manifests import detached_manifests
+from committerd.table.versions import Table
 from committerd_common.paths import (
     DATA,
     DELETIONS,

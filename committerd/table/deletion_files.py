@@ -14,7 +14,7 @@ from committerd.errors import (
     StoreUnavailable,
 )
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.caches import DeletionVectorCache
 from committerd.table.file_checks import MISSING_MAX, NAME_CHARS_MAX, missing_file
 from committerd.table.needs import DeletionFile, FoundDeletions, described_part
 from committerd.table.places import Location
@@ -47,7 +47,7 @@ class Allowance:
 class DeletionFileReader:
     """Reads deletion files, and keeps what they hold."""
 
-    def __init__(self, open_store: Callable[[Location], ObjectStore], vectors: DeletionVectors) -> None:
+    def __init__(self, open_store: Callable[[Location], ObjectStore], vectors: DeletionVectorCache) -> None:
         """`open_store`: returns the store that has an object, or raises `InvalidRequest` (`base_unreadable`)."""
         self._open = open_store
         self._vectors = vectors
@@ -123,7 +123,7 @@ class DeletionFileReader:
         if file.is_staged:
             allowance.spend(body, key)
         rows = decode_deletions(body, file.fragment, staged=file.is_staged)
-        self._vectors.keep(store.uri, key, rows)
+        self._vectors.put(store.uri, key, rows)
         return rows
 
 

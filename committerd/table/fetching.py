@@ -153,7 +153,7 @@ class Fetcher:
         if isinstance(content, ExternalContent):
             content = await self._external(content, need)
         if cache is not None:
-            cache.keep(index, content)
+            cache.put(index, content)
         return content
 
     async def _external(self, content: ExternalContent, need: Reuse) -> Content:

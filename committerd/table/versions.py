@@ -1,4 +1,4 @@
-"""Finds, reads and caches the versions of one table, over the store port.
+"""Caches what is known of the versions of one table.
 
 This module decides nothing. The table caches the facts that the rules need about each version that it has read or
 created: its footprint, and its queue entries (members and refusals). A committer that has created or read all
@@ -10,49 +10,25 @@ The cache holds only versions that exist. A version that is formed and not yet c
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
-from committerd.concurrency import ByteBudget, for_each
+from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.conflicts.footprint import Footprint, size_of
 from committerd.lance.conflicts.grid import Comparison, Unreadable
-from committerd.lance.format.fragment_list import ManifestSummary
-from committerd.lance.format.manifest_file import (
-    SECTION_HEAD_BYTES,
-    TAIL_BYTES,
-    Body,
-    ManifestFile,
-    ShallowManifest,
-    decode,
-    examine,
-    manifest_position,
-    missing,
-    section_length,
-    skim_manifest,
-)
+from committerd.lance.format.manifest_file import TAIL_BYTES, Body, ManifestFile
 from committerd.lance.transactions.transaction import footprint_of_theirs, needs_version_below
 from committerd.queue.ledger import names
-from committerd.queue.outcomes import Settled, settled_by
+from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.deletion_vectors import DeletionVectors
-from committerd.table.kept_reuse import KeptReuse
-from committerd.table.kept_versions import KeptVersions
-from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
-from committerd_common.paths import (
-    VERSION_MAX,
-    VERSIONS,
-    ManifestName,
-    NamingScheme,
-    key_room,
-    manifest_key,
-    parse_manifest_name,
-    transaction_key,
-)
+from committerd.table.caches import Cache, DeletionVectorCache, ManifestCache, ReuseCache
+from committerd.table.manifests import ENTRY_BYTES, Manifests, digest_of
+from committerd_common.messages import Manifest, Transaction
+from committerd_common.paths import VERSION_MAX
 from committerd_common.unknown_fields import has_unknown_fields
 
 MANIFESTS_MAX = 4096
@@ -64,27 +40,12 @@ FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
 _SETTLED_BYTES_MAX = 8 * 1024 * 1024
 """Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match.
 """
-_READ_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum bytes of memory for reads of manifests and transactions at the same time."""
-_DECODED_FACTOR = 6
-"""Memory in bytes of decoded members, per byte of their text in the transaction properties."""
-
-_SKIMMED_FACTOR = 4
-"""Memory in bytes that skimming a manifest takes, per byte of the manifest."""
-_ENTRY_BYTES = 600
-"""Memory in bytes of a cached version without queue entries: its uuid, and the objects around it."""
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
 _READ_VERSIONS_MAX = 32
 """Maximum number of read versions for which the comparison of Appends is cached: producers use few at a time."""
 _CHECKED_MAX = 1000
 """Maximum number of checked versions in a cached comparison: a producer may keep its read version for a million."""
-_LISTED_FIRST = 16
-"""Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
-_LISTED_MAX = 1000
-"""Keys in each listing of the versions above another one: one request to S3."""
-_BEFORE_DETACHED = f"{VERSIONS}d"
-"""Precedes the keys of all detached versions, and follows those of all others."""
 _READERS_MAX = 16
 _MORE_READERS_MAX = 32
 """Versions to read at once while their footprints are small. More could take too much memory if large ones follow."""
@@ -92,8 +53,6 @@ _SMALL_BYTES_MAX = 512 * 1024
 """Footprints and objects up to this size are small."""
 _BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of the footprints that are read at once, if they are as large as those that were read before them."""
-_END_BYTES = 4096
-"""Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
 _ENDS_MAX = 4096
 """Maximum number of versions whose end is cached. Beyond it the lower half is dropped: the version to build on is among
 the highest, however many versions below it are read.
@@ -132,7 +91,7 @@ def _committed(transaction: Transaction | None, version: int, footprint: Footpri
         version=version,
         uuid=transaction.uuid if transaction is not None else "",
         footprint=footprint,
-        bytes=_ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0),
+        bytes=ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0),
     )
 
 
@@ -143,7 +102,7 @@ class Gap:
     version: int
 
 
-class Table:
+class Table(Manifests):
     """The versions of one table. Used by one task at a time, but for `settled`, which others may call meanwhile."""
 
     def __init__(
@@ -153,20 +112,16 @@ class Table:
         manifests_max: int = MANIFESTS_MAX,
         manifest_bytes_max: int = MANIFEST_BYTES_MAX,
         footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
-        deletion_vectors: DeletionVectors | None = None,
+        deletion_vectors: DeletionVectorCache | None = None,
     ) -> None:
-        self.store = store
-        self.deletion_vectors = deletion_vectors or DeletionVectors()
+        super().__init__(store)
+        self.deletion_vectors = deletion_vectors or DeletionVectorCache()
         """The content of deletion files that were read or written."""
-        self.reuse = KeptReuse()
+        self.reuse = ReuseCache()
         """The content of fragment reuse indices that were read."""
-        self.key_room = key_room(store.uri)
-        """Maximum bytes that the key of an object of this table may have."""
-        self.scheme: NamingScheme | None = None
-        """How the table names its manifests; None until a listing has found a manifest."""
         self._footprint_bytes_max = footprint_bytes_max
         self._footprint_bytes = 0
-        self._kept = KeptVersions(versions_max=manifests_max, bytes_max=manifest_bytes_max)
+        self._manifests = ManifestCache(versions_max=manifests_max, bytes_max=manifest_bytes_max)
         self._newest: tuple[int, Tail] | None = None
         """The highest version read or created so far, and the end of its object."""
         self._gone = 0
@@ -176,10 +131,7 @@ class Table:
         self._committed: dict[int, Committed] = {}
         self._compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
         """By read version: the comparison of its Appends, and the last version that it covers."""
-        self._settled: OrderedDict[int, tuple[Settled, int]] = OrderedDict()
-        """By version, least recently used first: its queue entries, and the estimate of their memory in bytes."""
-        self._settled_bytes = 0
-        self._reading = ByteBudget(_READ_BYTES_MAX)
+        self._settled = Cache[int, Settled](_SETTLED_BYTES_MAX)
 
     @property
     def footprint_bytes(self) -> int:
@@ -188,57 +140,7 @@ class Table:
 
     def cache_bytes(self) -> dict[str, int]:
         """Return the estimated memory of the other caches, in bytes, by their names among the metrics."""
-        return {"manifests": self._kept.bytes, "outcomes": self._settled_bytes, "reuse": self.reuse.bytes}
-
-    @property
-    def uri(self) -> str:
-        return self.store.uri
-
-    async def latest_version(self) -> int | None:
-        """Return the highest version; None when there is no table. Costs one listing.
-
-        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have V1 and V2 names: two writers don't see
-        each other's versions, or a migration is unfinished. Raises `StoreUnavailable`.
-        """
-        # In byte order the first V2 name is the latest version. V1 names must all be listed.
-        names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
-        first = _parsed(names)
-        if first and all(name.scheme is NamingScheme.V2 for name in first):
-            self.scheme = NamingScheme.V2
-            return max(name.version for name in first)
-        versions = self._versions_of(first) if len(names) < _LISTED_FIRST else await self.versions()
-        return versions[-1] if versions else None
-
-    async def versions(self) -> list[int]:
-        """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
-        return self._versions_of(_parsed(await self.store.list(VERSIONS)))
-
-    async def versions_above(self, version: int) -> list[int]:
-        """Return the versions above this one, ascending. Raises as `versions`. Lists only these if all names are V2."""
-        keys = await self.store.list(VERSIONS, limit=_LISTED_MAX)
-        while True:
-            names = _parsed(keys)
-            if not all(name.scheme is NamingScheme.V2 for name in names):
-                return [one for one in await self.versions() if one > version]
-            # In byte order V2 names come from the highest version down.
-            if len(keys) % _LISTED_MAX or not keys or any(name.version <= version for name in names):
-                return [one for one in self._versions_of(names) if one > version]
-            keys += await self.store.list(VERSIONS, start_after=keys[-1], limit=_LISTED_MAX)
-
-    async def detached_manifests(self) -> list[str]:
-        """Return the keys of the manifests of detached versions, such as `_versions/d9223372036854775809.manifest`."""
-        return detached_manifests(await self.store.list(VERSIONS, start_after=_BEFORE_DETACHED))
-
-    def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
-        schemes = {name.scheme for name in names}
-        if len(schemes) > 1:
-            raise UnsupportedTable(
-                f"{self.uri}: some manifests have V1 names and some V2; finish the migration "
-                "(`migrate_manifest_paths_v2`) before anything is committed",
-                code="mixed_manifest_names",
-            )
-        self.scheme = schemes.pop() if schemes else None
-        return sorted(name.version for name in names)
+        return {"manifests": self._manifests.bytes, "outcomes": self._settled.bytes, "reuse": self.reuse.bytes}
 
     async def latest(self) -> ManifestFile | None:
         """Return the latest version; None when there is no table. Costs one listing and one read.
@@ -250,7 +152,7 @@ class Table:
         if version is None:
             self.forget()
             return None
-        if version in self._kept:
+        if version in self._manifests:
             tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
             if self._newest != (version, tail):
                 self.forget()
@@ -260,7 +162,7 @@ class Table:
 
     async def read(self, version: int) -> ManifestFile | None:
         """Return one version; None when it has no manifest. Raises `CorruptTable` and `StoreUnavailable`."""
-        known = self._kept.get(version)
+        known = self._manifests.get(version)
         if known is not None:
             return known
         fetched = await self._fetch(version)
@@ -290,11 +192,6 @@ class Table:
             return VersionState.GONE
         return VersionState.SAME if self._ends.get(version) == end else VersionState.REPLACED
 
-    async def end(self, version: int) -> bytes | None:
-        """Return what tells a version from another one with its number; None when it does not exist. Costs one read."""
-        tail = await self.store.get_tail(self._key(version), _END_BYTES)
-        return None if tail is None else _end(tail)
-
     def has_read(self, version: int, end: bytes) -> bool:
         """Whether this table has read this version with this end, as `end_of` returns it."""
         return self._ends.get(version) == end
@@ -308,20 +205,6 @@ class Table:
     def is_known_gone(self, version: int) -> bool:
         """Whether `is_gone` has found this version or a higher one deleted."""
         return version <= self._gone
-
-    async def transaction(self, file: ManifestFile) -> Transaction | None:
-        """Return the transaction that created a version, inline or from its file; None when neither is readable."""
-        return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
-
-    async def _transaction_in_file(self, outline: Manifest) -> Transaction | None:
-        name = outline.transaction_file
-        body = await self.store.get(transaction_key(name)) if name else None
-        if body is None:
-            return None
-        try:
-            return Transaction.FromString(body)
-        except DecodeError:
-            return None
 
     async def committed(self, version: int) -> Committed | None:
         """Return the facts about one version that the rules need; None when its manifest is missing or damaged."""
@@ -342,96 +225,18 @@ class Table:
     async def settled(self, version: int, *, keep: bool = True) -> Settled | None:
         """Return the queue entries of one version; None when the version is missing or damaged.
 
-        Reads only the inline transaction, which lies before the manifest's fragments. `keep`: cache the result.
+        `keep`: cache the result.
         """
         known = self._settled.get(version)
         if known is not None:
-            self._settled.move_to_end(version)
-            return known[0]
-        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
-        if tail is None:
-            return None
-        try:
-            found = await self._settled_in_front(version, tail)
-            if found is None:
-                # Rare: old writers keep the transaction only in a file of its own.
-                file = self._kept.get(version)
-                if file is None:
-                    fetched = await self._fetch(version)
-                    if fetched is None:
-                        return None
-                    file, _ = fetched
-                transaction = await self.transaction(file)
-                found = settled_by(transaction, version=version), _text_bytes(transaction)
-        except CorruptTable:
+            return known
+        found = await self.read_settled(version)
+        if found is None:
             return None
         settled, size = found
         if keep:
-            self._settled[version] = settled, size
-            self._settled_bytes += size
-            while self._settled_bytes > _SETTLED_BYTES_MAX:
-                _, (_, dropped) = self._settled.popitem(last=False)
-                self._settled_bytes -= dropped
+            self._settled.put(version, settled, size)
         return settled
-
-    async def skim(self, version: int) -> tuple[ManifestSummary, int] | None:
-        """Return one version without its fragments, and its object's size in bytes; None when it has no manifest.
-
-        The result is not cached, and large manifests are read one at a time. Raises `CorruptTable`.
-        """
-        key = self._key(version)
-        tail = await self.store.get_tail(key, TAIL_BYTES)
-        if tail is None:
-            return None
-        body: bytes | None = tail.body
-        position = manifest_position(tail.body, tail.size)
-        async with self._reading.taking(_SKIMMED_FACTOR * (tail.size - position)):
-            if position < tail.size - len(tail.body):
-                body = await self.store.get_range(key, position, tail.size)
-            return None if body is None else (skim_manifest(body, tail.size), tail.size)
-
-    async def examine(self, version: int, known: bytes = b"") -> ShallowManifest | None:
-        """Return one version without decoding its fragments; None when it has no manifest.
-
-        The result is not cached. `known`: as for `fragments_range`. Raises `CorruptTable`.
-        """
-        body = await self.store.get(self._key(version))
-        if body is None:
-            return None
-        found = examine(body, known)
-        if found.transaction is not None:
-            return found
-        return found._replace(transaction=await self._transaction_in_file(found.outline))
-
-    async def _settled_in_front(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
-        """Return the queue entries of the inline transaction, and their memory in bytes.
-
-        Walks the sections of the file from its start. The last section before the manifest is the transaction, or, in a
-        version without an inline transaction, the indices; those do not decode as a transaction with a uuid. None for
-        such a version, and for any other layout.
-        """
-        key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
-        whole = tail.body if tail.size == len(tail.body) else None
-        while start < position:
-            if whole is not None:
-                head: bytes | None = whole[start:position]
-            else:
-                head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
-            if head is None or len(head) < SECTION_HEAD_BYTES:
-                return None
-            length = section_length(head)
-            end = start + SECTION_HEAD_BYTES + length
-            if end == position:
-                # Twice the length: the decoded label copies the bytes.
-                async with self._reading.taking(2 * length):
-                    if start + len(head) < end:
-                        head += await self.store.get_range(key, start + len(head), end) or b""
-                    label = _usable(head[SECTION_HEAD_BYTES:])
-                    if label is None:
-                        return None
-                    return settled_by(label, version=version), _text_bytes(label)
-            start = end
-        return None
 
     async def some_after(self, after: int, upto: int, *, largest: int = 0) -> Sequence[Committed] | Gap:
         """Return the next few versions above `after`, up to and including `upto`, ascending; a `Gap` if the first of
@@ -500,14 +305,13 @@ class Table:
 
     def forget(self) -> None:
         """Drop the whole cache."""
-        self._kept.clear()
+        self._manifests.clear()
         self._newest = None
         self._gone = 0
         self._ends.clear()
         self._committed.clear()
         self._footprint_bytes = 0
         self._settled.clear()
-        self._settled_bytes = 0
         self._compared_appends.clear()
         self.reuse.clear()
 
@@ -531,27 +335,9 @@ class Table:
             before = below.outline if below else None
         return _footprint(transaction, file, before)
 
-    async def _fetch(self, version: int) -> tuple[ManifestFile, Tail] | None:
-        key = self._key(version)
-        tail = await self.store.get_tail(key, TAIL_BYTES)
-        if tail is None:
-            return None
-        body = tail.body
-        wanted = missing(body, tail.size)
-        if wanted is not None:
-            rest = await self.store.get_range(key, wanted.start, wanted.end)
-            if rest is None:
-                return None
-            body = rest + body
-            del rest  # 100 MB for a table of 1,000,000 fragments
-        return decode(body, tail.size), tail
-
-    def _key(self, version: int) -> str:
-        return manifest_key(version, self.scheme or NamingScheme.V2)
-
     def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:
-        self._kept.keep(version, file)
-        self._ends[version] = _end(tail)
+        self._manifests.put(version, file)
+        self._ends[version] = digest_of(tail)
         if len(self._ends) > _ENDS_MAX:
             for low in sorted(self._ends)[: _ENDS_MAX // 2]:
                 del self._ends[low]
@@ -573,40 +359,6 @@ class Table:
         dropped = self._committed.pop(version, None)
         if dropped is not None:
             self._footprint_bytes -= dropped.bytes
-
-
-def detached_manifests(keys: Iterable[str]) -> list[str]:
-    """Of these keys, those of the manifests of detached versions."""
-    return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
-
-
-def end_of(body: Body) -> bytes:
-    """Return what tells the version with this manifest from another one with its number, as `Table.end`."""
-    return _end(Tail(body=body.tail(_END_BYTES), size=len(body)))
-
-
-def _end(tail: Tail) -> bytes:
-    return hashlib.sha256(b"%d " % tail.size + tail.body[-_END_BYTES:]).digest()
-
-
-def _usable(body: bytes) -> TransactionLabel | None:
-    """Decode these bytes as a transaction; None when they are something else."""
-    try:
-        label = TransactionLabel.FromString(body)
-    except DecodeError:
-        return None
-    return label if label.uuid and label.WhichOneof("operation") else None
-
-
-def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
-    """Estimate the memory of its decoded members, in bytes."""
-    texts = transaction.transaction_properties.values() if transaction is not None else ()
-    return _DECODED_FACTOR * sum(map(len, texts)) + _ENTRY_BYTES
-
-
-def _parsed(keys: Sequence[str]) -> list[ManifestName]:
-    names = (parse_manifest_name(key.removeprefix(VERSIONS)) for key in keys)
-    return [name for name in names if name is not None]
 
 
 def _footprint(transaction: Transaction | None, file: ManifestFile, before: Manifest | None) -> Footprint | Unreadable:

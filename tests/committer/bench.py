@@ -30,7 +30,7 @@ from committerd.queue.port import Queue, Record
 from committerd.queue.position import Position
 from committerd.stores.local import LocalStore
 from committerd.stores.port import TailOrError
-from committerd.table.deletion_vectors import DeletionVectors
+from committerd.table.caches import DeletionVectorCache
 from committerd.table.fetching import Fetcher
 from committerd.table.running import run
 from committerd.table.versions import Table
@@ -104,7 +104,7 @@ class Bench:
         self.intake = Intake(cast(Queue, None))
         self.registry = CollectorRegistry()
         self.telemetry = Telemetry(self.registry)
-        self.deletion_vectors = DeletionVectors()
+        self.deletion_vectors = DeletionVectorCache()
         self.prefetcher = Prefetcher(
             self.intake,
             Decoder(),

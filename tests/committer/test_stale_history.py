@@ -57,7 +57,7 @@ class Reading:
 
     async def head(self) -> Head:
         head = await self.bench.head()
-        head.table._kept.clear()  # these versions are not of a queue, so that Start has read them whole
+        head.table._manifests.clear()  # these versions are not of a queue, so that Start has read them whole
         return head
 
     @property

@@ -27,7 +27,7 @@ from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import KeepReason, choose
-from committerd.table import versions as versions_module
+from committerd.table import manifests as manifests_module
 from committerd_client import staging
 from committerd_common.messages import DeletionFile, Refusal, Status, Transaction
 from tests.maintenance.scene import Scene
@@ -578,7 +578,7 @@ async def test_the_event_loop_turns_while_lists_of_many_files_are_made(
 
 async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 versions that stay, however many go; pages of 5 stand for those of 1,000."""
-    monkeypatch.setattr(versions_module, "_LISTED_MAX", 5)
+    monkeypatch.setattr(manifests_module, "_LISTED_MAX", 5)
     monkeypatch.setattr(cleaning_module, "_STEP_MAX", 10)
     scene = Scene(tmp_path)
     scene.write(0)

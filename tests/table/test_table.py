@@ -16,6 +16,7 @@ from committerd.lance.format.manifest_file import Body
 from committerd.queue.outcomes import encode_settled
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, Tail
+from committerd.table import manifests as manifests_module
 from committerd.table import versions as table_module
 from committerd.table.versions import Gap, Table, VersionState, committed_by
 from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
@@ -73,7 +74,7 @@ async def test_the_latest_is_the_highest(scene: Scene) -> None:
 
 async def test_the_versions_above_another_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pages of three names, of which some are no versions."""
-    monkeypatch.setattr(table_module, "_LISTED_MAX", 3)
+    monkeypatch.setattr(manifests_module, "_LISTED_MAX", 3)
     assert await scene.table().versions_above(0) == []
     scene.write_versions(*range(1, 12))
     detached = "_versions/d9223372036854775809.manifest"
@@ -415,6 +416,7 @@ class TestSettled:
     ) -> None:
         scene.write_versions(1, 2, 3)
         store = CountingStore(scene.root, durable=False)
+        monkeypatch.setattr("committerd.table.versions._SETTLED_BYTES_MAX", 1300)
         table = Table(store)
         await table.latest_version()
         first = await table.settled(1)
@@ -422,7 +424,6 @@ class TestSettled:
         assert store.reads == 1
         assert await table.settled(2, keep=False) is not await table.settled(2)
         assert store.reads == 3
-        monkeypatch.setattr("committerd.table.versions._SETTLED_BYTES_MAX", 1300)
         await table.settled(3)
         await table.settled(1)
         assert store.reads == 5

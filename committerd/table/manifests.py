@@ -1,0 +1,267 @@
+"""Finds and reads the manifests of one table, over the store port. Nothing is cached here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from committerd.concurrency import ByteBudget
+from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.lance.format.fragment_list import ManifestSummary
+from committerd.lance.format.manifest_file import (
+    SECTION_HEAD_BYTES,
+    TAIL_BYTES,
+    Body,
+    ManifestFile,
+    ShallowManifest,
+    decode,
+    examine,
+    manifest_position,
+    missing,
+    section_length,
+    skim_manifest,
+)
+from committerd.queue.outcomes import Settled, settled_by
+from committerd.stores.port import ObjectStore, Tail
+from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
+from committerd_common.paths import (
+    VERSIONS,
+    ManifestName,
+    NamingScheme,
+    key_room,
+    manifest_key,
+    parse_manifest_name,
+    transaction_key,
+)
+
+ENTRY_BYTES = 600
+"""Memory in bytes of what is cached of a version, beyond its footprint or queue entries."""
+
+_READ_BYTES_MAX = 32 * 1024 * 1024
+"""Maximum bytes of memory for reads of manifests and transactions at the same time."""
+_DECODED_FACTOR = 6
+"""Memory in bytes of decoded members, per byte of their text in the transaction properties."""
+_SKIMMED_FACTOR = 4
+"""Memory in bytes that skimming a manifest takes, per byte of the manifest."""
+_LISTED_FIRST = 16
+"""Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
+_LISTED_MAX = 1000
+"""Keys in each listing of the versions above another one: one request to S3."""
+_BEFORE_DETACHED = f"{VERSIONS}d"
+"""Precedes the keys of all detached versions, and follows those of all others."""
+_END_BYTES = 4096
+"""Bytes at the end of a manifest that identify it: they hold its version, timestamp and transaction file."""
+
+
+class Manifests:
+    """The manifests of one table."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.key_room = key_room(store.uri)
+        """Maximum bytes that the key of an object of this table may have."""
+        self.scheme: NamingScheme | None = None
+        """How the table names its manifests; None until a listing has found a manifest."""
+        self._reading = ByteBudget(_READ_BYTES_MAX)
+
+    @property
+    def uri(self) -> str:
+        return self.store.uri
+
+    async def latest_version(self) -> int | None:
+        """Return the highest version; None when there is no table. Costs one listing.
+
+        Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have V1 and V2 names: two writers don't see
+        each other's versions, or a migration is unfinished. Raises `StoreUnavailable`.
+        """
+        # In byte order the first V2 name is the latest version. V1 names must all be listed.
+        names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
+        first = _parsed(names)
+        if first and all(name.scheme is NamingScheme.V2 for name in first):
+            self.scheme = NamingScheme.V2
+            return max(name.version for name in first)
+        versions = self._versions_of(first) if len(names) < _LISTED_FIRST else await self.versions()
+        return versions[-1] if versions else None
+
+    async def versions(self) -> list[int]:
+        """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
+        return self._versions_of(_parsed(await self.store.list(VERSIONS)))
+
+    async def versions_above(self, version: int) -> list[int]:
+        """Return the versions above this one, ascending. Raises as `versions`. Lists only these if all names are V2."""
+        keys = await self.store.list(VERSIONS, limit=_LISTED_MAX)
+        while True:
+            names = _parsed(keys)
+            if not all(name.scheme is NamingScheme.V2 for name in names):
+                return [one for one in await self.versions() if one > version]
+            # In byte order V2 names come from the highest version down.
+            if len(keys) % _LISTED_MAX or not keys or any(name.version <= version for name in names):
+                return [one for one in self._versions_of(names) if one > version]
+            keys += await self.store.list(VERSIONS, start_after=keys[-1], limit=_LISTED_MAX)
+
+    async def detached_manifests(self) -> list[str]:
+        """Return the keys of the manifests of detached versions, such as `_versions/d9223372036854775809.manifest`."""
+        return detached_manifests(await self.store.list(VERSIONS, start_after=_BEFORE_DETACHED))
+
+    def _versions_of(self, names: Sequence[ManifestName]) -> list[int]:
+        schemes = {name.scheme for name in names}
+        if len(schemes) > 1:
+            raise UnsupportedTable(
+                f"{self.uri}: some manifests have V1 names and some V2; finish the migration "
+                "(`migrate_manifest_paths_v2`) before anything is committed",
+                code="mixed_manifest_names",
+            )
+        self.scheme = schemes.pop() if schemes else None
+        return sorted(name.version for name in names)
+
+    async def end(self, version: int) -> bytes | None:
+        """Return what tells a version from another one with its number; None when it does not exist. Costs one read."""
+        tail = await self.store.get_tail(self._key(version), _END_BYTES)
+        return None if tail is None else digest_of(tail)
+
+    async def transaction(self, file: ManifestFile) -> Transaction | None:
+        """Return the transaction that created a version, inline or from its file; None when neither is readable."""
+        return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
+
+    async def _transaction_in_file(self, outline: Manifest) -> Transaction | None:
+        name = outline.transaction_file
+        body = await self.store.get(transaction_key(name)) if name else None
+        if body is None:
+            return None
+        try:
+            return Transaction.FromString(body)
+        except DecodeError:
+            return None
+
+    async def skim(self, version: int) -> tuple[ManifestSummary, int] | None:
+        """Return one version without its fragments, and its object's size in bytes; None when it has no manifest.
+
+        The result is not cached, and large manifests are read one at a time. Raises `CorruptTable`.
+        """
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body: bytes | None = tail.body
+        position = manifest_position(tail.body, tail.size)
+        async with self._reading.taking(_SKIMMED_FACTOR * (tail.size - position)):
+            if position < tail.size - len(tail.body):
+                body = await self.store.get_range(key, position, tail.size)
+            return None if body is None else (skim_manifest(body, tail.size), tail.size)
+
+    async def examine(self, version: int, known: bytes = b"") -> ShallowManifest | None:
+        """Return one version without decoding its fragments; None when it has no manifest.
+
+        The result is not cached. `known`: as for `fragments_range`. Raises `CorruptTable`.
+        """
+        body = await self.store.get(self._key(version))
+        if body is None:
+            return None
+        found = examine(body, known)
+        if found.transaction is not None:
+            return found
+        return found._replace(transaction=await self._transaction_in_file(found.outline))
+
+    async def read_settled(self, version: int) -> tuple[Settled, int] | None:
+        """Return the queue entries of one version, and their memory in bytes; None when it is missing or damaged.
+
+        Reads only the inline transaction, which lies before the manifest's fragments.
+        """
+        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+        if tail is None:
+            return None
+        try:
+            found = await self._settled_in_front(version, tail)
+            if found is not None:
+                return found
+            # Rare: old writers keep the transaction only in a file of its own.
+            fetched = await self._fetch(version)
+        except CorruptTable:
+            return None
+        if fetched is None:
+            return None
+        transaction = await self.transaction(fetched[0])
+        return settled_by(transaction, version=version), _text_bytes(transaction)
+
+    async def _settled_in_front(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
+        """Return the queue entries of the inline transaction, and their memory in bytes.
+
+        Walks the sections of the file from its start. The last section before the manifest is the transaction, or, in a
+        version without an inline transaction, the indices; those do not decode as a transaction with a uuid. None for
+        such a version, and for any other layout.
+        """
+        key, position, start = self._key(version), manifest_position(tail.body, tail.size), 0
+        whole = tail.body if tail.size == len(tail.body) else None
+        while start < position:
+            if whole is not None:
+                head: bytes | None = whole[start:position]
+            else:
+                head = await self.store.get_range(key, start, min(start + TAIL_BYTES, position))
+            if head is None or len(head) < SECTION_HEAD_BYTES:
+                return None
+            length = section_length(head)
+            end = start + SECTION_HEAD_BYTES + length
+            if end == position:
+                # Twice the length: the decoded label copies the bytes.
+                async with self._reading.taking(2 * length):
+                    if start + len(head) < end:
+                        head += await self.store.get_range(key, start + len(head), end) or b""
+                    label = _usable(head[SECTION_HEAD_BYTES:])
+                    if label is None:
+                        return None
+                    return settled_by(label, version=version), _text_bytes(label)
+            start = end
+        return None
+
+    async def _fetch(self, version: int) -> tuple[ManifestFile, Tail] | None:
+        key = self._key(version)
+        tail = await self.store.get_tail(key, TAIL_BYTES)
+        if tail is None:
+            return None
+        body = tail.body
+        wanted = missing(body, tail.size)
+        if wanted is not None:
+            rest = await self.store.get_range(key, wanted.start, wanted.end)
+            if rest is None:
+                return None
+            body = rest + body
+            del rest  # 100 MB for a table of 1,000,000 fragments
+        return decode(body, tail.size), tail
+
+    def _key(self, version: int) -> str:
+        return manifest_key(version, self.scheme or NamingScheme.V2)
+
+
+def detached_manifests(keys: Iterable[str]) -> list[str]:
+    """Of these keys, those of the manifests of detached versions."""
+    return [key for key in keys if key.startswith(_BEFORE_DETACHED) and key.endswith(".manifest")]
+
+
+def end_of(body: Body) -> bytes:
+    """Return what tells the version with this manifest from another one with its number, as `Table.end`."""
+    return digest_of(Tail(body=body.tail(_END_BYTES), size=len(body)))
+
+
+def digest_of(tail: Tail) -> bytes:
+    """Return a digest of the size and the end of an object."""
+    return hashlib.sha256(b"%d " % tail.size + tail.body[-_END_BYTES:]).digest()
+
+
+def _usable(body: bytes) -> TransactionLabel | None:
+    """Decode these bytes as a transaction; None when they are something else."""
+    try:
+        label = TransactionLabel.FromString(body)
+    except DecodeError:
+        return None
+    return label if label.uuid and label.WhichOneof("operation") else None
+
+
+def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
+    """Estimate the memory of its decoded members, in bytes."""
+    texts = transaction.transaction_properties.values() if transaction is not None else ()
+    return _DECODED_FACTOR * sum(map(len, texts)) + ENTRY_BYTES
+
+
+def _parsed(keys: Sequence[str]) -> list[ManifestName]:
+    names = (parse_manifest_name(key.removeprefix(VERSIONS)) for key in keys)
+    return [name for name in names if name is not None]
