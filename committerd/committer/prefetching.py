@@ -185,8 +185,7 @@ class Prefetcher:
             _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
         finally:
             batches.release()
-            if any(pending.is_claim for pending in batch):
-                self._intake.notify()  # they take less memory than they might have, so there is room for others
+            self._intake.notify()  # records can be judged, and there may be room for others
 
     async def _prefetch(self, batch: Sequence[Pending], *, is_first: bool = False) -> None:
         """Decode these records and fetch their facts. `is_first`: the first of them may be of any size."""

@@ -24,7 +24,6 @@ from committerd.committer import (
     look_ups,
     members,
     operate,
-    prefetching,
     putting,
     queued,
     starting,
@@ -455,7 +454,7 @@ def does_not_look_into_a_group_of_errors(patch: pytest.MonkeyPatch) -> None:
             for item in items:
                 tasks.start_soon(work, item)
 
-    patch.setattr(prefetching, "for_each", together)
+    patch.setattr(staged_reading, "for_each", together)
     patch.setattr(containing, "_members", lambda error: [error])
 
 
