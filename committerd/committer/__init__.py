@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from committerd.committer.committer import Committer, Parts
+from committerd.committer.committer import Committer, Components
 from committerd.committer.state import Intervals, State
 
-__all__ = ["Committer", "Intervals", "Parts", "State"]
+__all__ = ["Committer", "Components", "Intervals", "State"]

@@ -9,9 +9,8 @@ while there is no table, and while it refuses to run. It never skips a record an
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -20,78 +19,35 @@ import anyio
 from committerd.committer.assembling import Assembler
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
-from committerd.committer.intake import Intake, Pending
-from committerd.committer.outcome_maker import Entry, OutcomeMaker
+from committerd.committer.intake import Intake
+from committerd.committer.metrics import HeadMetrics, note_commit
+from committerd.committer.outcome_maker import OutcomeMaker, PutTime
 from committerd.committer.pipeline import Pipeline
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedVersion, Putter
 from committerd.committer.starting import Starter
 from committerd.committer.state import Intervals, State
+from committerd.committer.table_wait import TableWait
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.before_table import may_be_published
-from committerd.queue.dedupe import Refused
-from committerd.queue.outcomes import Timings, status_of
+from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
-from committerd.queue.position import AppMark, MarkRoom
 from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import vet
-from committerd.table.work import LIGHT_BYTES_MAX
-from committerd.telemetry import UNUSED, Telemetry
-from committerd_common.request import Request
+from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-_WAITING_LOG_SECONDS = 60.0
-_LOOK_FOR_CREATES_SECONDS = 1.0
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
-_CREATES_MAX = 256
-_CREATES_BYTES_MAX = 32 * 1024 * 1024
-"""The maximum number and bytes of failed creates that are kept while there is no table. The oldest are dropped
-first. They are kept because their files may still appear.
-"""
-_TRY_CREATES_SECONDS = 10.0
-"""Interval between retries of the kept creates."""
-_READ_CREATES_AGAIN_SECONDS = 60.0
-"""Time without a table after which the log is read from its start again, if creates were dropped."""
-
-
-class _Creates:
-    """Transactions that create a table and could not be committed when they arrived; retried at intervals."""
-
-    def __init__(self) -> None:
-        self._kept: deque[Pending] = deque()
-        self._bytes = 0
-        self._began = self._tried = anyio.current_time()
-        self._lost = False
-
-    def due(self) -> list[Pending]:
-        """Return all kept creates when their retry is due, else none."""
-        if anyio.current_time() - self._tried < _TRY_CREATES_SECONDS:
-            return []
-        self._tried = anyio.current_time()
-        return list(self._kept)
-
-    def keep(self, create: Pending) -> None:
-        """Keep a create; drop the oldest ones beyond the bounds."""
-        self._kept.append(create)
-        self._bytes += create.size
-        while len(self._kept) > _CREATES_MAX or (self._bytes > _CREATES_BYTES_MAX and len(self._kept) > 1):
-            self._bytes -= self._kept.popleft().size
-            self._lost = True
-
-    def read_again(self) -> bool:
-        """Whether creates were dropped and the log is due to be read again."""
-        return self._lost and anyio.current_time() - self._began >= _READ_CREATES_AGAIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The parts of a committer."""
+class Components:
+    """What a committer's loop puts together."""
 
     queue: Queue
     intake: Intake
@@ -110,7 +66,7 @@ class Parts:
 class Committer:
     """The loop. `run` runs the intake, the publisher and the prefetcher as tasks."""
 
-    def __init__(self, parts: Parts, intervals: Intervals) -> None:
+    def __init__(self, parts: Components, intervals: Intervals) -> None:
         self._parts = parts
         self._intervals = intervals
         self._stopping = False
@@ -122,10 +78,15 @@ class Committer:
             parts.assembler, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
         )
         self._refused_code = ""
-        self._marks_shown: Mapping[str, AppMark] | None = None
-        """The marks that the metrics show."""
-        self._waiting_since_ms: int | None = None
+        self._metrics = HeadMetrics(parts.telemetry, app_marks_max=parts.assembler.decider.options.app_marks_max)
         self.state = State()
+        self._table_wait = TableWait(
+            intake=parts.intake,
+            assembler=parts.assembler,
+            outcome_maker=parts.outcome_maker,
+            state=self.state,
+            recheck_seconds=intervals.recheck,
+        )
         self.view: View | None = None
         """The view of the current or last assignment; None before the first Start."""
         telemetry = parts.telemetry
@@ -151,7 +112,7 @@ class Committer:
                 else:
                     await self._serve(generation)
             await self._parts.publisher.drained()
-            self._show("stopped", "stopped")
+            self.state.show("stopped", "stopped")
             tasks.cancel_scope.cancel()
 
     async def _stand_by(self) -> None:
@@ -162,11 +123,11 @@ class Committer:
             await self._refuse(error, None)
             return
         except Unavailable as error:
-            self._show("unavailable", str(error))
+            self.state.show("unavailable", str(error))
             _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
             await self._parts.intake.changed(timeout=self._intervals.refused_retry)
             return
-        self._show("standby", "waits for the partition")
+        self.state.show("standby", "waits for the partition")
         if self._parts.intake.generation is not None:  # assigned during the probe
             return
         try:
@@ -182,10 +143,10 @@ class Committer:
         """Serve one assignment: Start, then commit. Start again whenever our state contradicts table or queue."""
         backoff = self._parts.backoff()
         while self._goes_on(generation):
-            self._show("starting", "reads the table and the queue")
+            self.state.show("starting", "reads the table and the queue")
             try:
                 await self._parts.prove_store()
-                self.view = view = await self._parts.starter.start(generation, self._show_start)
+                self.view = view = await self._parts.starter.start(generation, partial(self.state.show, "starting"))
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 vet(view.head.manifest)
@@ -203,13 +164,16 @@ class Committer:
                         self._parts.assembler.prefetcher.switch(on=False)
                         await self._publish_held_back(self._holding.end(), generation)
                 else:
-                    await self._wait_for_table(generation, view)
+                    first = await self._table_wait.version_1(view, generation, partial(self._goes_on, generation))
+                    if first is not None:
+                        await self._commit(first, view, generation)
+                        raise StartAgain("the table was created")
             except StartAgain as reason:
                 _log.info("start.again", extra={"reason": str(reason)})
             except (RefusedToRun, UnsupportedTable, CorruptTable) as error:
                 await self._refuse(error, generation)
             except Unavailable as error:
-                self._show("unavailable", str(error))
+                self.state.show("unavailable", str(error))
                 _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
@@ -228,11 +192,14 @@ class Committer:
         parts, backoff = self._parts, self._parts.backoff()
         self._parts.telemetry.active.set(1)
         while self._goes_on(generation):
-            if parts.intake.fetch_failure is not None:
-                raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
+            parts.intake.require_fetching()
             await self._drop_settled_elsewhere(generation, view)
             view.head = view.head.without_what_is_gone()
-            self._show_view(view)
+            self._metrics.show(view)
+            unread = view.unread_versions
+            reading = f"; has still to read {unread} versions of the history" if unread else ""
+            self.state.show("active", f"commits{reading}")
+            self.state.version, self.state.position = view.head.version, view.head.position.next_offset
             parts.assembler.prefetcher.latest = view.head.manifest
             try:
                 if view.head.lacks_keys():
@@ -289,7 +256,11 @@ class Committer:
         parts.telemetry.commit_duration.observe(seconds, stage="put")
         is_ours = result.race is Race.OURS
         if is_ours:
-            self._note_commit(formed, seconds)
+            note_commit(parts.telemetry, formed, seconds, parts.wall_clock())
+            if not formed.own.settled.members:
+                self._last_refusals = anyio.current_time()
+                # At most 5 % of the time is spent on versions that commit nothing.
+                self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         rows_and_keys = formed.rows_and_keys if is_ours else {}
         await self._publish_outcomes(result.found, rows_and_keys, view, generation, seconds=seconds)
         foreign = sum(not found.settled.ours for found in result.found)
@@ -318,31 +289,17 @@ class Committer:
         if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
             # Another committer settled it, or it was revoked: Start reads such records again and publishes all.
             raise StartAgain("a dead letter needs its record, which is not here")
-        started_ms, commit_ms = self._now_ms() - int(seconds * 1000), int(seconds * 1000)
-        timings = {
-            offset: Timings(queued_ms=max(started_ms - r.timestamp_ms, 0), commit_ms=commit_ms)
-            for offset, r in records.items()
-        }
-        for timing in timings.values():
-            parts.telemetry.queue_wait.observe(timing.queued_ms / 1000)
+        commit_ms = int(seconds * 1000)
+        put = PutTime(began_ms=self._now_ms() - commit_ms, commit_ms=commit_ms)
+        make = partial(parts.outcome_maker.make, position=view.head.position, records=records, put=put)
         later = self._holding.settle(view.head.position, refusals, pending, rows_and_keys)
-
-        def batch_of(some: Sequence[Entry]) -> OutcomeBatch:
-            batch = parts.outcome_maker.make(some, view.head.position, records=records, timings=timings)
-            submitted = [
-                (status_of(entry).value.lower(), records[entry.offset].timestamp_ms)
-                for _, entry in some
-                if entry.offset in records
-            ]
-            return replace(batch, submitted=submitted)
-
         for of, entry in entries:
             if entry.offset in later:
-                self._holding.hold_back(entry.offset, entry.uuid, batch_of([(of, entry)]))
+                self._holding.hold_back(entry.offset, entry.uuid, make([(of, entry)]))
         self._holding.note_settled(view.head.acknowledgeable())
         room = parts.intake.settle(view.head.position)
         await parts.outcome_maker.publish(
-            batch_of([one for one in entries if one[1].offset not in later] if later else entries),
+            make([one for one in entries if one[1].offset not in later]),
             generation=generation,
             acknowledge=self._holding.acknowledgeable(),
             room=(room.records, room.bytes),
@@ -374,83 +331,6 @@ class Committer:
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")
 
-    async def _wait_for_table(self, generation: int, view: View) -> None:
-        """Wait for a table, or for a create that can be committed: without a table no record can have an outcome.
-
-        Records are checked for creates and dropped. Once there is a table, Start makes the queue deliver them again.
-        Refusals that hold whatever table comes are published at once (`queue/before_table`).
-        """
-        parts = self._parts
-        parts.telemetry.waiting_for_table.set(1)
-        creates = _Creates()
-        first_offset: int | None = None
-        waiting, logged_at, looked_at = 0, float("-inf"), anyio.current_time()
-        try:
-            while self._goes_on(generation):
-                if parts.intake.fetch_failure is not None:
-                    raise StartAgain(f"the queue can't deliver: {parts.intake.fetch_failure}")
-                arrived = list(parts.intake.pending)
-                if arrived and first_offset is None:
-                    first_offset = arrived[0].offset
-                    self._waiting_since_ms = arrived[0].record.timestamp_ms
-                fresh = [pending for pending in arrived if await self._is_create(pending, view, generation)]
-                waiting += len(arrived)
-                room = parts.intake.drop(arrived)
-                if room.records:
-                    await parts.queue.done(generation, room.records, room.bytes)
-                self._show(
-                    "waiting_for_table",
-                    f"{waiting} records wait: there is no table at {view.table.uri}",
-                )
-                if waiting and anyio.current_time() - logged_at > _WAITING_LOG_SECONDS:
-                    logged_at = anyio.current_time()
-                    _log.warning("table.missing", extra={"uri": view.table.uri, "waiting": waiting})
-                for create in [*creates.due(), *fresh]:
-                    is_first = create.offset == first_offset
-                    formed = await parts.assembler.assemble_create(view.head, create, is_first=is_first)
-                    if isinstance(formed, FormedVersion):
-                        await self._commit(formed, view, generation)
-                        raise StartAgain("the table was created")
-                    await self._refuse_before_table(create, formed, view, generation)
-                for create in fresh:
-                    if create.offset not in parts.assembler.decider.before_table:
-                        creates.keep(create)
-                if creates.read_again():
-                    raise StartAgain("there were more creates than can be kept in memory")
-                if anyio.current_time() - looked_at >= self._intervals.recheck:
-                    looked_at = anyio.current_time()
-                    await view.peek()
-                await parts.intake.changed(timeout=_LOOK_FOR_CREATES_SECONDS)
-        finally:
-            self._waiting_since_ms = None
-            parts.telemetry.waiting_for_table.set(0)
-
-    async def _refuse_before_table(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
-        """Publish a refusal that holds whatever table comes; once for each record.
-
-        Raises `StartAgain` if the record may be of another topic than the one that Start has found.
-        """
-        assembler, maker = self._parts.assembler, self._parts.outcome_maker
-        known = assembler.decider.before_table
-        if pending.offset in known or not may_be_published(decision, known=known):
-            return
-        if await self._parts.queue.identity() != view.head.position.identity:
-            raise StartAgain("the topic was deleted and recreated")
-        request = await assembler.decode(pending, view.head)
-        refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
-        known[pending.offset] = refusal
-        await maker.publish(maker.make_before_table(refusal, view.head.position), generation=generation)
-
-    async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
-        """Whether a record may create the table. It is decoded again when it is tried: many of them may wait."""
-        if pending.size > LIGHT_BYTES_MAX:
-            await anyio.lowlevel.checkpoint()  # lets other tasks run
-        request = await self._parts.assembler.decode(pending, view.head)
-        if isinstance(request, Refused):
-            await self._refuse_before_table(pending, request, view, generation)
-            return False
-        return request.operation in ("overwrite", "clone")
-
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""
         self._parts.telemetry.active.set(0)
@@ -459,71 +339,19 @@ class Committer:
         if self._refused_code != error.code:
             self._refused_code = error.code
             _log.error("refused", extra={"code": error.code, "error": str(error)})
-        self._show("refused", str(error), code=error.code)
+        self.state.show("refused", str(error), code=error.code)
         until = anyio.current_time() + self._intervals.refused_retry
         while self._goes_on(generation) and anyio.current_time() < until:
             await self._parts.intake.changed(timeout=until - anyio.current_time())
         self._parts.telemetry.refused_to_run.set(0, cause=cause)
 
-    def _note_commit(self, formed: FormedVersion, seconds: float) -> None:
-        telemetry, settled = self._parts.telemetry, formed.own.settled
-        if settled.members:
-            telemetry.commit_transactions.observe(len(settled.members))
-        else:
-            telemetry.refusal_only_versions.add()
-            self._last_refusals = anyio.current_time()
-            # At most 5 % of the time is spent on versions that commit nothing.
-            self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
-        formed.verdicts.count(telemetry)
-        telemetry.app_marks_dropped.add(formed.unused_marks, cause=UNUSED)
-        telemetry.last_commit_timestamp.set(self._parts.wall_clock().timestamp())
-        telemetry.manifest_bytes.set(len(formed.prepared.body))
-        _log.info(
-            "version.committed",
-            extra={
-                "version": settled.version,
-                "uuid": settled.uuid,
-                "operation": settled.operation,
-                "transactions": len(settled.members),
-                "refused": len(settled.refusals),
-                "position": formed.after.position.next_offset,
-                "duration_seconds": round(seconds, 6),
-            },
-        )
-
-    def _show_view(self, view: View) -> None:
-        telemetry = self._parts.telemetry
-        head = view.head
-        telemetry.table_version.set(head.version)
-        telemetry.ledger_bytes.set(head.ledger.bytes)
-        telemetry.unread_versions.set(view.unread_versions)
-        telemetry.ledger_floor_version.set(head.ledger.floor)
-        if self._marks_shown is not head.marks:
-            self._marks_shown = head.marks
-            room = MarkRoom.left_by(head.marks, most=self._parts.assembler.decider.options.app_marks_max)
-            telemetry.app_marks.set(room.count)
-            telemetry.app_marks_used_ratio.set(room.used)
-        telemetry.footprint_bytes.set(head.table.footprint_bytes)
-        for cache, size in head.table.cache_bytes().items():
-            telemetry.cache_bytes.set(size, cache=cache)
-        if head.manifest is not None:
-            telemetry.table_fragments.set(len(head.manifest.fragments))
-        unread = view.unread_versions
-        self._show("active", f"commits; has still to read {unread} versions of the history" if unread else "commits")
-        self.state.version, self.state.position = head.version, head.position.next_offset
-
-    def _show_start(self, text: str) -> None:
-        self._show("starting", text)
-
-    def _show(self, name: str, text: str, *, code: str = "") -> None:
-        self.state.name, self.state.text, self.state.code = name, text, code
-
     def _goes_on(self, generation: int | None) -> bool:
         return not self._stopping and self._parts.intake.owns(generation)
 
     def _oldest_pending_seconds(self) -> float:
-        since = self._waiting_since_ms or self._parts.intake.oldest_timestamp_ms()
-        return 0.0 if since is None else max(self._now_ms() - since, 0) / 1000
+        pending = self._parts.intake.pending
+        first = self._table_wait.first or (pending[0] if pending else None)
+        return 0.0 if first is None else max(self._now_ms() - first.record.timestamp_ms, 0) / 1000
 
     def _now_ms(self) -> int:
         return int(self._parts.wall_clock().timestamp() * 1000)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from committerd.committer.head import StartAgain
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.queue.position import Position
@@ -161,6 +162,11 @@ class Intake:
         """Whether this member still holds the assignment of this generation."""
         return self.generation == generation
 
+    def require_fetching(self) -> None:
+        """Raise `StartAgain` if no further records can be taken."""
+        if self.fetch_failure is not None:
+            raise StartAgain(f"the queue can't deliver: {self.fetch_failure}")
+
     def clear(self) -> None:
         """Drop all delivered records: the queue is about to deliver from another offset."""
         self.pending.clear()
@@ -223,10 +229,6 @@ class Intake:
     def retries(self) -> Collection[str]:
         """Return the uuids of refused transactions whose re-executions wait."""
         return self._retries.keys()
-
-    def oldest_timestamp_ms(self) -> int | None:
-        """Return the timestamp of the first waiting record, in Unix milliseconds; None when none waits."""
-        return self.pending[0].record.timestamp_ms if self.pending else None
 
     def notify(self) -> None:
         """Wake all tasks that wait in `changed`."""

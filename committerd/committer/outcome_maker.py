@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from committerd.committer.log_parts import read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
@@ -15,16 +16,26 @@ from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
+from committerd.queue.published import acknowledgement
 from committerd.telemetry import Telemetry
 from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
 from committerd_common.messages import Status as StatusNumber
 
 _log = logging.getLogger(__name__)
 
-Entry = tuple[Settled, Member | Refusal]
-
 _LETTER_OVERHEAD_BYTES = 1024
 """Bytes that a Kafka batch of one record adds to the record."""
+
+Entry = tuple[Settled, Member | Refusal]
+
+
+class PutTime(NamedTuple):
+    """When a version was put."""
+
+    began_ms: int
+    """Unix milliseconds."""
+    commit_ms: int
+    """How long it took, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +45,6 @@ class OutcomeMaker:
     queue: Queue
     publisher: Publisher
     telemetry: Telemetry
-    acknowledgement: Callable[[Position, int], str]
     log_all: bool = False
     letter_bytes_max: int = 1024 * 1024
 
@@ -56,7 +66,7 @@ class OutcomeMaker:
                 batch,
                 generation=generation,
                 acknowledge=acknowledge[0].next_offset if acknowledge else None,
-                metadata=self.acknowledgement(*acknowledge) if acknowledge else "",
+                metadata=acknowledgement(*acknowledge) if acknowledge else "",
                 records=room[0],
                 bytes=room[1],
             )
@@ -73,10 +83,10 @@ class OutcomeMaker:
         async for records in read_parts(self.queue, bad):
             end = bisect_right(entries, records[-1].offset, key=lambda one: one[1].offset)
             some = {record.offset: record for record in records}
-            yield self.make(entries[made:end], position, records=some, first_time=False)
+            yield self.make(entries[made:end], position, records=some)
             made = end
         if made < len(entries):
-            yield self.make(entries[made:], position, records={}, first_time=False)
+            yield self.make(entries[made:], position, records={})
 
     def make_before_table(self, refusal: Refusal, position: Position) -> OutcomeBatch:
         """Make the outcome of a record that is refused while there is no table. A version counts and logs it later."""
@@ -93,26 +103,27 @@ class OutcomeMaker:
         position: Position,
         *,
         records: Mapping[int, Record],
-        timings: Mapping[int, Timings] | None = None,
-        first_time: bool = True,
+        put: PutTime | None = None,
     ) -> OutcomeBatch:
         """Make the outcomes of records that versions settle.
 
-        `records`: the records that may become dead letters, by offset. `first_time` False: the outcomes were published
-        before, so they are not counted and logged.
+        `records`: the records that may become dead letters, by offset. `put`: of the version that settles them; None =
+        the outcomes were published before, so they are not counted and logged.
         """
-        made, outcomes, letters = [], [], []
-        timings = timings or {}
+        made, outcomes, letters, submitted = [], [], [], []
         for settled, entry in entries:
-            timing = timings.get(entry.offset)
+            record, timings = records.get(entry.offset), Timings()
+            if record is not None and put is not None:
+                timings = Timings(max(put.began_ms - record.timestamp_ms, 0), put.commit_ms)
+                self.telemetry.queue_wait.observe(timings.queued_ms / 1000)
+                submitted.append((status_of(entry).value.lower(), record.timestamp_ms))
             if isinstance(entry, Member):
-                outcome = committed(entry, settled, position, timing)
+                outcome = committed(entry, settled, position, timings)
             else:
-                outcome = refused(entry, position, timing)
+                outcome = refused(entry, position, timings)
             made.append(outcome)
             outcomes.append(_publication(entry, outcome, position))
             if not isinstance(entry, Member) and status_of(entry).is_dead_letter:
-                record = records.get(entry.offset)
                 if record is None:
                     _log.warning(
                         "dead_letter.record_gone",
@@ -120,9 +131,9 @@ class OutcomeMaker:
                     )
                 else:
                     letters.append(self._letter(record, outcome))
-        if first_time:
+        if put is not None:
             self._count(made)
-        return OutcomeBatch(generation=0, outcomes=outcomes, letters=letters)
+        return OutcomeBatch(generation=0, outcomes=outcomes, letters=letters, submitted=submitted)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
         """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""

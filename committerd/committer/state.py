@@ -34,3 +34,7 @@ class State:
     """The next offset of the table's position; None = not known yet."""
     version: int = 0
     """The latest version known; 0 = none."""
+
+    def show(self, name: str, text: str, *, code: str = "") -> None:
+        """Show another state."""
+        self.name, self.text, self.code = name, text, code

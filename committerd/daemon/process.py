@@ -22,7 +22,7 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from committerd import __version__
-from committerd.committer import Committer, Intervals, Parts, State
+from committerd.committer import Committer, Components, Intervals, State
 from committerd.committer.assembling import Assembler
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
@@ -41,7 +41,6 @@ from committerd.memory import limit_bytes
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
-from committerd.queue.published import acknowledgement
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore
@@ -165,7 +164,6 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         queue=around.queue,
         publisher=publisher,
         telemetry=around.telemetry,
-        acknowledgement=acknowledgement,
         log_all=settings.log.transactions == "all",
         letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
     )
@@ -189,7 +187,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     )
     before_table: dict[int, Refusal] = {}
     putter = Putter(around.queue, around.telemetry, rng=around.rng, recheck_seconds=settings.store.recheck_seconds)
-    parts = Parts(
+    parts = Components(
         queue=around.queue,
         intake=intake,
         publisher=publisher,

@@ -52,7 +52,6 @@ async def test_outcomes_are_made_again_with_few_dead_letters_at_a_time(broker: F
         queue=FakeQueue(broker),
         publisher=cast(Publisher, None),  # nothing is published
         telemetry=Telemetry(CollectorRegistry()),
-        acknowledgement=lambda position, version: "",
     )
     settled = Settled(version=3, uuid="", operation="", ours=True)
     entries: list[Entry] = [
