@@ -10,18 +10,16 @@ import logging
 from dataclasses import dataclass
 
 from committerd.committer.containing import require_contained
-from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
+from committerd.errors import CommitterError
 from committerd.lance.conflicts.grid import VersionVerdict
 from committerd.queue.dedupe import looked_for_above
 from committerd.queue.outcomes import Status
-from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
 from committerd.table.fetching import OpenStore
-from committerd.table.landing import land
-from committerd.table.prepare import Prepared, PrepareOptions, Rejected, Sources, prepare
+from committerd.table.landing import land_alone
+from committerd.table.prepare import PrepareOptions, Rejected, Sources, prepare
 from committerd.table.refusals import mishandled
 from committerd.table.versions import Table
-from committerd.table.writing import put, write_files
 from committerd_common.messages import Transaction
 
 _log = logging.getLogger(__name__)
@@ -93,47 +91,16 @@ async def commit(
                 conflicting_operation=prepared.conflicting_operation,
                 checked=prepared.found.checked,
             )
-        await write_files(table, prepared)
-        committed = DirectOutcome(
-            status=Status.COMMITTED,
-            version=prepared.version,
-            message=prepared.note,
-            reserved=prepared.reserved,
-            checked=prepared.found.checked,
-        )
-        if await land(_Landing(table, prepared), backoff) == transaction.uuid:
-            return committed
+        if await land_alone(table, prepared, backoff):
+            return DirectOutcome(
+                status=Status.COMMITTED,
+                version=prepared.version,
+                message=prepared.note,
+                reserved=prepared.reserved,
+                checked=prepared.found.checked,
+            )
     return DirectOutcome(
         status=Status.RETRYABLE,
         reason="contended",
         message=f"{_ATTEMPTS} other versions were committed meanwhile; nothing was committed",
     )
-
-
-class _Landing:
-    """The `Landing` of one version. The result is the uuid of the transaction that created the version at its number.
-
-    It is empty when that transaction can't be read.
-    """
-
-    def __init__(self, table: Table, prepared: Prepared) -> None:
-        self._table = table
-        self._prepared = prepared
-
-    async def put(self) -> str | None:
-        created = isinstance(await put(self._table, self._prepared), Created)
-        return self._prepared.transaction.uuid if created else None
-
-    async def read_back(self, *, taken: bool) -> str | None:
-        try:
-            file = await self._table.read(self._prepared.version)
-            transaction = await self._table.transaction(file) if file is not None else None
-        except StoreUnavailable:
-            return None
-        if file is None and not taken:
-            return None
-        return transaction.uuid if transaction is not None else ""
-
-    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
-        if not may_be_there:
-            raise error

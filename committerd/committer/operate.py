@@ -6,27 +6,24 @@ and does Start again. A committer that refuses to run finds it when it retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loaded, Loading, load, position_of, read_new
+from committerd.committer.loading import Loaded, Loading, load, position_of
 from committerd.committer.starting import read_facts, require_same_log
-from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable, Unavailable
+from committerd.errors import CommitterError, RefusedToRun, SettingsError
 from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
-from committerd.queue.outcomes import Settled
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
-from committerd.queue.race import Race, VersionSummary, race
 from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, starting_position
-from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
-from committerd.table.landing import land
-from committerd.table.prepare import Judged, Prepared, Sources, build
+from committerd.table.landing import land_alone
+from committerd.table.prepare import Judged, Sources, build
 from committerd.table.versions import Table
-from committerd.table.writing import complete, put, write_files
+from committerd.table.writing import complete
 from committerd_common.messages import Transaction
 
 _ATTEMPTS = 20
@@ -151,14 +148,11 @@ def adopted(situation: Situation, offset: int | None) -> Position:
         raise SettingsError(
             "a committer would run on this table and topic as they are: give --offset to continue from elsewhere"
         )
-    position = _known_here(situation)
-    if position is None:
-        raise SettingsError(
-            "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
-            "carries a position, and the outcomes topic holds more than are read here. Give --offset to say where "
-            "to continue: records below it that have no outcome are not committed, and records from it on are judged "
-            "again"
-        )
+    position = _require_known(
+        situation,
+        "Give --offset to say where to continue: records below it that have no outcome are not committed, and records "
+        "from it on are judged again",
+    )
     return replace(position, era=_last_era(situation) + 1, lost=_lost_after(situation, position))
 
 
@@ -200,13 +194,7 @@ def recreated(situation: Situation) -> Position:
 
     Raises `SettingsError` when it is not known which ones have one.
     """
-    position = _known_here(situation)
-    if position is None:
-        raise SettingsError(
-            "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
-            "carries a position, and the outcomes topic holds more than are read here. Use `committerd position adopt "
-            "--offset` first, to say where to continue"
-        )
+    position = _require_known(situation, "Use `committerd position adopt --offset` first, to say where to continue")
     return replace(position, era=_last_era(situation) + 1, lost=None)
 
 
@@ -237,10 +225,7 @@ async def create(
         sources=sources,
         table_metadata=encode_metadata(position, {}),
     )
-    await write_files(table, prepared)
-    found = await land(_ByHand(table, prepared), Backoff(sources.random))
-    settled = Settled(version=prepared.version, uuid=own.uuid, operation="overwrite", ours=True)
-    if found and race(VersionSummary(settled=settled, position=position, marks={}), found) is not Race.OURS:
+    if not await land_alone(table, prepared, Backoff(sources.random)):
         raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
     return prepared.version
 
@@ -266,8 +251,9 @@ async def write(
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
         marks = kept_marks(change_marks(loaded.marks))
-        uuid = str(sources.new_uuid())
-        transaction = position_only(position, marks, read_version=loaded.version, uuid=uuid, reason=reason)
+        transaction = position_only(
+            position, marks, read_version=loaded.version, uuid=str(sources.new_uuid()), reason=reason
+        )
         prepared = await build(
             table,
             loaded.manifest,
@@ -276,22 +262,15 @@ async def write(
             table_metadata=encode_metadata(position, marks),
             holds_records=False,
         )
-        own = VersionSummary(
-            settled=Settled(version=prepared.version, uuid=transaction.uuid, operation="update_config", ours=True),
-            position=position,
-            marks=marks,
-        )
         if loaded.newest_ours:
             await complete(table, loaded.newest_ours)
-        await write_files(table, prepared)
-        found = await land(_ByHand(table, prepared), Backoff(sources.random))
-        if not found or race(own, found) is Race.OURS:
+        if await land_alone(table, prepared, Backoff(sources.random)):
             return prepared.version
-        if new_position is not None and any(one.settled.ours for one in found):
+        newest_known, loaded = loaded.newest_ours, await _load_again(table, loading)
+        if new_position is not None and loaded.newest_ours != newest_known:
             raise CommitterError(
                 "a committer has committed meanwhile: look again with `committerd position show`", code="contended"
             )
-        loaded = await _load_again(table, loading)
     raise CommitterError(
         f"{_ATTEMPTS} other versions were committed meanwhile: stop the other writers for a moment, and try again",
         code="contended",
@@ -305,34 +284,23 @@ async def _load_again(table: Table, loading: Loading) -> Loaded:
         raise CommitterError(f"{reason}: try again", code="contended") from reason
 
 
-class _ByHand:
-    """The `Landing` of an operator's version. The result is the versions found instead; empty = it was created."""
-
-    def __init__(self, table: Table, prepared: Prepared) -> None:
-        self._table = table
-        self._prepared = prepared
-
-    async def put(self) -> Sequence[VersionSummary] | None:
-        return () if isinstance(await put(self._table, self._prepared), Created) else None
-
-    async def read_back(self, *, taken: bool) -> Sequence[VersionSummary] | None:
-        try:
-            news = await read_new(self._table, self._prepared.version - 1)
-        except StoreUnavailable:
-            return None
-        return news.found or None
-
-    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
-        if not may_be_there:
-            raise error
-
-
 def _known_here(situation: Situation) -> Position | None:
     """As `with_outcomes`; if the log is another one or lost its end, only records proven unchanged have one."""
     facts, code = situation.facts, situation.refusal.code if situation.refusal else ""
     if code in _OTHER_LOG:
         return start_of(facts.identity, min(max(facts.log_start, situation.unchanged_below), facts.log_end))
     return with_outcomes(situation)
+
+
+def _require_known(situation: Situation, remedy: str) -> Position:
+    """As `_known_here`; raises `SettingsError`, which ends with the remedy, when too little is known."""
+    position = _known_here(situation)
+    if position is None:
+        raise SettingsError(
+            "it is not known which records have an outcome: the consumer group has no offset, no version of the table "
+            f"carries a position, and the outcomes topic holds more than are read here. {remedy}"
+        )
+    return position
 
 
 def _lost_after(situation: Situation, position: Position) -> LostHistory | None:

@@ -14,10 +14,15 @@ version from another writer's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from committerd.errors import PutUnknown, Unavailable
+from committerd.errors import PutUnknown, StoreUnavailable, Unavailable
+from committerd.stores.port import Created
 from committerd.table.backoff import Backoff
+from committerd.table.prepare import Prepared
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_files
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -69,3 +74,37 @@ async def land(landing: Landing[R], backoff: Backoff) -> R:
         if result is not None:
             return result
         await backoff.wait()
+
+
+async def land_alone(table: Table, prepared: Prepared, backoff: Backoff) -> bool:
+    """Put a version that holds one new transaction; returns whether it was created. False = the number is taken.
+
+    Raises `StoreUnavailable` when the store fails before the manifest may have been put.
+    """
+    await write_files(table, prepared)
+    return await land(_Alone(table, prepared), backoff)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """The `Landing` of one version. The result is whether it holds our transaction."""
+
+    table: Table
+    prepared: Prepared
+
+    async def put(self) -> bool | None:
+        return True if isinstance(await put(self.table, self.prepared), Created) else None
+
+    async def read_back(self, *, taken: bool) -> bool | None:
+        try:
+            file = await self.table.read(self.prepared.version)
+            transaction = await self.table.transaction(file) if file is not None else None
+        except StoreUnavailable:
+            return None
+        if file is None and not taken:
+            return None
+        return transaction is not None and transaction.uuid == self.prepared.transaction.uuid
+
+    def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
+        if not may_be_there:
+            raise error
