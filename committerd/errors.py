@@ -8,11 +8,13 @@
     ├── Unavailable                 nothing happened: back off and retry, keep the offset
     │   ├── StoreUnavailable
     │   │   └── ObjectUnreadable      may concern only this object: the record's fault if the table itself is readable
-    │   └── QueueUnavailable
+    │   ├── QueueUnavailable
+    │   └── MachineUnavailable        this process or its machine lacks memory, threads, files, disk, a module
     ├── PutUnknown                  a put may have landed: read back before anything else
     ├── UnsupportedTable            the table needs a feature that committerd does not have: write nothing, report, wait
     ├── CorruptTable                stored data contradicts the format or our invariants: stop, page
-    ├── RefusedToRun                table and topic contradict each other: stop, tell the operator how to resolve it
+    ├── RefusedToRun                table and topic contradict each other, or committerd fails on its own change: stop,
+    │                               tell the operator how to resolve it
     ├── SourceError                 an input file of a command can't be read or does not fit: exit code 1
     └── SettingsError               the operator's input is wrong: exit code 2
 
@@ -35,6 +37,7 @@ __all__ = [
     "CommitterError",
     "CorruptTable",
     "InvalidRequest",
+    "MachineUnavailable",
     "ObjectUnreadable",
     "OutdatedRequest",
     "PutUnknown",
@@ -70,6 +73,12 @@ class QueueUnavailable(Unavailable):
     """Kafka refused or failed; nothing was published or acknowledged."""
 
     code = "queue_unavailable"
+
+
+class MachineUnavailable(Unavailable):
+    """This process or its machine lacks something that the work needs (`committerd.machine`); no record is at fault."""
+
+    code = "machine_unavailable"
 
 
 class PutUnknown(CommitterError):

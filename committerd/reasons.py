@@ -115,6 +115,7 @@ UNSUPPORTED_REASONS = (
 
 REFUSAL_CAUSES = (
     "format_newer",
+    "internal_errors",
     "keys_missing",
     "log_rewritten",
     "position_below_log_start",
@@ -127,4 +128,6 @@ REFUSAL_CAUSES = (
     "topic_id",
     "topic_partitions",
 )
-"""Causes of a refusal to run: `RefusedToRun`, where table and topic contradict each other or the store is unsafe."""
+"""Causes of a refusal to run: `RefusedToRun`, where table and topic contradict each other, the store is unsafe, or
+committerd itself fails.
+"""

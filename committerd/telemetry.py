@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from committerd import __version__
 from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.machine import SHORTAGES
 from committerd.queue.outcomes import Status
 from committerd.queue.race import Race
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
@@ -39,6 +40,7 @@ RETRY_REASONS = (
     "unknown",
     "store_unavailable",
     "queue_unavailable",
+    "machine_unavailable",
 )
 STARTED_AGAIN = "started_again"
 LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
@@ -305,6 +307,11 @@ class Telemetry:
             "committerd_internal_errors_total",
             "Records that were refused because committerd itself failed on them, by stage of the work.",
             stage=INTERNAL_STAGES,
+        )
+        self.machine_errors = metrics.counter(
+            "committerd_machine_errors_total",
+            "Errors of the process or its machine, by what is lacking. They belong to no record, and records wait.",
+            lacks=SHORTAGES,
         )
         self.republished_outcomes = metrics.counter(
             "committerd_republished_answers_total",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 
+from committerd.committer.containing import Containment, require_contained
 from committerd.committer.deciding import Decider
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.prefetching import Prefetched, Prefetcher
 from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import Queued, in_turn
+from committerd.committer.self_trial import self_trial
 from committerd.queue.dedupe import Refused
+from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.table.running import run
@@ -56,6 +61,11 @@ class Assembler:
     """Runs steps that may take long."""
     _most: _Most = field(default_factory=_Most)
 
+    @property
+    def containment(self) -> Containment:
+        """Whose fault errors are."""
+        return self.decider.containment
+
     async def assemble(self, head: Head, intake: Intake, *, round_end: int | None = None) -> FormedVersion | None:
         """Assemble the next version; None when no record waits, or the first one waits for the table's older history.
 
@@ -76,28 +86,56 @@ class Assembler:
         if begun:
             of_round = {p.offset for p in begun}
             ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
+        ordered = self.containment.to_judge(ordered)
         if not ordered:
             return None
+        try:
+            decided = await self._decided(head, ordered, waiting, begun=len(begun), reservations=reservations)
+        except Exception as error:
+            require_contained(error)  # raises `MachineUnavailable` instead of an error of the machine
+            raise
+        if decided is None:
+            return None
+        count = len(decided.own.settled.members)
+        if self.containment.judges_alone:
+            self._most.records = 1
+        self._most.built(count, limit=options.limits.records)
+        self.containment.formed(count)
+        if self.containment.in_doubt:
+            self.containment.tried(await self.self_trial(head))
+        return decided
+
+    async def self_trial(self, head: Head) -> Exception | None:
+        """Decode, judge and build changes of our own on this head, without a put; returns what fails."""
+        return await self_trial(self.decider, self.prefetcher.decoder, head, partial(self._run, head=head))
+
+    async def _decided(
+        self,
+        head: Head,
+        ordered: Sequence[Pending],
+        waiting: Sequence[Pending],
+        *,
+        begun: int,
+        reservations: Reservations,
+    ) -> FormedVersion | None:
+        refused = self.containment.refused_alone(ordered[0])
+        ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         queued = Queued(
-            ordered=await self.prefetcher.ready(ordered),
+            ordered=ready,
             waiting=waiting,
-            begun=len(begun),
+            begun=begun,
             reservations=reservations,
         )
         while True:
             decided = await self._run(self.decider.decide(head, queued, most=self._most.records), head)
             if not isinstance(decided, int):
-                break
+                return decided
             self._most.records = decided
-        if decided is not None:
-            self._most.built(len(decided.own.settled.members), limit=options.limits.records)
-        return decided
 
     async def assemble_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:
         """As `Decider.decide_create`."""
         decoded = await self.decode(pending, head)
-        known = Prefetched(pending, decoded, NOTHING_KNOWN, anyio.current_time())
-        return await self._run(self.decider.decide_create(head, known, is_first=is_first), head)
+        return await self._run(self.decider.decide_create(head, _known(pending, decoded), is_first=is_first), head)
 
     async def assemble_keys(self, head: Head) -> FormedVersion:
         """As `Decider.decide_keys`."""
@@ -123,3 +161,8 @@ class Assembler:
         if stage != "judge":
             self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
         return result
+
+
+def _known(pending: Pending, decoded: Request | Refused) -> Prefetched:
+    """A record for which nothing was fetched."""
+    return Prefetched(pending, decoded, NOTHING_KNOWN, anyio.current_time())

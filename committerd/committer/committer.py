@@ -17,6 +17,7 @@ from functools import partial
 import anyio
 
 from committerd.committer.assembling import Assembler
+from committerd.committer.containing import as_unavailable
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake
@@ -79,6 +80,8 @@ class Committer:
         )
         self._refused_code = ""
         self._metrics = HeadMetrics(parts.telemetry, app_marks_max=parts.assembler.decider.options.app_marks_max)
+        self.machine = parts.assembler.containment.machine
+        """What this process or its machine lacks."""
         self.state = State()
         self._table_wait = TableWait(
             intake=parts.intake,
@@ -119,10 +122,14 @@ class Committer:
         """Wait for the partition, and check that the topic exists: Kafka assigns no partition of a deleted topic."""
         try:
             await self._parts.prove_store()
-        except RefusedToRun as error:
-            await self._refuse(error, None)
+        except RefusedToRun as refusal:
+            await self._refuse(refusal, None)
             return
-        except Unavailable as error:
+        except Exception as raised:
+            error = as_unavailable(raised)
+            if error is None:
+                raise
+            self.machine.note(error)
             self.state.show("unavailable", str(error))
             _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
             await self._parts.intake.changed(timeout=self._intervals.refused_retry)
@@ -170,9 +177,13 @@ class Committer:
                         raise StartAgain("the table was created")
             except StartAgain as reason:
                 _log.info("start.again", extra={"reason": str(reason)})
-            except (RefusedToRun, UnsupportedTable, CorruptTable) as error:
-                await self._refuse(error, generation)
-            except Unavailable as error:
+            except (RefusedToRun, UnsupportedTable, CorruptTable) as refusal:
+                await self._refuse(refusal, generation)
+            except Exception as raised:
+                error = as_unavailable(raised)
+                if error is None:
+                    raise
+                self.machine.note(error)
                 self.state.show("unavailable", str(error))
                 _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
@@ -210,7 +221,9 @@ class Committer:
                 if formed is not None:
                     await self._commit(formed, view, generation)
                     backoff = parts.backoff()
+                self.machine.works()
             except Unavailable as error:
+                await parts.assembler.containment.note(error, partial(parts.assembler.self_trial, view.head))
                 parts.telemetry.commit_retries.add(reason=error.code)
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()

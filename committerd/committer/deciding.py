@@ -24,7 +24,7 @@ from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
 from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
-from committerd.errors import CommitterError, CorruptTable, RequestError
+from committerd.errors import CommitterError, CorruptTable, RefusedToRun, RequestError
 from committerd.queue.dedupe import Candidate, Refused, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN, Earlier
@@ -37,7 +37,7 @@ from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
 from committerd.table.needs import OthersTurn, Steps
 from committerd.table.prepare import create_options
-from committerd.table.refusals import INTERNAL_ERROR, Rejected, can_not_follow, goes_later
+from committerd.table.refusals import Rejected, can_not_follow, goes_later
 from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
@@ -435,10 +435,16 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
 
 
 def _nothing_can_follow(head: Head, error: Exception) -> Exception:
-    """Return the error to raise when not even a version without transactions can be built: the table is at fault."""
-    if isinstance(error, RequestError) or not isinstance(error, CommitterError):
-        return CorruptTable(
-            f"nothing can be built upon version {head.version}: {error}",
-            code=error.code if isinstance(error, RequestError) else INTERNAL_ERROR,
-        )
-    return error
+    """Return the error to raise when not even a version without transactions can be built.
+
+    The table is at fault, or committerd itself.
+    """
+    if isinstance(error, RequestError):
+        return CorruptTable(f"nothing can be built upon version {head.version}: {error}", code=error.code)
+    if isinstance(error, CommitterError):
+        return error
+    return RefusedToRun(
+        f"committerd can't build a version on version {head.version}, not even one without transactions: "
+        f"{type(error).__name__}: {error}. Run the release before this one, and report the error",
+        code="internal_errors",
+    )

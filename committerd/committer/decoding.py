@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from anyio import to_thread
 
-from committerd.committer.containing import UNCOUNTED, Containment
+from committerd.committer.containing import Containment
 from committerd.errors import InvalidRequest
 from committerd.lance.format.decoded_size import require_few_messages
 from committerd.queue.dedupe import Refused
@@ -37,7 +37,7 @@ class Decoder:
     aliases: tuple[str, ...] = ()
     """Other URIs of the table that a record's header may name."""
     transaction_bytes_max: int = 8 * 1024 * 1024
-    containment: Containment = UNCOUNTED
+    containment: Containment = field(default_factory=Containment)
 
     async def decode(
         self, record: Record, table: Table, *, bodies: Mapping[str, bytes | None] = MappingProxyType({})

@@ -97,7 +97,17 @@ class _Unknown:
 class Putter:
     """Puts formed versions, one at a time."""
 
-    def __init__(self, queue: Queue, telemetry: Telemetry, *, rng: random.Random, recheck_seconds: float) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        telemetry: Telemetry,
+        *,
+        rng: random.Random,
+        recheck_seconds: float,
+        note_error: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        """`note_error`: called with each error after which a put is tried again."""
+        self._note_error = note_error
         self.astray: dict[int, bytes] = {}
         """By version: the end of a manifest of ours that may have landed in a table that it was not built on."""
         self._queue = queue
@@ -118,6 +128,7 @@ class Putter:
             backoff=lambda: Backoff(self._rng),
             recheck_seconds=self._recheck_seconds,
             astray=self.astray,
+            note_error=self._note_error,
         )
         try:
             return await land(landing, Backoff(self._rng))
@@ -139,8 +150,10 @@ class FormedLanding:
         backoff: Callable[[], Backoff],
         recheck_seconds: float,
         astray: dict[int, bytes],
+        note_error: Callable[[Exception], None],
     ) -> None:
-        """`astray`: as `Putter.astray`."""
+        """`astray`, `note_error`: as for `Putter`."""
+        self._note_error = note_error
         self.unknown = _Unknown(telemetry)
         self._formed = formed
         self._view = view
@@ -283,6 +296,7 @@ class FormedLanding:
                 await backoff.wait()
 
     def _report_failure(self, error: Exception) -> None:
+        self._note_error(error)
         version = self._formed.prepared.version
         reason = "unknown" if isinstance(error, PutUnknown) else getattr(error, "code", "other")
         self._telemetry.commit_retries.add(reason=reason)

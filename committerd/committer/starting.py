@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 
 from committerd.committer.clock import QueueClock
-from committerd.committer.containing import UNCOUNTED, Containment
+from committerd.committer.containing import Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loaded, Loading, load
@@ -70,7 +70,7 @@ class Starter:
     """The refusals that were published before there was a table, by offset; Start reads them anew."""
     astray: Mapping[int, bytes]
     """As `Putter.astray`."""
-    containment: Containment = UNCOUNTED
+    containment: Containment = field(default_factory=Containment)
 
     async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> View:
         """Read table and queue, publish outcomes that may be missing, and seek the queue to the position.

@@ -37,6 +37,7 @@ from committerd.committer.putting import Putter
 from committerd.committer.queued import DecideOptions
 from committerd.committer.starting import Starter
 from committerd.daemon.certificates import ends_of
+from committerd.machine import Machine
 from committerd.memory import limit_bytes
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
@@ -167,7 +168,8 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         log_all=settings.log.transactions == "all",
         letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
     )
-    containment = Containment(around.telemetry)
+    machine = Machine(lambda lacks: around.telemetry.machine_errors.add(lacks=lacks))
+    containment = Containment(around.telemetry, machine)
     sources = Sources(
         wall_clock=clock.now,
         ahead_max=_AHEAD_MAX,
@@ -186,7 +188,13 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         containment=containment,
     )
     before_table: dict[int, Refusal] = {}
-    putter = Putter(around.queue, around.telemetry, rng=around.rng, recheck_seconds=settings.store.recheck_seconds)
+    putter = Putter(
+        around.queue,
+        around.telemetry,
+        rng=around.rng,
+        recheck_seconds=settings.store.recheck_seconds,
+        note_error=machine.note,
+    )
     parts = Components(
         queue=around.queue,
         intake=intake,
@@ -243,7 +251,7 @@ async def run(settings: Settings, around: Dependencies) -> None:
     """Commit until SIGTERM or SIGINT, then drain."""
     committer = make_committer(settings, around)
     beat = _Beat(around.monotonic)
-    pulse = Probes(committer.state, around.member, beat)
+    pulse = Probes(committer.state, around.member, beat, committer.machine)
     track_queue(committer.state, around)
     track_process(settings, around.telemetry)
     _log.info(
@@ -316,7 +324,10 @@ async def _load_ahead(state: State) -> None:
     """
     while state.name in ("starting", "standby"):  # noqa: ASYNC110  # the state is a value, and no event
         await anyio.sleep(_LOAD_AHEAD_SECONDS)
-    await to_thread.run_sync(importlib.import_module, "pyarrow")
+    try:
+        await to_thread.run_sync(importlib.import_module, "pyarrow")
+    except Exception as error:  # noqa: BLE001  # whoever needs it meets the error too, and says so
+        _log.warning("daemon.not_loaded_ahead", extra={"error": repr(error)})
 
 
 async def _stop_at(
@@ -357,7 +368,8 @@ class _Beat:
 class Probes:
     """The responses of /livez and /readyz. A stalled store raises an alert, and does not cause a restart."""
 
-    def __init__(self, state: State, member: Membership, beat: _Beat) -> None:
+    def __init__(self, state: State, member: Membership, beat: _Beat, machine: Machine) -> None:
+        self._machine = machine
         self._state = state
         self._member = member
         self._beat = beat
@@ -374,9 +386,11 @@ class Probes:
     def ready(self) -> tuple[bool, str]:
         """Whether this member commits or stands by, and a sentence on what it does or waits for.
 
-        If Kafka does not respond to it, it does neither, whatever it did before.
+        If Kafka does not respond to it, or its machine lacks what the work needs, it does neither.
         """
         good, text = self._part()
+        if good and self._machine.trouble:
+            return False, f"unavailable: {self._machine.trouble}"
         silent = self._member.silent_seconds()
         if silent >= SILENT_SECONDS:
             return False, f"Kafka has not responded for {silent:.0f} s; before that: {text}"

@@ -15,6 +15,7 @@ from kafka import TopicPartition
 
 from committerd.errors import CommitterError, RefusedToRun
 from committerd.kafka.admin import TopicAdmin
+from committerd.machine import unavailable
 from committerd.settings.kafka import KafkaSettings
 
 _ASK_SECONDS = 5.0
@@ -38,7 +39,11 @@ class KafkaContact:
         """Send requests until cancelled."""
         while True:
             await anyio.sleep(_ASK_SECONDS)
-            await to_thread.run_sync(self._ask, limiter=self._lane, abandon_on_cancel=True)
+            try:
+                await to_thread.run_sync(self._ask, limiter=self._lane, abandon_on_cancel=True)
+            except Exception as error:
+                if unavailable(error) is None:
+                    raise  # else this process can't ask, and has no response either
 
     def close(self) -> None:
         """Close the connection; blocks."""

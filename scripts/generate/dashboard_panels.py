@@ -203,6 +203,9 @@ ANSWERS = Row(
         ),
         Panel(title="Dead letters", queries=[by_label("committerd_dead_letters_total", "reason")], unit="ops"),
         Panel(title="Internal errors", queries=[by_label("committerd_internal_errors_total", "stage")], unit="ops"),
+        Panel(
+            title="Errors of the machine", queries=[by_label("committerd_machine_errors_total", "lacks")], unit="ops"
+        ),
         Panel(title="Duplicates", queries=[by_label("committerd_duplicates_total", "reason")], unit="ops"),
         Panel(
             title="Holds",

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer import State
 from committerd.daemon.process import Dependencies, Probes, track_queue
+from committerd.errors import StoreUnavailable
+from committerd.machine import Machine
 from committerd.telemetry import Telemetry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,10 +109,24 @@ def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float,
     state = State(name="active", position=7, version=3)
     track_queue(state, cast(Dependencies, around))
     assert registry.get_sample_value("committerd_kafka_connected") == connected
-    ready, text = Probes(state, member, cast(Any, None)).ready()
+    ready, text = Probes(state, member, cast(Any, None), Machine()).ready()
     assert ready is bool(connected)
     assert "active: version 3, position 7" in text
     assert text.startswith(f"Kafka has not responded for {silent:.0f} s; before that: active") is not ready
+
+
+def test_a_machine_that_lacks_something_is_not_ready() -> None:
+    machine = Machine()
+    probes = Probes(State(name="active"), Membership(), cast(Any, None), machine)
+    machine.note(StoreUnavailable("no answer"))
+    assert probes.ready()[0]
+    machine.note(MemoryError("too much"))
+    assert probes.ready() == (
+        False,
+        "unavailable: this process or its machine has not enough memory: MemoryError: too much",
+    )
+    machine.works()
+    assert probes.ready()[0]
 
 
 def test_a_clock_that_is_behind_kafkas_makes_no_negative_age() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -22,7 +24,6 @@ from tests.simulation.world import Report, Scenario, World, simulate
 
 ERRORS: Sequence[Callable[[], Exception]] = (
     lambda: RecursionError("maximum recursion depth exceeded"),
-    MemoryError,
     lambda: KeyError("\ud800 is no text"),
     lambda: CorruptTable("the next version would not be sound", code="index_field"),
     lambda: ExceptionGroup("several", [ValueError("one"), ExceptionGroup("more", [TypeError("two")])]),
@@ -170,6 +171,98 @@ def test_an_outage_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed == 6
 
 
+@pytest.mark.parametrize("make", [MemoryError, lambda: OSError(errno.EMFILE, "too many open files")])
+def test_an_error_of_the_machine_is_no_records_fault(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception]
+) -> None:
+    """The machine recovers after a while."""
+    failed = 0
+
+    def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        nonlocal failed
+        failed += 1
+        if 10 < failed <= 20:
+            raise make()
+        return (yield from real_judge.judge(history, latest, transaction, **options))
+
+    monkeypatch.setattr(deciding, "judge", failing)
+    _, answers = run(some_are_bad)
+    assert {answer.status for _, answer in answers} == {COMMITTED}
+    assert failed > 20
+
+
+@pytest.mark.parametrize("stage", ["judge", "build", "decode"])
+def test_a_record_under_which_only_the_machine_fails_is_refused(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    def judging(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        if is_poisoned(transaction):
+            raise MemoryError
+        return (yield from real_judge.judge(history, latest, transaction, **options))
+
+    def building(latest: Any, judged: Any, **options: Any) -> Any:
+        if is_poisoned(judged.transaction):
+            raise MemoryError
+        return (yield from prepare.build_version(latest, judged, **options))
+
+    def decode(body: bytes, *, bytes_max: int) -> Transaction:
+        if b"bad-" in body:
+            raise MemoryError
+        return request.decode_transaction(body, bytes_max=bytes_max)
+
+    module, name, failing = {
+        "judge": (deciding, "judge", judging),
+        "build": (members, "build_version", building),
+        "decode": (decoding, "decode_transaction", decode),
+    }[stage]
+    monkeypatch.setattr(module, name, failing)
+    require_contained(run(some_are_bad)[1], "budget_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [(deciding, "judge"), (members, "build_version"), (decoding, "decode_transaction")]
+)
+def test_a_release_with_a_bug_does_not_empty_the_queue(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
+) -> None:
+    """The bug is there for 30 s, as until another release runs."""
+    good = getattr(module, function)
+
+    def failing(*args: Any, **named: Any) -> Any:
+        if anyio.current_time() < 30:
+            raise KeyError("a bug")
+        return good(*args, **named)
+
+    def prepared(world: World) -> None:
+        world.producers.plan = [world.producers.plain() for _ in range(60)]
+        world.auditor.may_fail_inside = True
+        world.causes.add("internal_errors")
+        monkeypatch.setattr(module, function, failing)
+
+    report = simulate(1, Scenario(records=60, seconds=2.0), prepare=prepared)
+    assert report.violation is None, report.text()
+    assert report.world.refused == {"internal_errors"}
+    topic_id = report.world.broker.topic_id
+    assert topic_id is not None
+    answers = [report.world.auditor.answers[topic_id, r.offset] for _, r in report.world.producers.records]
+    refused = [answer for answer in answers if answer.status != COMMITTED]
+    assert len(refused) <= 2
+    assert {answer.reason for answer in refused} <= {"internal_error"}
+
+
+def test_hundreds_of_crafted_records_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(history: Any, latest: Any, transaction: Transaction, **options: Any) -> Any:
+        if is_poisoned(transaction):
+            raise KeyError
+        return (yield from real_judge.judge(history, latest, transaction, **options))
+
+    def plan(world: World) -> list[Staged]:
+        plain = [world.producers.plain() for _ in range(304)]
+        return [bad(one) if 2 <= number < 302 else one for number, one in enumerate(plain)]
+
+    monkeypatch.setattr(deciding, "judge", failing)
+    _, answers = run(plan, records=304)
+    assert [answer.status for _, answer in answers] == [INVALID if is_bad else COMMITTED for is_bad, _ in answers]
+
+
 def test_creates_that_can_not_be_committed_do_not_keep_a_good_one_from_making_the_table() -> None:
     """There are more of them, in front of it, than are kept in memory."""
 
@@ -223,4 +316,4 @@ def test_creates_that_had_to_go_from_memory_are_read_again(monkeypatch: pytest.M
 
 def test_the_committers_own_errors_are_raised() -> None:
     with pytest.raises(StoreUnavailable):
-        containing.UNCOUNTED.refuse(StoreUnavailable("no answer"), stage="judge", offset=1)
+        containing.Containment().refuse(StoreUnavailable("no answer"), stage="judge", offset=1)
