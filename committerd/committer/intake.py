@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
@@ -72,22 +72,6 @@ class _Last(NamedTuple):
         """Whether these records include the same record: same offset and same content."""
         sha256 = self.sha256 or (record_sha256(self.record) if self.record is not None else "")
         return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
-
-
-class Fingerprints(Mapping[int, tuple[str, int]]):
-    """Fingerprints of records by offset, each computed on access."""
-
-    def __init__(self, records: Iterable[Pending]) -> None:
-        self._records = {pending.offset: pending for pending in records}
-
-    def __getitem__(self, offset: int) -> tuple[str, int]:
-        return self._records[offset].fingerprint
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
 
 
 @dataclass(slots=True)
@@ -198,22 +182,10 @@ class Intake:
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
         return self._room_of(records)
 
-    def behind(self, position: Position) -> int:
-        """Return the number of waiting records that this position has not passed."""
-        ahead = sum(self._waits(offset) for offset in position.settled)
-        return len(self.pending) - self._place(position.next_offset) - ahead
-
-    def newest_of(self, count: int, *, behind: Position) -> int:
-        """Return an upper bound of the `number` of the last record that `first` would return.
-
-        It is exact unless `behind` has offsets settled ahead. Returns `arrived` when `first` would return none.
-        """
-        start, end = self._span(count, behind)
-        return self.pending[end - 1].number if start < end else self.arrived
-
     def first(self, count: int, *, behind: Position) -> list[Pending]:
         """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset."""
-        some = islice(self.pending, *self._span(count, behind))
+        start = bisect_left(self.pending, behind.next_offset, key=_offset_of)
+        some = islice(self.pending, start, start + count + len(behind.settled))
         return [pending for pending in some if not behind.passes(pending.offset)][:count]
 
     def records(self, offsets: Collection[int]) -> dict[int, Pending]:
@@ -246,19 +218,6 @@ class Intake:
             await event.wait()
             return True
         return False
-
-    def _place(self, offset: int) -> int:
-        """Return the index in `pending` of the first record at or after this offset."""
-        return bisect_left(self.pending, offset, key=_offset_of)
-
-    def _span(self, count: int, behind: Position) -> tuple[int, int]:
-        """Return a half-open range of indices that contains the first `count` records not passed by `behind`."""
-        start = self._place(behind.next_offset)
-        return start, min(start + count + len(behind.settled), len(self.pending))
-
-    def _waits(self, offset: int) -> bool:
-        place = self._place(offset)
-        return place < len(self.pending) and self.pending[place].offset == offset
 
     def _room_of(self, records: Collection[Pending]) -> Room:
         room = Room()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from committerd.committer.head import Head
-from committerd.committer.intake import Fingerprints, Pending
+from committerd.committer.intake import Pending
 from committerd.committer.putting import FormedVersion
 from committerd.committer.verdicts import Verdicts
 from committerd.lance.conflicts.grid import NOTHING_FOUND
@@ -135,8 +135,8 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
     yield Stage("build")
     settled = group.offsets()
     passable = waiting[: len(settled) + 1]  # one more than the position can pass
-    offsets = [pending.offset for pending in passable]
-    position = advance(head.position, offsets, settled, fingerprints=Fingerprints(passable))
+    by_offset = {pending.offset: pending for pending in passable}
+    position = advance(head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
     marks = kept_marks(group.marks)
     judged, members = yield from _together(group, head, position, marks, sources=sources)
     transaction = judged.transaction

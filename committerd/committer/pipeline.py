@@ -239,7 +239,8 @@ class Pipeline:
         """Return an upper bound of the `number` of the records that the next version may settle."""
         if self._intake.waiting_retries():
             return self._intake.arrived
-        return self._intake.newest_of(self._assembler.decider.options.limits.full, behind=head.position)
+        first = self._intake.first(self._assembler.decider.options.limits.full, behind=head.position)
+        return first[-1].number if first else self._intake.arrived
 
     def _delay(self, formed: FormedVersion) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
@@ -258,7 +259,8 @@ class Pipeline:
             return True
         if self._intake.waiting_retries():
             return False
-        return self._intake.behind(formed.after.position) >= self._assembler.decider.options.limits.full
+        full = self._assembler.decider.options.limits.full
+        return len(self._intake.first(full, behind=formed.after.position)) == full
 
     def _is_ready(self, formed: FormedVersion) -> bool:
         """Whether the next version can be formed of what waits behind this one: the first record's facts are there.

@@ -8,10 +8,9 @@ never passes an outcome that the broker has not taken.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 import anyio
 
@@ -164,7 +163,7 @@ class Publisher:
             return False
         return True
 
-    async def _retrying(self, call: str, send: _Send) -> None:
+    async def _retrying(self, call: str, send: Callable[[], Awaitable[None]]) -> None:
         delay = 0.1
         while True:
             try:
@@ -177,7 +176,3 @@ class Publisher:
                 )
                 await anyio.sleep(delay)
                 delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
-
-
-class _Send(Protocol):
-    async def __call__(self) -> None: ...

@@ -76,96 +76,52 @@ class RaceResult:
     """The versions that are new in the view, ascending."""
 
 
-class _Unknown:
-    """Counts an unknown put result and its resolution, once each, so that the difference is the number still open."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-        self._open = False
-
-    def began(self) -> None:
-        if not self._open:
-            self._telemetry.unknown_outcomes.add()
-        self._open = True
-
-    def resolved(self, result: str) -> None:
-        if self._open:
-            self._telemetry.unknown_outcomes_settled.add(result=result)
-        self._open = False
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Putter:
     """Puts formed versions, one at a time."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        telemetry: Telemetry,
-        *,
-        rng: random.Random,
-        recheck_seconds: float,
-        note_error: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
-        """`note_error`: called with each error after which a put is tried again."""
-        self._note_error = note_error
-        self.astray: dict[int, bytes] = {}
-        """By version: the end of a manifest of ours that may have landed in a table that it was not built on."""
-        self._queue = queue
-        self._telemetry = telemetry
-        self._rng = rng
-        self._recheck_seconds = recheck_seconds
+    queue: Queue
+    telemetry: Telemetry
+    rng: random.Random
+    recheck_seconds: float
+    note_error: Callable[[Exception], None] = lambda error: None
+    """Called with each error after which a put is tried again."""
+    astray: dict[int, bytes] = field(default_factory=dict)
+    """By version: the end of a manifest of ours that may have landed in a table that it was not built on."""
 
     async def put(self, formed: FormedVersion, view: View) -> RaceResult:
         """Put a version, and move the view to the table's new head.
 
         Raises `RefusedToRun` when the topic is another one now, and `StartAgain` as the view does.
         """
-        landing = FormedLanding(
-            formed,
-            view,
-            queue=self._queue,
-            telemetry=self._telemetry,
-            backoff=lambda: Backoff(self._rng),
-            recheck_seconds=self._recheck_seconds,
-            astray=self.astray,
-            note_error=self._note_error,
-        )
+        landing = FormedLanding(self, formed, view)
         try:
-            return await land(landing, Backoff(self._rng))
+            return await land(landing, Backoff(self.rng))
         except (StartAgain, CommitterError):
-            landing.unknown.resolved(STARTED_AGAIN)  # Start reads table and queue again and finds the result
+            landing.resolved(STARTED_AGAIN)  # Start reads table and queue again and finds the result
             raise
 
 
 class FormedLanding:
     """The `committerd.table.landing.Landing` of a formed version."""
 
-    def __init__(
-        self,
-        formed: FormedVersion,
-        view: View,
-        *,
-        queue: Queue,
-        telemetry: Telemetry,
-        backoff: Callable[[], Backoff],
-        recheck_seconds: float,
-        astray: dict[int, bytes],
-        note_error: Callable[[Exception], None],
-    ) -> None:
-        """`astray`, `note_error`: as for `Putter`."""
-        self._note_error = note_error
-        self.unknown = _Unknown(telemetry)
+    def __init__(self, putter: Putter, formed: FormedVersion, view: View) -> None:
+        self._putter = putter
         self._formed = formed
         self._view = view
-        self._queue = queue
-        self._telemetry = telemetry
-        self._backoff = backoff
-        self._recheck_seconds = recheck_seconds
-        self._astray = astray
+        self._telemetry = putter.telemetry
         self._sent_at = view.monotonic()
         """When the last put was sent, in monotonic seconds."""
         self._is_first = True
         """Whether no earlier attempt has checked topic and table."""
+        self._is_unknown = False
+        """Whether a put's result is unknown, and counted as such."""
+
+    def resolved(self, result: str) -> None:
+        """Count that an unknown put result is known now."""
+        if self._is_unknown:
+            self._telemetry.unknown_outcomes_settled.add(result=result)
+        self._is_unknown = False
 
     async def put(self) -> RaceResult | None:
         """Put the version; None when its number is taken.
@@ -190,7 +146,7 @@ class FormedLanding:
             standing = look.result if at_once else await self._until_done(self._standing)
             self._note_if_astray(standing)
             view.confirmed(standing, sent_at)
-        self.unknown.resolved("created")
+        self.resolved("created")
         view.follow(self._formed.after.created(), read_at=sent_at)
         if not transaction.done:
             await self._until_done(partial(write_transaction, table, prepared))
@@ -223,15 +179,16 @@ class FormedLanding:
                 },
             )
         self._view.learn(news)
-        self.unknown.resolved(result.value)
+        self.resolved(result.value)
         for one in news.found:  # only with their transaction files may their outcomes be published
             if one.settled.ours:
                 await self._until_done(partial(complete, self._view.table, one.settled.version))
         return RaceResult(race=result, found=news.found)
 
     def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
-        if isinstance(error, PutUnknown):
-            self.unknown.began()
+        if isinstance(error, PutUnknown) and not self._is_unknown:
+            self._telemetry.unknown_outcomes.add()
+            self._is_unknown = True
         self._report_failure(error)
 
     async def _ready(self) -> None:
@@ -243,7 +200,7 @@ class FormedLanding:
         identity = self._formed.identity if self._is_first else None
         if identity is None:
             written = Concurrently(write)
-            identity = await written.of(self._queue.identity)
+            identity = await written.of(self._putter.queue.identity)
             written.required()
         else:
             await write()
@@ -258,7 +215,9 @@ class FormedLanding:
         request. Raises `StartAgain` when the table is another one.
         """
         view = self._view
-        latest = partial(view.still_latest, age_max=self._recheck_seconds, asked_age_max=_LISTING_AGE_SECONDS_MAX)
+        latest = partial(
+            view.still_latest, age_max=self._putter.recheck_seconds, asked_age_max=_LISTING_AGE_SECONDS_MAX
+        )
         if not await latest():
             return False
         if self._is_first and view.confirmed_seconds <= SAME_SECONDS_MAX:
@@ -279,7 +238,7 @@ class FormedLanding:
         recent = self._view.monotonic() - self._sent_at <= SAME_SECONDS_MAX
         if standing is VersionState.REPLACED or (standing is VersionState.GONE and recent):
             prepared = self._formed.prepared
-            self._astray[prepared.version] = end_of(prepared.body)
+            self._putter.astray[prepared.version] = end_of(prepared.body)
             _log.error(
                 "commit.on_another_table",
                 extra={"version": prepared.version, "below": standing.value, "key": prepared.key},
@@ -287,7 +246,7 @@ class FormedLanding:
 
     async def _until_done(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Call the store until it does what it is asked for, and return its result."""
-        backoff = self._backoff()
+        backoff = Backoff(self._putter.rng)
         while True:
             try:
                 return await call()
@@ -296,7 +255,7 @@ class FormedLanding:
                 await backoff.wait()
 
     def _report_failure(self, error: Exception) -> None:
-        self._note_error(error)
+        self._putter.note_error(error)
         version = self._formed.prepared.version
         reason = "unknown" if isinstance(error, PutUnknown) else getattr(error, "code", "other")
         self._telemetry.commit_retries.add(reason=reason)

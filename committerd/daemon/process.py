@@ -189,8 +189,8 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     )
     before_table: dict[int, Refusal] = {}
     putter = Putter(
-        around.queue,
-        around.telemetry,
+        queue=around.queue,
+        telemetry=around.telemetry,
         rng=around.rng,
         recheck_seconds=settings.store.recheck_seconds,
         note_error=machine.note,

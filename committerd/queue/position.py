@@ -147,12 +147,12 @@ def advance(
     pending: Sequence[int],
     settled: Iterable[int],
     *,
-    fingerprints: Mapping[int, tuple[str, int]],
+    fingerprint_of: Callable[[int], tuple[str, int]],
 ) -> Position:
     """The position once the offsets in `settled` have outcomes.
 
     `pending` are the delivered offsets at or above `position.next_offset`, in ascending order; an offset may be missing
-    only if Kafka has no record there. `fingerprints` has (sha256, leader epoch) of each of them.
+    only if Kafka has no record there. `fingerprint_of` returns (sha256, leader epoch) of one of them.
     """
     passed = set(position.settled) | set(settled)
     next_offset, last = position.next_offset, position.last_offset
@@ -166,7 +166,7 @@ def advance(
     ahead = tuple(sorted(o for o in passed if o >= next_offset))
     if last == position.last_offset:
         return replace(position, next_offset=next_offset, settled=ahead)
-    sha256, epoch = fingerprints[last]
+    sha256, epoch = fingerprint_of(last)
     return replace(
         position,
         next_offset=next_offset,

@@ -64,7 +64,7 @@ class Bench:
         prepared = await prepare(table, latest, staged, options=ANY, sources=sources())
         assert isinstance(prepared, Prepared)
         telemetry = Telemetry(CollectorRegistry())
-        putter = Putter(cast(Queue, None), telemetry, rng=random.Random(0), recheck_seconds=10.0)
+        putter = Putter(queue=cast(Queue, None), telemetry=telemetry, rng=random.Random(0), recheck_seconds=10.0)
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))
         view = View(head, lambda: self.now)

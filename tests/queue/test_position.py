@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -39,8 +40,8 @@ def mark(version: int = 1, *, life: int = 0, used_ms: int = 1000, run: str = "r"
     return AppMark(run=run, version=version, uuid="u", table_version=3, used_ms=used_ms, life=life)
 
 
-def prints(*offsets: int) -> dict[int, tuple[str, int]]:
-    return {o: (f"sha{o}", 5) for o in offsets}
+def prints(*offsets: int) -> Callable[[int], tuple[str, int]]:
+    return {o: (f"sha{o}", 5) for o in offsets}.__getitem__
 
 
 def test_position_and_marks_survive_the_table_metadata() -> None:
@@ -100,37 +101,37 @@ def test_a_mark_that_someone_spoilt_is_named() -> None:
 
 
 def test_settling_in_order_moves_the_next_offset_and_remembers_the_last_record() -> None:
-    moved = advance(START, [0, 1, 2], [0, 1], fingerprints=prints(0, 1, 2))
+    moved = advance(START, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
     assert (moved.next_offset, moved.settled, moved.last_offset) == (2, (), 1)
     assert (moved.last_sha256, moved.leader_epoch) == ("sha1", 5)
 
 
 def test_a_record_settled_ahead_waits_for_those_before_it() -> None:
-    ahead = advance(START, [0, 1, 2], [2], fingerprints=prints(0, 1, 2))
+    ahead = advance(START, [0, 1, 2], [2], fingerprint_of=prints(0, 1, 2))
     assert (ahead.next_offset, ahead.settled, ahead.last_offset) == (0, (2,), -1)
     assert ahead.passes(2)
     assert not ahead.passes(0)
-    joined = advance(ahead, [0, 1, 2], [0, 1], fingerprints=prints(0, 1, 2))
+    joined = advance(ahead, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
     assert (joined.next_offset, joined.settled, joined.last_offset) == (3, (), 2)
 
 
 def test_a_record_settled_ahead_is_passed_with_the_one_before_it_though_it_waits_no_more() -> None:
     ahead = replace(START, next_offset=1, settled=(2, 3), last_offset=0)
-    joined = advance(ahead, [1], [1], fingerprints=prints(1))
+    joined = advance(ahead, [1], [1], fingerprint_of=prints(1))
     assert (joined.next_offset, joined.settled, joined.last_offset) == (4, (), 1)
-    late = advance(replace(START, settled=(0,)), [], [], fingerprints={})
+    late = advance(replace(START, settled=(0,)), [], [], fingerprint_of=prints())
     assert (late.next_offset, late.settled, late.last_offset) == (1, (), -1)
 
 
 def test_offsets_that_kafka_left_out_are_passed_with_the_next_record() -> None:
-    assert advance(START, [4, 9], [4, 9], fingerprints=prints(4, 9)).next_offset == 10
+    assert advance(START, [4, 9], [4, 9], fingerprint_of=prints(4, 9)).next_offset == 10
 
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
 def test_a_union_passes_exactly_what_either_passed(one: set[int], other: set[int]) -> None:
     every = list(range(13))
-    a = advance(START, every, one, fingerprints=prints(*every))
-    b = advance(START, every, other, fingerprints=prints(*every))
+    a = advance(START, every, one, fingerprint_of=prints(*every))
+    b = advance(START, every, other, fingerprint_of=prints(*every))
     union = a.union(b)
     assert [o for o in every if union.passes(o)] == [o for o in every if a.passes(o) or b.passes(o)]
     assert highest([a, b]) == union

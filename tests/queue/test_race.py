@@ -11,7 +11,10 @@ from committerd.queue.race import Race, VersionSummary, race
 from committerd_common.messages import INVALID, Member, Refusal
 
 POSITION = advance(
-    start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0), [0, 1], [0, 1], fingerprints={1: ("s", 0)}
+    start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0),
+    [0, 1],
+    [0, 1],
+    fingerprint_of=lambda offset: ("s", 0),
 )
 OURS = VersionSummary(
     settled=Settled(

@@ -426,8 +426,8 @@ def lowers_the_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
-    def hesitant(before: Position, pending: Sequence[int], settled: Any, *, fingerprints: Any) -> Position:
-        after = advance(before, pending, settled, fingerprints=fingerprints)
+    def hesitant(before: Position, pending: Sequence[int], settled: Any, **named: Any) -> Position:
+        after = advance(before, pending, settled, **named)
         reached = next((o for o in range(before.next_offset, after.next_offset) if o not in pending), after.next_offset)
         passed = (*after.settled, *range(reached, after.next_offset))
         return replace(after, next_offset=reached, settled=tuple(sorted(passed)))
