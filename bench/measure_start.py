@@ -50,7 +50,6 @@ async def start(folder: Path, *, ledger_bytes: int, s3_latency_ms: int | None) -
             nonlocal progress
             progress += 1
 
-        assert loaded.older is not None
         unread = loaded.older.unread_versions
         await loaded.older.read_beside(backoff=lambda: Backoff(random.Random()), progressed=progressed)
         ledger = loaded.older.added_to(loaded.ledger)

@@ -50,6 +50,19 @@ async def for_each(
         raise errors[0]
 
 
+async def map_each(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[_T]], *, at_once: int = _AT_ONCE_MAX
+) -> list[_T]:
+    """As `for_each`; returns the results, in the order of the items."""
+    given, found = list(items), dict[int, _T]()
+
+    async def put(place: int) -> None:
+        found[place] = await work(given[place])
+
+    await for_each(range(len(given)), put, at_once=at_once)
+    return [found[place] for place in range(len(given))]
+
+
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Call `work` in a task while the block lasts, and cancel it at the end of the block.

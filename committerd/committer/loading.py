@@ -7,8 +7,9 @@ older part to `older_history`. `read_new` reads the versions above a known one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import anyio.lowlevel
@@ -17,18 +18,14 @@ from committerd.committer.head import Head, StartAgain
 from committerd.committer.older_history import (
     BATCH_MAX,
     FIRST_BATCH,
-    Brief,
     OlderHistory,
-    SettledVersions,
-    below,
     brief_of,
-    read_briefs,
 )
-from committerd.concurrency import for_each
+from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
-from committerd.queue.ledger import LEDGER_BYTES, Ledger, OlderVersions
+from committerd.queue.ledger import LEDGER_BYTES, Ledger
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
 from committerd.queue.race import VersionSummary
@@ -42,8 +39,6 @@ _WHOLE_AT_ONCE = 16
 """Versions to read concurrently with position and marks."""
 _SMALL_BYTES = 1024 * 1024
 """Manifests up to this size are read several at once, with all their fragments."""
-_KEPT_AT_START = 64
-"""Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _NEW_MAX = 1000
 """Maximum number of versions that `read_new` reads. If there are more, Start reads them and keeps little of each."""
 
@@ -82,17 +77,15 @@ class Loaded:
     ledger: Ledger
     position: Position | None = None
     """The highest position that any readable version carries; None = none carries one."""
-    marks: Mapping[str, AppMark]
+    marks: Mapping[str, AppMark] = field(default_factory=dict)
     carried: Position | None = None
     """The position that the latest version itself carries."""
-    carried_marks: Mapping[str, AppMark]
+    carried_marks: Mapping[str, AppMark] = field(default_factory=dict)
     """The marks that the latest version itself carries."""
     newest_ours: int = 0
     """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
-    settled_versions: SettledVersions
-    """The versions that settle records, newest first, as far as they are read."""
-    older: OlderHistory | None = None
-    """The versions that were left unread; None if there is no table."""
+    older: OlderHistory
+    """What was read of the versions; it reads those that were left unread."""
 
     def head(self, position: Position) -> Head:
         """Return the head from which a committer continues at this position."""
@@ -123,27 +116,44 @@ class _Read(NamedTuple):
 
 
 async def load(table: Table, how: Loading) -> Loaded:
-    """Read the readable history.
+    """Read the readable history: down to the newest version of ours and to all outcomes that the caller needs.
+
+    Unless the caller wants that later, reads on down to the first number without a version, or until the ledger is
+    full. Skips damaged versions.
 
     Raises `StartAgain` when the latest version vanished during the read, `CorruptTable` or `UnsupportedTable` for the
     latest version, `RefusedToRun` for keys of a newer format, and `StoreUnavailable`.
     """
     read_at = how.monotonic()
     versions = await table.versions()
+    older = OlderHistory(table, versions, ledger_bytes=how.ledger_bytes)
     if not versions:
-        return Loaded(
-            table=table,
-            read_at=read_at,
-            ledger=Ledger.empty(how.ledger_bytes),
-            marks={},
-            carried_marks={},
-            settled_versions=SettledVersions(),
-        )
-    loaded = await _Downwards(table, how, read_at).read(versions)
-    if loaded.manifest is None:
-        raise StartAgain(f"version {loaded.version} vanished while it was read")
-    require_supported(loaded.manifest)
-    return loaded
+        return Loaded(table=table, read_at=read_at, ledger=older.ledger(), older=older)
+    newest = versions[-1]
+    latest = await _read(table, newest)
+    if latest is None:
+        raise StartAgain(f"version {newest} vanished while it was read")
+    downwards = _Downwards(table, how, older)
+    carrying, newest_ours = await downwards.read_carrying(latest)
+    position = highest(one.position for one in carrying if one.position is not None)
+    await downwards.read_rest(position)
+    require_supported(latest.manifest)
+    marks: dict[str, AppMark] = {}
+    for one in carrying:
+        merge_marks(marks, one.marks)
+    return Loaded(
+        table=table,
+        read_at=read_at,
+        version=newest,
+        manifest=latest.manifest,
+        ledger=older.ledger(),
+        position=position,
+        marks=marks,
+        carried=latest.found.position,
+        carried_marks=latest.found.marks,
+        newest_ours=newest_ours,
+        older=older,
+    )
 
 
 async def read_new(table: Table, base: int) -> News:
@@ -170,24 +180,16 @@ async def read_new(table: Table, base: int) -> News:
 
 async def _read_up_to(table: Table, base: int, newest: int) -> News:
     """Read the versions above `base`, up to `newest`: the newest one first, and the others many at once."""
-    found: dict[int, VersionSummary] = {}
-
-    async def read(version: int) -> None:
-        one = await _read_old(table, version, is_latest=True)
-        if one is not None:
-            found[version] = one.found
-
     latest = await _read(table, newest)
     if latest is None:
         raise StartAgain(f"version {newest} vanished while it was read")
-    found[newest] = latest.found
     at_once = _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
-    await for_each(range(base + 1, newest), read, at_once=at_once)
-    versions = range(base + 1, newest + 1)
-    for version in versions:
-        if version not in found:
-            raise StartAgain(f"version {version} can't be read, but {newest} is there")
-    return News([found[version] for version in versions], latest.manifest)
+    others = range(base + 1, newest)
+    read = await map_each(others, partial(_read_old, table, is_latest=True), at_once=at_once)
+    found = [one.found for one in read if one is not None]
+    if len(found) < len(others):
+        raise StartAgain(f"version {others[read.index(None)]} can't be read, but {newest} is there")
+    return News([*found, latest.found], latest.manifest)
 
 
 async def position_of(table: Table, version: int) -> Position | None:
@@ -226,80 +228,24 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
 class _Downwards:
     """Reads the history from the latest version down, as far as Start must know it before it continues."""
 
-    def __init__(self, table: Table, how: Loading, read_at: float) -> None:
+    def __init__(self, table: Table, how: Loading, older: OlderHistory) -> None:
         self._table = table
         self._how = how
-        self._settled_versions = SettledVersions()
-        self._read_at = read_at
-        self._hashes = OlderVersions(how.ledger_bytes)
+        self._older = older
         self._reported_at = how.monotonic()
 
-    async def read(self, versions: Sequence[int]) -> Loaded:
-        """Read down to the newest version of ours, and to all outcomes that the caller needs; skips damaged versions.
-
-        Unless the caller wants that later, reads on down to the first number without a version, or until the ledger is
-        full. Returns an empty state when the latest version has vanished. Raises `CorruptTable` when it is damaged.
-        """
-        there, newest = set(versions), versions[-1]
-        latest = await _read(self._table, newest)
-        if latest is None:
-            return Loaded(
-                table=self._table,
-                read_at=self._read_at,
-                version=newest,
-                ledger=self._hashes.ledger(),
-                marks={},
-                carried_marks={},
-                settled_versions=self._settled_versions,
-            )
-        version, carrying, newest_ours = await self._read_carrying(there, latest)
-        position = highest(one.position for one in carrying if one.position is not None)
-        size = FIRST_BATCH
-        while version in there and position is not None and not await self._reaches(position):
-            some = below(there, version, size)
-            for brief in await read_briefs(self._table, some, keep_above=newest - _KEPT_AT_START):
-                if brief is not None:
-                    self._take(brief)
-            version, size = version - len(some), min(2 * size, BATCH_MAX)
-            await self._report(newest - version, len(versions))
-        marks: dict[str, AppMark] = {}
-        for one in carrying:
-            merge_marks(marks, one.marks)
-        ledger = self._hashes.ledger()
-        older = OlderHistory(self._table, there, version, known=self._hashes, settled_versions=self._settled_versions)
-        size = FIRST_BATCH
-        while not self._how.later and not older.is_read:
-            await older.read(size)
-            size = min(2 * size, BATCH_MAX)
-            await self._report(len(versions) - older.unread_versions, len(versions))
-        return Loaded(
-            table=self._table,
-            read_at=self._read_at,
-            version=newest,
-            manifest=latest.manifest,
-            ledger=older.added_to(ledger.with_unread(version + 1, newest=newest)),
-            position=position,
-            marks=marks,
-            carried=latest.found.position,
-            carried_marks=latest.found.marks,
-            newest_ours=newest_ours,
-            settled_versions=self._settled_versions,
-            older=older,
-        )
-
-    async def _read_carrying(self, there: Container[int], latest: _Read) -> tuple[int, Sequence[VersionSummary], int]:
+    async def read_carrying(self, latest: _Read) -> tuple[Sequence[VersionSummary], int]:
         """Read the versions from which position and marks follow: down to the newest one of ours, which carries all.
 
-        Returns the version below those that were read, those that count, and the newest version of ours (0 = none).
+        Returns those that count, and the newest version of ours (0 = none).
         """
         carrying, newest_ours, gap = list[VersionSummary](), 0, False
-        newest = version = latest.found.settled.version
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
-        while version in there and not newest_ours:
-            some = below(there, version, size)
-            for found in await _read_whole(self._table, some, {newest: latest}):
-                if found is not None:
-                    self._take(brief_of(found.settled))
+        batch: Sequence[_Read | None] = [latest]
+        while True:
+            for read in batch:
+                found = read.found if read is not None else None
+                self._older.add([brief_of(found.settled) if found is not None else None])
                 if newest_ours:
                     continue
                 if found is None:
@@ -313,9 +259,21 @@ class _Downwards:
                     carrying.append(found)
                 if found.settled.ours:
                     newest_ours = found.settled.version
-            version, size = version - len(some), min(2 * size, size_max)
-            await self._report(newest - version, newest)
-        return version, carrying, newest_ours
+            await self._report()
+            if newest_ours or not self._older.has_next:
+                return carrying, newest_ours
+            size = min(2 * size, size_max)
+            batch = await map_each(self._older.next(size), partial(_read_old, self._table))
+
+    async def read_rest(self, position: Position | None) -> None:
+        """Read on to all outcomes that the caller needs, and all else unless the caller wants that later."""
+        older, size = self._older, FIRST_BATCH
+        while (not self._how.later and not older.is_read) or (
+            older.has_next and position is not None and not await self._reaches(position)
+        ):
+            await older.read(size)
+            size = min(2 * size, BATCH_MAX)
+            await self._report()
 
     async def _reaches(self, position: Position) -> bool:
         """Whether all outcomes that the caller needs are in the versions that were read.
@@ -326,33 +284,18 @@ class _Downwards:
         owed = self._how.owed_from(position)
         if owed >= position.next_offset and not position.settled:
             return True
-        version = self._settled_versions.oldest
+        version = self._older.settled_versions.oldest
         oldest = await position_of(self._table, version) if version else None
         return oldest is not None and oldest.next_offset <= owed and all(o < owed for o in oldest.settled)
 
-    def _take(self, brief: Brief) -> None:
-        self._hashes.add(brief.version, brief.hashes)
-        self._settled_versions.add(brief)
-
-    async def _report(self, read: int, of: int) -> None:
-        how = self._how
+    async def _report(self) -> None:
+        how, of = self._how, self._older.versions
+        read = of - self._older.unread_versions
         if how.monotonic() - self._reported_at > _PROGRESS_SECONDS:
             self._reported_at = how.monotonic()
             _log.info("start.reading", extra={"read": read, "of": of})
         how.report(f"has read {read} of {of} versions of the table's history")
         await anyio.lowlevel.checkpoint()
-
-
-async def _read_whole(table: Table, versions: Sequence[int], known: Mapping[int, _Read]) -> list[VersionSummary | None]:
-    """Read these versions with position and marks; None for an unreadable version. `known`: those read before."""
-    found: dict[int, VersionSummary | None] = {}
-
-    async def read(version: int) -> None:
-        one = known.get(version) or await _read_old(table, version)
-        found[version] = None if one is None else one.found
-
-    await for_each(versions, read)
-    return [found[version] for version in versions]
 
 
 def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:

@@ -1,21 +1,21 @@
-"""Reads the older history of a table, while the committer commits.
+"""Reads the history of a table from its newest version down: a part at Start, the rest while the committer commits.
 
 The newest version of the queue carries the position and the marks, so the committer can start before it has read what
 lies below. It needs the rest for duplicates alone: a record waits until the newest versions, and all above its read
-version, are read (`Ledger.covers`). So the history is read from its newest version down.
+version, are read (`Ledger.covers`).
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 import anyio.lowlevel
 
-from committerd.concurrency import for_each
+from committerd.concurrency import map_each
 from committerd.errors import Unavailable
 from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, hashes_of
 from committerd.queue.outcomes import Settled
@@ -31,6 +31,8 @@ little.
 """
 _READ_AT_ONCE = 64
 """Versions to read concurrently, so that a distant store is kept busy. Each read takes 64 KiB of memory at least."""
+_KEPT = 64
+"""Newest versions whose queue entries stay cached: Start mostly publishes their outcomes again."""
 _SHARE = 4
 """What was read reaches the committer's ledger when it has grown by a quarter, and at once while records wait for it.
 Each addition makes look-ups slower.
@@ -83,62 +85,75 @@ class SettledVersions:
 
 
 class OlderHistory:
-    """The versions that Start has left unread, and what was read of them since."""
+    """What was read of a table's versions, from the newest down. Start reads the first ones, and leaves the others."""
 
-    def __init__(
-        self,
-        table: Table,
-        versions: Collection[int],
-        newest: int,
-        *,
-        known: OlderVersions,
-        settled_versions: SettledVersions,
-    ) -> None:
-        """`versions`: those that have a manifest. `newest`: the highest unread one. `known`: has those above it."""
+    def __init__(self, table: Table, versions: Sequence[int], *, ledger_bytes: int) -> None:
+        """`versions`: all that have a manifest, ascending. `ledger_bytes`: the bound of the ledger."""
         self._table = table
-        self._versions = versions
-        self._next = newest
-        self._hashes = known
-        self._settled_versions = settled_versions
-        self._count = sum(version <= newest for version in versions)
+        self._versions = frozenset(versions)
+        self._newest = self._next = versions[-1] if versions else 0
+        self._ledger_bytes = ledger_bytes
+        self._hashes = OlderVersions(ledger_bytes)
+        self.settled_versions = SettledVersions()
+        """The versions that settle records, newest first, as far as they are read."""
+        self._is_full = False
         self._read = self._shown = 0
-        ledger = known.ledger()
-        self._is_read = ledger.floor > 0 or newest not in versions
-        self._known = ledger, self._unread_below
+        self._show()
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the number below those that were read has a version."""
+        return self._next in self._versions
 
     @property
     def is_read(self) -> bool:
         """Whether all versions are read that can be, or that the ledger has room for."""
-        return self._is_read
+        return self._is_full or not self.has_next
 
     @property
     def unread_versions(self) -> int:
         """The number of versions that are still to be read, if all can be."""
-        return 0 if self._is_read else self._count - self._read
+        return 0 if self.is_read else self.versions - self._read
+
+    @property
+    def versions(self) -> int:
+        """The number of versions that have a manifest."""
+        return len(self._versions)
+
+    def ledger(self) -> Ledger:
+        """Return the ledger of all versions that were read."""
+        self._show()
+        return self.added_to(Ledger.empty(self._ledger_bytes).with_unread(self._newest + 1, newest=self._newest))
 
     def added_to(self, ledger: Ledger) -> Ledger:
-        """Return a ledger of newer versions with what is known of the older ones by now."""
+        """Return a ledger of newer versions with what was known of the older ones when that was last shown."""
         older, unread_below = self._known
         return ledger.with_older(older, unread_below=unread_below)
 
+    def next(self, size: int) -> list[int]:
+        """The versions to read next, from the newest down to the first number without one; at most `size`."""
+        return list(takewhile(self._versions.__contains__, range(self._next, self._next - size, -1)))
+
+    def add(self, briefs: Sequence[Brief | None]) -> None:
+        """Add the next versions; None for an unreadable one."""
+        for brief in briefs:
+            if brief is not None:
+                self.settled_versions.add(brief)
+                self._is_full = not self._hashes.add(brief.version, brief.hashes) or self._is_full
+        self._next -= len(briefs)
+        self._read += len(briefs)
+
     async def read(self, size: int) -> None:
         """Read the next versions, at most `size`. Raises `StoreUnavailable`, and then has read none of them."""
-        versions = below(self._versions, self._next, size)
-        for brief in await read_briefs(self._table, versions):
-            if brief is not None:
-                self._settled_versions.add(brief)
-                self._is_read = not self._hashes.add(brief.version, brief.hashes) or self._is_read
-        self._next -= len(versions)
-        self._read += len(versions)
-        self._is_read = self._is_read or self._next not in self._versions
+        self.add(await map_each(self.next(size), self._brief, at_once=_READ_AT_ONCE))
         few = self._shown < KNOWN_VERSIONS
-        if self._is_read or few or (self._read - self._shown) * _SHARE >= self._read:
-            self._known, self._shown = (self._hashes.ledger(), self._unread_below), self._read
+        if self.is_read or few or (self._read - self._shown) * _SHARE >= self._read:
+            self._show()
 
     async def read_beside(self, *, backoff: Callable[[], Backoff], progressed: Callable[[], None]) -> None:
         """Read all, and call `progressed` as more is known. Tries again for as long as the store is unavailable."""
         size, waiting = FIRST_BATCH, backoff()
-        while not self._is_read:
+        while not self.is_read:
             shown = self._shown
             try:
                 await self.read(size)
@@ -152,28 +167,10 @@ class OlderHistory:
             await anyio.lowlevel.checkpoint()
         _log.info("history.read", extra={"versions": self._read, "down_to": self._next + 1})
 
-    @property
-    def _unread_below(self) -> int:
-        return 0 if self._is_read else self._next + 1
+    async def _brief(self, version: int) -> Brief | None:
+        settled = await self._table.settled(version, keep=version > self._newest - _KEPT)
+        return None if settled is None else brief_of(settled)
 
-
-def below(versions: Container[int], newest: int, size: int) -> list[int]:
-    """The versions from `newest` down to the first number without one; at most `size`."""
-    return list(takewhile(versions.__contains__, range(newest, newest - size, -1)))
-
-
-async def read_briefs(
-    table: Table, versions: Sequence[int], *, at_once: int = _READ_AT_ONCE, keep_above: int | None = None
-) -> list[Brief | None]:
-    """Read the queue entries of these versions, without position and marks; None for an unreadable version.
-
-    The table caches those of the versions above `keep_above`; None = of no version.
-    """
-    found: dict[int, Brief | None] = {}
-
-    async def read(version: int) -> None:
-        settled = await table.settled(version, keep=keep_above is not None and version > keep_above)
-        found[version] = None if settled is None else brief_of(settled)
-
-    await for_each(versions, read, at_once=at_once)
-    return [found[version] for version in versions]
+    def _show(self) -> None:
+        self._known = self._hashes.ledger(), 0 if self.is_read else self._next + 1
+        self._shown = self._read

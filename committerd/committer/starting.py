@@ -94,7 +94,9 @@ class Starter:
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if head.version:
             owed_offsets = range(owed, position.next_offset)
-            await self._publish_again(loaded.settled_versions, head, owed_offsets, generation=generation, report=report)
+            await self._publish_again(
+                loaded.older.settled_versions, head, owed_offsets, generation=generation, report=report
+            )
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
@@ -108,7 +110,7 @@ class Starter:
                 "log_end": facts.log_end,
                 "group_offset": facts.group_offset,
                 "answers_from": owed,
-                "unread_versions": loaded.older.unread_versions if loaded.older is not None else 0,
+                "unread_versions": loaded.older.unread_versions,
             },
         )
         return View(

@@ -63,7 +63,7 @@ def settled_ahead_and_79_more() -> Bucket:
 
 async def test_what_was_settled_ahead_is_found_below_versions_of_earlier_offsets() -> None:
     loaded = await loaded_from(settled_ahead_and_79_more(), lambda position: 70)
-    settled_versions = loaded.settled_versions
+    settled_versions = loaded.older.settled_versions
     assert loaded.ledger.floor > 0
     assert loaded.position is not None
     assert loaded.position.settled == (AHEAD,)
@@ -75,8 +75,9 @@ async def test_history_below_everything_that_is_owed_is_not_read() -> None:
     bucket = Bucket()
     for offset in range(80):
         put(bucket, offset + 1, answers=offset, next_offset=offset + 1, settled=[])
-    settled_versions = (await loaded_from(bucket, lambda position: 70)).settled_versions
-    assert settled_versions.oldest > 1
+    how = Loading(monotonic=lambda: 0.0, owed_from=lambda position: 70, later=True)
+    settled_versions = (await load(Table(FakeStore(bucket)), how)).older.settled_versions
+    assert 1 < settled_versions.oldest <= 70
     assert [*settled_versions.between(70, 72)] == [73, 72, 71]
 
 

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from committerd.committer.loading import Loaded, Loading, load
-from committerd.committer.older_history import OlderHistory
 from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import StoreUnavailable
@@ -52,11 +51,6 @@ def nothing_is_owed(position: Position) -> int:
 HOW = Loading(monotonic=lambda: 0.0, owed_from=nothing_is_owed, later=True)
 
 
-def older_of(loaded: Loaded) -> OlderHistory:
-    assert loaded.older is not None
-    return loaded.older
-
-
 def view_of(loaded: Loaded) -> View:
     assert loaded.position is not None
     return View(loaded.head(loaded.position), lambda: 0.0, older=loaded.older)
@@ -72,14 +66,14 @@ async def test_start_reads_no_more_than_it_needs() -> None:
     assert store.reads == 1
     assert loaded.position is not None
     assert loaded.position.next_offset == 500
-    assert (loaded.newest_ours, loaded.ledger.unread_below, older_of(loaded).unread_versions) == (500, 500, 499)
+    assert (loaded.newest_ours, loaded.ledger.unread_below, loaded.older.unread_versions) == (500, 500, 499)
     assert not any(loaded.ledger.covers(read_version) for read_version in (0, 498, 499, 500))
 
 
 async def test_a_record_waits_for_the_newest_versions_whatever_its_read_version() -> None:
     """The likely restart is that of both sides: the producer opens the table again, and stages the same uuid."""
     loaded = await load(Table(FakeStore(history_of(1500))), HOW)
-    view, older = view_of(loaded), older_of(loaded)
+    view, older = view_of(loaded), loaded.older
     while not view.head.ledger.covers(1500):
         assert (await earlier(view.head, "u501", 1500)).found == "new"
         await older.read(100)
@@ -91,7 +85,7 @@ async def test_a_record_waits_for_the_newest_versions_whatever_its_read_version(
 
 async def test_a_head_learns_what_was_read_since() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), HOW)
-    view, older = view_of(loaded), older_of(loaded)
+    view, older = view_of(loaded), loaded.older
     formed_ahead = view.head
     await older.read(100)
     view.learn_history()
@@ -116,23 +110,23 @@ async def test_a_head_learns_what_was_read_since() -> None:
 async def test_all_of_it_is_what_start_would_have_read_itself() -> None:
     bucket = history_of(300)
     later, whole = [await load(Table(FakeStore(bucket)), replace(HOW, later=later)) for later in (True, False)]
-    await older_of(later).read_beside(backoff=no_wait, progressed=lambda: None)
+    await later.older.read_beside(backoff=no_wait, progressed=lambda: None)
     assert (later.ledger.unread_below, whole.ledger.unread_below) == (300, 0)
     for loaded in (later, whole):
         view = view_of(loaded)
         view.learn_history()
         assert [(await earlier(view.head, f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
-        assert [*loaded.settled_versions.between(0, 1000)] == [*range(300, 0, -1)]
+        assert [*loaded.older.settled_versions.between(0, 1000)] == [*range(300, 0, -1)]
 
 
 async def test_what_was_settled_ahead_is_owed_too() -> None:
     loaded = await load(Table(FakeStore(settled_ahead_and_79_more())), HOW)
-    assert 1 in loaded.settled_versions.between(AHEAD, AHEAD)
+    assert 1 in loaded.older.settled_versions.between(AHEAD, AHEAD)
 
 
 async def test_start_reads_down_to_all_that_it_owes() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, owed_from=lambda position: 300))
-    assert [*loaded.settled_versions.between(300, 302)] == [303, 302, 301]
+    assert [*loaded.older.settled_versions.between(300, 302)] == [303, 302, 301]
     assert 1 < loaded.ledger.unread_below <= 301
 
 
@@ -142,7 +136,7 @@ async def test_it_ends_at_a_gap_and_skips_what_is_damaged() -> None:
     bucket.spoil(manifest_key(50, NamingScheme.V2), b"damaged")
     loaded = await load(Table(FakeStore(bucket)), HOW)
     view = view_of(loaded)
-    await older_of(loaded).read_beside(backoff=no_wait, progressed=lambda: None)
+    await loaded.older.read_beside(backoff=no_wait, progressed=lambda: None)
     view.learn_history()
     known = [n + 1 for n in range(100) if not view.head.ledger.rules_out(f"u{n}", 0)]
     assert known == [n for n in range(21, 101) if n != 50]
@@ -150,7 +144,7 @@ async def test_it_ends_at_a_gap_and_skips_what_is_damaged() -> None:
 
 async def test_it_ends_when_the_ledger_is_full() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, ledger_bytes=LITTLE))
-    view, older = view_of(loaded), older_of(loaded)
+    view, older = view_of(loaded), loaded.older
     await older.read_beside(backoff=no_wait, progressed=lambda: None)
     view.learn_history()
     assert 450 <= view.head.ledger.floor < 500
@@ -160,7 +154,7 @@ async def test_it_ends_when_the_ledger_is_full() -> None:
 async def test_nothing_is_left_unread_when_the_ledger_is_full_at_start() -> None:
     owed = replace(HOW, ledger_bytes=LITTLE, owed_from=lambda position: 300)
     loaded = await load(Table(FakeStore(history_of(500))), owed)
-    assert older_of(loaded).is_read
+    assert loaded.older.is_read
     assert (loaded.ledger.unread_below, loaded.ledger.floor > 300) == (0, True)
 
 
@@ -168,7 +162,7 @@ async def test_it_is_read_on_after_an_outage() -> None:
     store = Unsteady(history_of(500))
     loaded = await load(Table(store), HOW)
     shown = list[int]()
-    view, older = view_of(loaded), older_of(loaded)
+    view, older = view_of(loaded), loaded.older
 
     def progressed() -> None:
         shown.append(older.unread_versions)

@@ -10,7 +10,7 @@ import pytest
 
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded
-from committerd.committer.older_history import SettledVersions
+from committerd.committer.older_history import OlderHistory
 from committerd.committer.operate import Situation, adopted, rewound, undecided_below
 from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError
@@ -46,10 +46,8 @@ def situation(
         version=versions[1],
         newest_ours=versions[0],
         ledger=Ledger.empty(),
+        older=OlderHistory(Table(LocalStore(Path("nowhere"))), (), ledger_bytes=0),
         position=carried,
-        marks={},
-        carried_marks={},
-        settled_versions=SettledVersions(),
     )
     refusal = RefusedToRun("refused", code=code) if code else None
     return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
