@@ -2,7 +2,7 @@
 
 The file names the error with which building a version fails, or validating (`bug@validate`), and perhaps a text: then
 only transactions that have this text fail. Or it names a limit of the process, and what is left of it:
-`RLIMIT_NOFILE 4`, `RLIMIT_AS +0`.
+`RLIMIT_NOFILE 5`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from committerd.__main__ import main
 from committerd.lance.format.kind import Kind
@@ -66,8 +64,7 @@ class Failing:
             if name.startswith("RLIMIT_") and limited is None:
                 number = getattr(resource, name)
                 limited = number, resource.getrlimit(number)
-                used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-                resource.setrlimit(number, (int(left) + (used if left.startswith("+") else 0), limited[1][1]))
+                resource.setrlimit(number, (int(left), limited[1][1]))
             elif not name and limited is not None:
                 resource.setrlimit(*limited)
                 limited = None
@@ -79,6 +76,5 @@ if __name__ == "__main__":
         one = operation(kind)
         object.__setattr__(one, "build", failing.at("build", one.build, place=1))
         object.__setattr__(one, "validate", failing.at("validate", one.validate, place=0))
-    pa.array([1])  # at a limit of memory it can't be loaded, and never again
     threading.Thread(target=failing.limit, daemon=True).start()
     main()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -40,9 +38,6 @@ class Faulty:
     ) -> ChildProcess:
         python, _, _, *words = command
         command = [python, "-m", "tests.e2e.failing_committer", str(self._said), *words]
-        if os.getuid() == 0:  # no limit of threads holds for root
-            rights = "-all,+dac_override,+dac_read_search,+fowner"
-            command = ["setpriv", "--reuid=54321", f"--inh-caps={rights}", f"--ambient-caps={rights}", *command]
         return ChildProcess(command, log=log, environment=environment)
 
 
@@ -124,9 +119,6 @@ def test_a_record_under_which_only_the_machine_fails_is_refused(faulty: Faulty) 
     until(lambda: daemon.ready()[0])
 
 
-# Real limits
-
-
 def said(daemon: Daemon, text: str) -> bool:
     """Whether a line of the log since the start has this text as the error."""
     return any(text in str(line.get("error", "")) for line in daemon.lines(since_start=True))
@@ -146,49 +138,4 @@ def test_records_wait_at_a_limit_of_files(faulty: Faulty) -> None:
     require_no_answers(faulty.scene, offsets)
     faulty.fail("")
     assert statuses(faulty.scene.topics.wait_answers(offsets)) == [(COMMITTED, "")] * 5
-    until(lambda: daemon.ready()[0])
-
-
-@pytest.mark.slow
-def test_no_record_is_refused_at_a_limit_of_threads(faulty: Faulty) -> None:
-    """Threads that have nothing to do for ten seconds end, and then there is no new one."""
-    scene = faulty.scene
-    daemon = scene.started(**NEVER)
-    offsets: list[int] = []
-    staged_at = time.monotonic()
-
-    def is_short_of_threads() -> bool:
-        nonlocal staged_at
-        if time.monotonic() - staged_at > 12:
-            offsets.extend(scene.append(3))
-            staged_at = time.monotonic()
-        return said(daemon, "can't start new thread")
-
-    faulty.fail("RLIMIT_NPROC 1")
-    until(is_short_of_threads, seconds=90)
-    faulty.fail("")
-    assert set(statuses(scene.topics.wait_answers(offsets))) == {(COMMITTED, "")}
-    until(lambda: daemon.ready()[0])
-
-
-def large(scene: Scene) -> Transaction:
-    """An Append of 3,000 fragments."""
-    made = scene.table.append()
-    made.append.fragments.extend([made.append.fragments[0]] * 2_999)
-    for number, fragment in enumerate(made.append.fragments):
-        fragment.files[0].path = f"{number}-{made.uuid}-{'x' * 100}.lance"
-    return made
-
-
-def test_no_record_is_refused_at_a_limit_of_memory(faulty: Faulty) -> None:
-    """What does not fit together is committed record by record, or waits."""
-    scene = faulty.scene
-    daemon = scene.started(**NEVER)
-    appends = [large(scene) for _ in range(31)]
-    assert statuses(scene.ask(appends.pop())) == [(COMMITTED, "")]  # so that it has loaded all that it needs
-    faulty.fail("RLIMIT_AS +0")
-    offsets = scene.stage(*appends)
-    until(lambda: said(daemon, "has not enough memory"))
-    faulty.fail("")
-    assert statuses(scene.topics.wait_answers(offsets, timeout=120)) == [(COMMITTED, "")] * 30
     until(lambda: daemon.ready()[0])
