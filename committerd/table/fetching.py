@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 import anyio.lowlevel
 
-from committerd.concurrency import for_each
+from committerd.concurrency import for_each, map_each
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
@@ -114,23 +114,13 @@ class Fetcher:
             ) from error
 
     async def _entries(self, versions: Sequence[int]) -> dict[int, Settled | None]:
-        found: dict[int, Settled | None] = {}
-
-        async def read(version: int) -> None:
-            found[version] = await self._table.settled(version)
-
-        await for_each(dict.fromkeys(versions), read, at_once=_ENTRIES_AT_ONCE)
-        return found
+        wanted = list(dict.fromkeys(versions))
+        found = await map_each(wanted, self._table.settled, at_once=_ENTRIES_AT_ONCE)
+        return dict(zip(wanted, found, strict=True))
 
     async def _empty_folders(self, prefixes: Sequence[str]) -> list[str]:
-        empty = list[str]()
-
-        async def look(prefix: str) -> None:
-            if not await self._table.store.list(prefix, limit=1):
-                empty.append(prefix)
-
-        await for_each(prefixes, look)
-        return empty
+        listed = await map_each(prefixes, lambda prefix: self._table.store.list(prefix, limit=1))
+        return [prefix for prefix, keys in zip(prefixes, listed, strict=True) if not keys]
 
     async def _described(self, files: Sequence[Location]) -> list[FileDescriptor | None]:
         found: dict[Location, FileDescriptor | None] = {}

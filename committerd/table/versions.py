@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
-from committerd.concurrency import for_each
+from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.conflicts.footprint import Footprint, size_of
 from committerd.lance.conflicts.grid import Comparison, Unreadable
@@ -279,14 +279,7 @@ class Table(Manifests):
         """
         for high in range(latest, after, -_READERS_MAX):
             versions = range(high, max(after, high - _READERS_MAX), -1)
-            found: dict[int, Settled | None] = {}
-
-            async def read(version: int, found: dict[int, Settled | None] = found) -> None:
-                found[version] = await self.settled(version)
-
-            await for_each(versions, read)
-            for version in versions:
-                settled = found[version]
+            for version, settled in zip(versions, await map_each(versions, self.settled), strict=True):
                 if settled is None:
                     return None
                 if names(settled, uuid):
@@ -316,17 +309,8 @@ class Table(Manifests):
         self.reuse.clear()
 
     async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
-        found: dict[int, Committed | None] = {version: self._committed.get(version) for version in versions}
-        unknown = [version for version, known in found.items() if known is None]
-
-        async def load(version: int) -> None:
-            found[version] = await self.committed(version)
-
-        if len(unknown) == 1:
-            await load(unknown[0])
-        elif unknown:
-            await for_each(unknown, load, at_once=len(unknown))
-        return [found[version] for version in versions]
+        known = [self._committed.get(version) for version in versions]
+        return known if None not in known else await map_each(versions, self.committed, at_once=len(versions))
 
     async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:
         before = None
