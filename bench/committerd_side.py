@@ -23,7 +23,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
 from committerd.table.fetching import Fetcher
 from committerd.table.history import History
-from committerd.table.prepare import Judged, PrepareOptions, Rejected, Sources, build_version, judge, vet
+from committerd.table.prepare import Judged, PrepareOptions, Refused, Sources, build_version, judge, vet
 from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_referenced, write_transaction
@@ -45,7 +45,7 @@ class OneTable:
         self.latest = await self.table.latest()
         vet(self.latest)
 
-    async def judged(self, transaction: Transaction) -> Judged | Rejected:
+    async def judged(self, transaction: Transaction) -> Judged | Refused:
         """Judge a transaction against the latest version."""
         steps = judge(History(self.table), self.latest, transaction, options=OPTIONS, sources=SOURCES)
         return await run(steps, Fetcher(self.table))

@@ -27,8 +27,9 @@ from committerd.committer.head import StartAgain
 from committerd.committer.intake import Pending
 from committerd.errors import CommitterError, PutUnknown, RefusedToRun, RequestError, Unavailable
 from committerd.machine import Machine, shortage_of, unavailable
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
-from committerd.table.refusals import Rejected, mishandled
+from committerd.table.refusals import mishandled
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Containment:
     """The errors of the machine that this record has met alone, as far as they count."""
     _met_at: float = float("-inf")
 
-    def refuse(self, error: Exception, *, stage: Stage, offset: int) -> Rejected:
+    def refuse(self, error: Exception, *, stage: Stage, offset: int) -> Refused:
         """Return the refusal of the record at `offset`, on which this error was raised.
 
         Raises an error that belongs to no record, as `require_contained`. Call it in the exception handler, so that the
@@ -116,12 +117,12 @@ class Containment:
             self._only, self._met, self._met_at = ordered[0].offset, 0, float("-inf")
         return ordered[:1]
 
-    def refused_alone(self, pending: Pending) -> Rejected | None:
+    def refused_alone(self, pending: Pending) -> Refused | None:
         """Return the refusal of the record that is judged alone, if it has met too many errors of the machine."""
         if self._only != pending.offset or self._met < _ALONE:
             return None
         _log.error("record.too_heavy", extra={"offset": pending.offset, "reason": "budget_exceeded"})
-        return Rejected(
+        return Refused(
             status=Status.INVALID,
             reason="budget_exceeded",
             message=f"the machine failed {_ALONE} times under this record, and not under a change of the committer's "

@@ -37,7 +37,7 @@ from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
 from committerd.table.needs import OthersTurn, Steps
 from committerd.table.prepare import create_options
-from committerd.table.refusals import Rejected, can_not_follow, goes_later
+from committerd.table.refusals import can_not_follow, goes_later
 from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
@@ -384,7 +384,7 @@ def _among_others(
     *,
     reservations: Reservations,
     tells_rows_and_keys: bool,
-) -> Judged | Rejected:
+) -> Judged | Refused:
     """Judge a Delete or Update against the members of the version, and against the rows and keys that are reserved."""
     change = judged.change
     if change is None:

@@ -17,7 +17,7 @@ from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
 from committerd.table.fetching import OpenStore
 from committerd.table.landing import land_alone
-from committerd.table.prepare import PrepareOptions, Rejected, Sources, prepare
+from committerd.table.prepare import PrepareOptions, Refused, Sources, prepare
 from committerd.table.refusals import mishandled
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
@@ -81,7 +81,7 @@ async def commit(
             require_contained(error)
             _log.error("transaction.internal_error", extra={"uuid": transaction.uuid}, exc_info=error)
             prepared = mishandled(error)
-        if isinstance(prepared, Rejected):
+        if isinstance(prepared, Refused):
             return DirectOutcome(
                 status=prepared.status,
                 version=prepared.version,

@@ -33,7 +33,6 @@ from committerd.table.case import Sources
 from committerd.table.judge import Judged
 from committerd.table.needs import Stage, Steps
 from committerd.table.prepare import build_version
-from committerd.table.refusals import Rejected
 from committerd.table.row_groups import DeletionFiles, recorded
 from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
@@ -117,8 +116,6 @@ class Members:
         self.newest = max(self.newest, pending.number)
         self.refusals.append(refusal)
         self.refused.setdefault(refusal.uuid, []).append(refusal)
-        if not isinstance(refused, Rejected):
-            return
         if request is not None:
             self.verdicts.add(request.operation, refused)
         known = refused.rows_and_keys

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from committerd.lance.conflicts.grid import Verdict
+from committerd.queue.dedupe import Refused
 from committerd.queue.ledger import Earlier
 from committerd.table.judge import Judged
-from committerd.table.refusals import Rejected
 from committerd.telemetry import Telemetry
 
 
@@ -28,7 +28,7 @@ class Verdicts:
         """Add a look-up of a uuid in the ledger."""
         self._look_ups[earlier.found] += 1
 
-    def add(self, operation: str, judged: Judged | Rejected) -> None:
+    def add(self, operation: str, judged: Judged | Refused) -> None:
         """Add a record: a member, or a refusal."""
         conflicts = judged.found.conflicts
         for checked in conflicts:

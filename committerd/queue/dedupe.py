@@ -6,6 +6,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
+from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.ledger import KNOWN_VERSIONS, Earlier
 from committerd.queue.outcomes import Status
 from committerd.queue.position import AppMark
@@ -25,6 +27,14 @@ class Refused:
     """DUPLICATE: the version that holds the transaction; 0 = unknown."""
     conflicting_version: int = 0
     conflicting_operation: str = ""
+    rule: str = ""
+    """Name of the conflict rule that refuses it; empty = no conflict rule does."""
+    found: Comparison = NOTHING_FOUND
+    """The comparison behind it."""
+    rows_and_keys: RowsAndKeys | None = None
+    """The rows and keys of a Delete or Update that was refused because of another one; None if unknown or not
+    requested.
+    """
 
 
 class Candidate(NamedTuple):

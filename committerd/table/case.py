@@ -42,7 +42,7 @@ class PrepareOptions:
     trusts_rewrites: bool = False
     """Whether the Rewrites of all writers count as in order."""
     tells_rows_and_keys: bool = False
-    """Whether the refusal of a Delete or Update says which rows and keys it has (`Rejected.rows_and_keys`)."""
+    """Whether the refusal of a Delete or Update says which rows and keys it has (`Refused.rows_and_keys`)."""
     lists_checked: bool = True
     """Whether the result lists each version that the transaction was compared with (`Comparison.checked`)."""
     as_member: bool = False

@@ -35,6 +35,7 @@ from committerd.lance.transactions.validation import require_valid
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import differing_types
 from committerd.lance.versions.invariants import require_sound_table
+from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Case, PrepareOptions, Sources
 from committerd.table.file_checks import missing_file, require_files, with_known_sizes, with_schema_metadata
@@ -54,15 +55,7 @@ from committerd.table.needs import (
 )
 from committerd.table.places import Location, data_file_location
 from committerd.table.rebasing import rebased_on, staged_reuse
-from committerd.table.refusals import (
-    Rejected,
-    conflict_with,
-    history_gap,
-    refused_by,
-    row_conflict,
-    schema_differs,
-    table_exists,
-)
+from committerd.table.refusals import conflict_with, history_gap, refused_by, row_conflict, schema_differs, table_exists
 from committerd.table.row_groups import with_rows
 from committerd.table.since import Since, since_read
 from committerd.table.staged_files import needed
@@ -110,7 +103,7 @@ def judge(
     facts: StagedFacts = NOTHING_KNOWN,
     options: PrepareOptions,
     sources: Sources,
-) -> Steps[Judged | Rejected]:
+) -> Steps[Judged | Refused]:
     """Judge whether a transaction may be committed on top of `latest`, and rebase it.
 
     `latest` must be the last version of `history`, and checked by `vet`; None = there is no table. `facts`: what is
@@ -178,7 +171,7 @@ def explain(checked: Iterable[VersionVerdict]) -> list[str]:
     ]
 
 
-def _existence(case: Case) -> Rejected | None:
+def _existence(case: Case) -> Refused | None:
     """Refuse an operation that creates a table which exists, or changes one that does not exist.
 
     Raises `InvalidRequest` (`no_table`) for the latter.
@@ -196,7 +189,7 @@ def _existence(case: Case) -> Rejected | None:
     return None
 
 
-def _alone(case: Case, since: Since | None) -> Steps[Judged | Rejected]:
+def _alone(case: Case, since: Since | None) -> Steps[Judged | Refused]:
     """Judge a transaction that passes all versions since its read version, as a version of its own."""
     latest = case.latest
     if since is None:
@@ -232,7 +225,7 @@ def _require_as_read(case: Case, then: ManifestFile | None) -> None:
         check(case.transaction, case.excerpt(then))
 
 
-def _of_other_types(case: Case, judged: Judged, latest: ManifestFile) -> Steps[Rejected | None]:
+def _of_other_types(case: Case, judged: Judged, latest: ManifestFile) -> Steps[Refused | None]:
     """Refuse new data whose files say that its columns are of other types than the latest version's; None if they fit.
 
     Field ids alone don't show an Overwrite that has reused them.
@@ -244,7 +237,7 @@ def _of_other_types(case: Case, judged: Judged, latest: ManifestFile) -> Steps[R
     return None if differing is None else schema_differs(differing, latest.version)
 
 
-def _as_member(case: Case, since: Since | None) -> Steps[Judged | Rejected | None]:
+def _as_member(case: Case, since: Since | None) -> Steps[Judged | Refused | None]:
     """Judge a Delete or Update as a member of a version of several; None if it must be a version of its own."""
     latest = case.latest
     assert latest is not None
@@ -253,7 +246,7 @@ def _as_member(case: Case, since: Since | None) -> Steps[Judged | Rejected | Non
     follows = since is not None and since.follows
     if follows:
         judged = yield from _alone(case, since)
-        if isinstance(judged, Rejected):
+        if isinstance(judged, Refused):
             return judged
     else:
         found = since.found if since is not None else NOTHING_FOUND

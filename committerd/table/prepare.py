@@ -27,12 +27,13 @@ from committerd.lance.transactions.transaction import reserved_range
 from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
+from committerd.queue.dedupe import Refused
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.history import History
 from committerd.table.judge import Judged, explain, judge, vet
 from committerd.table.needs import NOTHING_KNOWN, Copy, Pace, Reuse, StagedFacts, Steps
-from committerd.table.refusals import Rejected, refused_by
+from committerd.table.refusals import refused_by
 from committerd.table.running import run
 from committerd.table.versions import Committed, Table, committed_by
 from committerd.table.work import Work, at_once, heavy_size
@@ -46,7 +47,7 @@ __all__ = [
     "Permissions",
     "PrepareOptions",
     "Prepared",
-    "Rejected",
+    "Refused",
     "Sources",
     "build",
     "build_version",
@@ -135,7 +136,7 @@ async def prepare(
     sources: Sources,
     open_store: OpenStore | None = None,
     work: Work = at_once,
-) -> Prepared | Rejected:
+) -> Prepared | Refused:
     """Judge one transaction against `latest` (None = there is no table), and build the version that follows.
 
     `facts`: what is known of the files of the transaction. `open_store`: as for `Fetcher`. `work`: runs what may take
@@ -143,9 +144,9 @@ async def prepare(
     """
     vet(latest)
 
-    def steps() -> Steps[Prepared | Rejected]:
+    def steps() -> Steps[Prepared | Refused]:
         judged = yield from judge(History(table), latest, transaction, facts=facts, options=options, sources=sources)
-        if isinstance(judged, Rejected):
+        if isinstance(judged, Refused):
             return judged
         try:
             return (yield from build_version(latest, judged, scheme=table.scheme, sources=sources))

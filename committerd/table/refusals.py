@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from committerd.errors import CommitterError, OutdatedRequest, RequestError, UnsupportedRequest
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison, Verdict, reason
 from committerd.lance.format.kind import Kind
@@ -21,31 +19,18 @@ _ERROR_CHARS_MAX = 150
 """Characters of an unexpected error's message that an outcome quotes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected(Refused):
-    """The refusal of a transaction, and the comparison behind it."""
-
-    rule: str = ""
-    """Name of the conflict rule that refuses it; empty = no conflict rule does."""
-    found: Comparison = NOTHING_FOUND
-    rows_and_keys: RowsAndKeys | None = None
-    """The rows and keys of a Delete or Update that was refused because of another one; None if unknown or not
-    requested.
-    """
-
-
 INTERNAL_ERROR = "internal_error"
 """The reason of a record on which committerd itself fails."""
 
 
-def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Rejected:
+def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Refused:
     """The refusal of a request that can never succeed: UNSUPPORTED, INVALID, or RETRYABLE if its work can be redone."""
     status = Status.INVALID
     if isinstance(error, UnsupportedRequest):
         status = Status.UNSUPPORTED
     elif isinstance(error, OutdatedRequest):
         status = Status.RETRYABLE
-    return Rejected(
+    return Refused(
         status=status,
         reason=error.code,
         message=str(error),
@@ -53,7 +38,7 @@ def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Reject
     )
 
 
-def mishandled(error: Exception) -> Rejected:
+def mishandled(error: Exception) -> Refused:
     """The refusal of a record on which committerd fails with an unexpected error.
 
     An error whose code is a documented reason keeps that code, which is more precise than `internal_error`.
@@ -61,7 +46,7 @@ def mishandled(error: Exception) -> Rejected:
     if isinstance(error, RequestError):
         return refused_by(error)
     code = error.code if isinstance(error, CommitterError) else ""
-    return Rejected(
+    return Refused(
         status=Status.INVALID,
         reason=code if code in INVALID_REASONS else INTERNAL_ERROR,
         message=f"committerd failed on this record and has not committed it: {type(error).__name__}: "
@@ -69,16 +54,16 @@ def mishandled(error: Exception) -> Rejected:
     )
 
 
-def table_exists(version: int) -> Rejected:
+def table_exists(version: int) -> Refused:
     """The refusal of a transaction that only creates a table."""
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE, reason="table_exists", message=f"the table exists already, at version {version}"
     )
 
 
-def schema_differs(differing: str, version: int) -> Rejected:
+def schema_differs(differing: str, version: int) -> Refused:
     """The refusal of data that was written for another schema. `differing`: the contradiction."""
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE,
         reason="schema_differs",
         message=f"the data was not written for the schema of version {version}: {differing}. "
@@ -86,7 +71,7 @@ def schema_differs(differing: str, version: int) -> Rejected:
     )
 
 
-def history_gap(case: Case, gap: Gap) -> Rejected:
+def history_gap(case: Case, gap: Gap) -> Refused:
     """The refusal of a transaction that can't be compared with a version since its read version."""
     assert case.latest is not None
     latest = case.latest.version
@@ -101,10 +86,10 @@ def history_gap(case: Case, gap: Gap) -> Rejected:
         message = (
             f"{problem}, nor whether this transaction was committed before. Check whether its data is in the table"
         )
-    return Rejected(status=status, reason="history_gap", message=message, conflicting_version=gap.version)
+    return Refused(status=status, reason="history_gap", message=message, conflicting_version=gap.version)
 
 
-def conflict_with(case: Case, since: Since) -> Rejected:
+def conflict_with(case: Case, since: Since) -> Refused:
     """The refusal of a transaction that can't pass a version since its read version."""
     deciding = since.refuses
     assert deciding is not None
@@ -121,7 +106,7 @@ def conflict_with(case: Case, since: Since) -> Rejected:
     if blind:
         problem += ". Its read version is gone, so its changes can't be separated from those of others"
     advice = f"Read version {latest} and do the work again" if retryable else "It can't be committed"
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE if retryable else Status.INCOMPATIBLE,
         reason="read_version_gone" if blind else "conflict",
         message=f"{problem}. {advice}",
@@ -132,7 +117,7 @@ def conflict_with(case: Case, since: Since) -> Rejected:
     )
 
 
-def row_conflict(conflict: RowConflict, since: Since | None, latest_version: int) -> Rejected:
+def row_conflict(conflict: RowConflict, since: Since | None, latest_version: int) -> Refused:
     """The refusal of a transaction whose rows, keys or files conflict with a version since its read version."""
     found = since.found if since is not None else NOTHING_FOUND
     operations = {one.version: one.theirs for one in found.conflicts}
@@ -141,7 +126,7 @@ def row_conflict(conflict: RowConflict, since: Since | None, latest_version: int
     version = conflict.version
     if version not in operations:
         version = max((one.version for one in found.conflicts if one.verdict is Verdict.REBASABLE), default=0)
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE,
         reason="row_conflict" if conflict.rule == "same_row" else "conflict",
         message=f"{conflict.message}. Read version {latest_version} and do the work again",
@@ -154,9 +139,9 @@ def row_conflict(conflict: RowConflict, since: Since | None, latest_version: int
 
 def can_not_follow(
     conflict: MemberConflict, found: Comparison, *, version: int, rows_and_keys: RowsAndKeys | None
-) -> Rejected:
+) -> Refused:
     """The refusal of a transaction that can't follow another one in the same `version`."""
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE,
         reason="row_conflict" if conflict.rule == "same_row" else "conflict",
         message=f"this transaction can't follow the {conflict.kind} that is committed in version {version}: "
@@ -169,12 +154,12 @@ def can_not_follow(
     )
 
 
-def goes_later(first: Kind, found: Comparison, *, rows_and_keys: RowsAndKeys | None) -> Rejected:
+def goes_later(first: Kind, found: Comparison, *, rows_and_keys: RowsAndKeys | None) -> Refused:
     """The refusal of a transaction that conflicts with rows that an earlier one has reserved.
 
     `first`: the operation of the earlier one.
     """
-    return Rejected(
+    return Refused(
         status=Status.RETRYABLE,
         reason="row_conflict",
         message=f"this transaction and an earlier {first} change the same row or may insert the same key. The "

@@ -11,7 +11,7 @@ from typing import Any
 
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, Sources, create_options, prepare
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused, Sources, create_options, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import Transaction
@@ -21,9 +21,7 @@ def open_store(uri: str) -> ObjectStore:
     return LocalStore(Path(uri), durable=False)
 
 
-async def commit_alone(
-    root: Path, staged: Transaction, options: Mapping[str, Any] | None = None
-) -> Prepared | Rejected:
+async def commit_alone(root: Path, staged: Transaction, options: Mapping[str, Any] | None = None) -> Prepared | Refused:
     """Commit it if possible; return the outcome."""
     table = Table(open_store(str(root)))
     answer = await prepare(

@@ -26,7 +26,7 @@ import anyio
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.manifest_file import decode, encode
-from committerd.table.prepare import Prepared, Rejected
+from committerd.table.prepare import Prepared, Refused
 from committerd_common.messages import Manifest, Transaction
 from harness.lance_table import old_python
 from tests.conformance import operations, reader
@@ -222,10 +222,10 @@ def by_pylance(writer: Pylance, root: Path, read: int, step: Step, folder: Path,
 
 async def by_us(root: Path, staged: list[Transaction], versions: Pylances) -> tuple[Result, str]:
     """Return the result, and the outcome of the earliest conflict alone, because pylance stops there."""
-    answer: Prepared | Rejected | None = None
+    answer: Prepared | Refused | None = None
     for transaction in staged:
         answer = await commit_alone(root, transaction)
-        if isinstance(answer, Rejected):
+        if isinstance(answer, Refused):
             break
     assert answer is not None
     if isinstance(answer, Prepared):

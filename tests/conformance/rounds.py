@@ -36,7 +36,7 @@ from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import start_of
 from committerd.queue.rounds import part_of
 from committerd.stores.port import Created
-from committerd.table.prepare import ANYTHING, Rejected, Sources
+from committerd.table.prepare import ANYTHING, Refused, Sources
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd.telemetry import Telemetry
@@ -222,7 +222,7 @@ async def committed_by_round(
 
 async def _alone(root: Path, staged: Transaction) -> str:
     answer = await commit_alone(root, staged)
-    return answer.status.value if isinstance(answer, Rejected) else "COMMITTED"
+    return answer.status.value if isinstance(answer, Refused) else "COMMITTED"
 
 
 def differences(together: Path, apart: Path, latest: int, versions: Pylances) -> Iterator[str]:

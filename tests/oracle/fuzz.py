@@ -26,7 +26,7 @@ from committerd.lance.transactions.transaction import footprint_of_theirs
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected, Sources, prepare
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused, Sources, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import BasePath, DataFragment, IndexSection, Manifest, Message, Transaction
@@ -251,7 +251,7 @@ def _hostile_kind(
 
 async def _decode_and_build(
     table: Table, record: hostile.Hostile, *, hostile_only: bool
-) -> Prepared | Rejected | RequestError | Unavailable:
+) -> Prepared | Refused | RequestError | Unavailable:
     try:
         decode_envelope(record.headers)
     except RequestError as error:
@@ -269,7 +269,7 @@ def open_store(uri: str) -> ObjectStore:
 
 async def _judge_and_build(
     table: Table, body: bytes, options: PrepareOptions
-) -> Prepared | Rejected | RequestError | Unavailable:
+) -> Prepared | Refused | RequestError | Unavailable:
     try:
         transaction = decode_transaction(body, bytes_max=2**24)
         return await prepare(
@@ -279,10 +279,10 @@ async def _judge_and_build(
         return error
 
 
-def _code(answer: Prepared | Rejected | RequestError | Unavailable) -> str:
+def _code(answer: Prepared | Refused | RequestError | Unavailable) -> str:
     if isinstance(answer, Prepared):
         return "committed"
-    return answer.reason if isinstance(answer, Rejected) else answer.code
+    return answer.reason if isinstance(answer, Refused) else answer.code
 
 
 async def _require_goes_on(root: Path, prepared: Prepared, target: Path) -> None:
@@ -297,7 +297,7 @@ async def _require_goes_on(root: Path, prepared: Prepared, target: Path) -> None
             transaction = Transaction(read_version=read_version, uuid=str(uuid.uuid4()), **{name: operation})
             reloaded = Table(after.store)
             answer = await _judge_and_build(reloaded, transaction.SerializeToString(), OPTIONS)
-            if not isinstance(answer, (Prepared, Rejected)):
+            if not isinstance(answer, (Prepared, Refused)):
                 raise DamageError(f"{name} on what was committed: {answer}") from answer
 
 

@@ -22,7 +22,7 @@ from committerd.table.prepare import (
     Judged,
     Prepared,
     PrepareOptions,
-    Rejected,
+    Refused,
     Sources,
     build_version,
     judge,
@@ -112,7 +112,7 @@ class Scene:
 
     async def commit(
         self, staged: Transaction, options: PrepareOptions = ANY, table: Table | None = None
-    ) -> Prepared | Rejected:
+    ) -> Prepared | Refused:
         """Commit a transaction on the latest version."""
         table = table or self.table()
         prepared = await prepare(
@@ -143,7 +143,7 @@ async def history(table: Table, after: int, latest: int) -> tuple[list[Committed
 
 async def verdict_on(
     history: History, latest: ManifestFile | None, staged: Transaction, options: PrepareOptions = ANY
-) -> Judged | Rejected:
+) -> Judged | Refused:
     """Judge a transaction."""
     steps = judge(history, latest, staged, options=options, sources=sources())
     return await run(steps, Fetcher(history.table, open_store))
@@ -171,7 +171,7 @@ def read_at(staged: Transaction, version: int) -> Transaction:
 async def rejected(scene: Scene, staged: Transaction, options: PrepareOptions = ANY) -> tuple[Status, str]:
     before = scene.versions()
     answer = await scene.commit(staged, options)
-    assert isinstance(answer, Rejected)
+    assert isinstance(answer, Refused)
     assert len(answer.message) > 20
     assert scene.versions() == before
     return answer.status, answer.reason

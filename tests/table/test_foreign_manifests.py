@@ -15,7 +15,7 @@ from committerd.commands.printing import when
 from committerd.commands.status.table import look_at_table
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode, encode
-from committerd.table.prepare import Prepared, Rejected
+from committerd.table.prepare import Prepared, Refused
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from tests.lance.format.golden_tables import facts, manifest_bytes
 from tests.lance.samples import fragment, transaction
@@ -60,7 +60,7 @@ async def test_no_number_in_a_manifest_stops_the_queue(table: str, tmp_path: Pat
         except Exception as error:
             raise AssertionError(f"{name}: {error!r}") from error
         else:
-            assert isinstance(outcomes[0], Prepared | Rejected), name
+            assert isinstance(outcomes[0], Prepared | Refused), name
             assert all(isinstance(one, Prepared) for one in outcomes[1:]), name
             built += 1
         try:

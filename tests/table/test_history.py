@@ -11,8 +11,8 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import Body, ManifestFile
+from committerd.queue.dedupe import Refused
 from committerd.table.history import History
-from committerd.table.refusals import Rejected
 from committerd.table.versions import Committed, Gap, committed_by
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme
@@ -90,12 +90,12 @@ async def test_what_appends_met_in_a_version_that_was_dropped_is_looked_for_anew
     file, dropped = await projected(scene, 4)
     formed = History(table).then(dropped, {})
     before = await verdict_on(formed, file, append(2))
-    assert not isinstance(before, Rejected)
+    assert not isinstance(before, Refused)
     assert formed.compared_appends(2).through == 4
     overwritten = transaction(3, overwrite=Transaction.Overwrite(fragments=[fragment(9)], schema=[column(0)]))
     scene.write_version(samples.manifest(version=4), overwritten)
     assert History(table).compared_appends(2) == NOTHING_FOUND
     answer = await verdict_on(History(table), await table.latest(), append(2))
-    assert isinstance(answer, Rejected)
+    assert isinstance(answer, Refused)
     assert answer.conflicting_version == 4
     assert formed.compared_appends(2) == NOTHING_FOUND

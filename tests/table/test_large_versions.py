@@ -8,7 +8,7 @@ import pytest
 
 from committerd.lance.format.manifest_file import decode
 from committerd.table.history import History
-from committerd.table.prepare import Prepared, Rejected
+from committerd.table.prepare import Prepared, Refused
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance.operations import create_index
@@ -61,7 +61,7 @@ async def test_a_change_opens_the_fragments_around_it_only(scene: Scene) -> None
     scene.write_files(changed := fragment(700, deleted=2))
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[changed], deleted_fragment_ids=[5]))
     judged = await verdict_on(History(table), before, staged)
-    assert not isinstance(judged, Rejected)
+    assert not isinstance(judged, Refused)
     prepared = await built(table, before, judged)
     shared = set(before.fragments.chunks) & set(prepared.file.fragments.chunks)
     assert len(before.fragments.chunks) - len(shared) == 1
@@ -82,5 +82,5 @@ async def test_a_change_on_an_old_version_is_judged_without_reading(scene: Scene
     latest = await table.read(1 + behind)
     staged = transaction(1, delete=Transaction.Delete(updated_fragments=[fragment(700)], deleted_fragment_ids=[5]))
     judged = await verdict_on(History(table), latest, staged)
-    assert not isinstance(judged, Rejected)
+    assert not isinstance(judged, Refused)
     assert len(judged.found.checked) == behind

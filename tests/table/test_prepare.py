@@ -19,7 +19,7 @@ from committerd.table.prepare import (
     CreateOptions,
     Prepared,
     PrepareOptions,
-    Rejected,
+    Refused,
     create_options,
     explain,
     prepare,
@@ -97,7 +97,7 @@ class TestCommit:
         for path in (scene.root / "_versions").iterdir():
             path.unlink()
         judged = await verdict_on(History(table), await table.read(4), append(1))
-        assert not isinstance(judged, Rejected)
+        assert not isinstance(judged, Refused)
         assert [one.version for one in judged.found.checked] == [2, 3, 4]
 
     async def test_entries_of_the_queue_come_with_the_version(self, scene: Scene) -> None:
@@ -105,7 +105,7 @@ class TestCommit:
         table = scene.table()
         latest = await table.latest()
         judged = await verdict_on(History(table), latest, append())
-        assert not isinstance(judged, Rejected)
+        assert not isinstance(judged, Refused)
         entries = {"committerd.position": "new"}
         prepared = await built(table, latest, judged, table_metadata=entries)
         assert dict(prepared.manifest.table_metadata) == {"committerd.position": "new", "mine": "1"}
@@ -142,7 +142,7 @@ class TestRefusals:
         overwrite = Transaction.Overwrite(schema=[column(0)])
         scene.write_version(manifest(version=2), transaction(1, overwrite=overwrite))
         answer = await scene.commit(append())
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason, answer.rule) == (Status.INCOMPATIBLE, "conflict", "incompatible")
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "overwrite")
         assert explain(answer.found.checked) == [
@@ -154,7 +154,7 @@ class TestRefusals:
         scene.write_versions(1)
         scene.write_version(manifest(fragment(9), version=2), read_at(rewrite(0), 1))
         answer = await scene.commit(read_at(delete(fragment(0, deleted=1)), 1))
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert answer.status is Status.RETRYABLE
         assert "Read version 2" in answer.message
 
@@ -163,7 +163,7 @@ class TestRefusals:
         unknown = Transaction.FromString(transaction(1).SerializeToString() + bytes([0x9A, 0x07, 0]))
         scene.write_version(manifest(fragment(0), version=2), unknown)
         answer = await scene.commit(append())
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.rule, answer.conflicting_operation) == (
             Status.INCOMPATIBLE,
             "unknown_operation",
@@ -176,7 +176,7 @@ class TestGap:
     async def test_can_not_be_decided(self, scene: Scene) -> None:
         scene.write_versions(1, 3, 4)
         answer = await scene.commit(append())
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason, answer.conflicting_version) == (Status.UNDECIDED, "history_gap", 2)
 
     async def test_may_be_tried_again_where_a_duplicate_is_ruled_out(self, scene: Scene) -> None:
@@ -220,7 +220,7 @@ class TestDeletions:
     async def test_of_the_same_row_are_refused(self, scene: Scene) -> None:
         await self.theirs(scene, 0, 1)
         answer = await scene.commit(self.ours(scene, 1, 5))
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason, answer.rule) == (Status.RETRYABLE, "row_conflict", "same_row")
         assert "at addresses 1." in answer.message
         assert (answer.conflicting_version, answer.conflicting_operation) == (2, "delete")

@@ -18,7 +18,7 @@ from committerd.table import data_files
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, Staged
 from committerd.table.places import Location
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Rejected
+from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import DataFile, DataFragment, Transaction
 from tests.lance.samples import fragment, manifest
@@ -46,7 +46,7 @@ async def test_other_rows_than_the_file_has_are_refused(tmp_path: Path, rows: in
     if not says_size:
         lying.files[0].ClearField("file_size_bytes")
     answer = await scene.commit(append(1, lying), VERIFYING)
-    assert isinstance(answer, Rejected)
+    assert isinstance(answer, Refused)
     reason = "physical_rows_too_many" if rows > ROWS else "physical_rows_too_few"
     assert (answer.status, answer.reason) == (Status.INVALID, reason)
     assert f"has {ROWS} rows, and its fragment {rows}" in answer.message
@@ -138,7 +138,7 @@ async def test_columns_that_the_file_has_otherwise_are_refused(
     lying = written(scene.root, pa.table({"n": pa.array([1, 2], pa.int32()), "t": ["a", "b"]}))
     change(lying.files[0])
     answer = await scene.commit(append(1, lying), VERIFYING)
-    assert isinstance(answer, Rejected)
+    assert isinstance(answer, Refused)
     assert (answer.status, answer.reason) == (Status.INVALID, code)
 
 

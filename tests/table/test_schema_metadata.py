@@ -14,7 +14,7 @@ from committerd.lance.format.data_file import TAIL_BYTES
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.prepare import Prepared, Rejected, prepare
+from committerd.table.prepare import Prepared, Refused, prepare
 from committerd.table.versions import Table
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import Transaction
@@ -64,7 +64,7 @@ async def test_more_than_a_table_should_carry_is_refused(scene: Scene, entries: 
     staged = overwriting(scene, pa.table({"a": [1]}).replace_schema_metadata(entries))
     staged.read_version = 0
     answer = await scene.commit(staged)
-    assert isinstance(answer, Rejected)
+    assert isinstance(answer, Refused)
     assert (answer.status, answer.reason) == (Status.INVALID, "text_invalid")
     assert "the schema of its data file" in answer.message
 

@@ -16,7 +16,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, StagedFacts
-from committerd.table.prepare import ANYTHING, Permissions, Prepared, Rejected, prepare
+from committerd.table.prepare import ANYTHING, Permissions, Prepared, Refused, prepare
 from committerd.table.staged_files import FileLimits, needed_ahead
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
@@ -80,7 +80,7 @@ class TestFiles:
         options = replace(ANY, verify_files=True)
         staged = append(1, *(fragment(0, name=f"n{number:02}") for number in range(12)))
         answer = await scene.commit(staged, options)
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason) == (Status.INVALID, "missing_file")
         assert "data/n00.lance" in answer.message
         assert "and 2 more" in answer.message
@@ -236,7 +236,7 @@ class TestFiles:
         for number in range(12):
             staged.append.fragments[number].files[0].file_size_bytes = 99
         answer = await scene.commit(staged, VERIFYING)
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason) == (Status.INVALID, "file_size")
         assert "data/n00.lance has 100 bytes, not 99" in answer.message
         assert "and 2 more" in answer.message
@@ -318,7 +318,7 @@ class TestLookedAtAhead:
         wanted = [needed_ahead(one, limits or FileLimits(), verifies=True) for one in staged]
         return await Fetcher(Table(store)).staged(wanted)
 
-    async def prepared(self, store: Counting, staged: Transaction, facts: StagedFacts) -> Prepared | Rejected:
+    async def prepared(self, store: Counting, staged: Transaction, facts: StagedFacts) -> Prepared | Refused:
         table = Table(store)
         latest = await table.latest()
         store.asked.clear()
@@ -351,7 +351,7 @@ class TestLookedAtAhead:
         refused = await prepare(
             Table(counting), latest, many, facts=facts, options=VERIFYING, sources=sources(), work=work
         )
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, Refused)
         assert refused.reason == "missing_file"
         # Validation; fit, and what its files are.
         assert asked[:2] == [many.ByteSize()] * 2
@@ -367,7 +367,7 @@ class TestLookedAtAhead:
         assert 10 <= sum(found is None for found in facts.files.values()) <= 1000
         assert len(counting.asked) <= 1001
         refused = await self.prepared(counting, many, facts)
-        assert isinstance(refused, Rejected)
+        assert isinstance(refused, Refused)
         assert refused.reason == "missing_file"
         assert "data/n0.lance" in refused.message
         assert len(counting.asked) <= 1000
@@ -515,7 +515,7 @@ class TestClone:
         table = scene.table()
         staged = self.cloning(source, shallow=True)
         answer = await prepare(table, None, staged, options=ANY, sources=sources())
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
 
     @pytest.mark.parametrize("shallow", [True, False])
@@ -532,7 +532,7 @@ class TestClone:
             return Away(Path(uri))
 
         answer = await prepare(scene.table(), None, staged, options=ANY, sources=sources(), open_store=elsewhere)
-        assert isinstance(answer, Rejected)
+        assert isinstance(answer, Refused)
         assert (answer.status, answer.reason) == (Status.UNSUPPORTED, "clone_unsupported")
         with pytest.raises(StoreUnavailable):
             await prepare(Table(Away(scene.root)), None, staged, options=ANY, sources=sources(), open_store=elsewhere)
