@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -109,12 +109,10 @@ def decode_settled(transaction: Transaction | TransactionLabel | None, *, versio
     So is one whose properties are all of the kind that a commit without the queue has, too (`OF_ANY_COMMIT`).
     Raises `CorruptTable` for properties of the queue that can't be read.
     """
-    if transaction is None:
-        return Settled(version=version, uuid="", operation="", ours=False)
-    properties = transaction.transaction_properties
-    operation = transaction.WhichOneof("operation") or ""
+    foreign = _foreign(transaction, version)
+    properties = transaction.transaction_properties if transaction is not None else {}
     if not any(key.startswith(KEY_PREFIX) for key in properties.keys() - OF_ANY_COMMIT):
-        return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
+        return foreign
     try:
         members = Members.FromString(_decode(properties.get(MEMBERS_KEY, "")))
         refused = Refusals.FromString(_decode(properties.get(REFUSED_KEY, "")))
@@ -123,10 +121,8 @@ def decode_settled(transaction: Transaction | TransactionLabel | None, *, versio
             f"version {version}: the transaction property {MEMBERS_KEY} or {REFUSED_KEY} can't be read ({error})",
             code="members_unreadable",
         ) from error
-    return Settled(
-        version=version,
-        uuid=transaction.uuid,
-        operation=operation,
+    return replace(
+        foreign,
         ours=True,
         members=members.members,
         refusals=refused.refusals,
@@ -143,9 +139,14 @@ def settled_by(transaction: Transaction | TransactionLabel | None, *, version: i
     try:
         return decode_settled(transaction, version=version)
     except CorruptTable:
-        assert transaction is not None
-        operation = transaction.WhichOneof("operation") or ""
-        return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
+        return _foreign(transaction, version)
+
+
+def _foreign(transaction: Transaction | TransactionLabel | None, version: int) -> Settled:
+    if transaction is None:
+        return Settled(version=version, uuid="", operation="", ours=False)
+    operation = transaction.WhichOneof("operation") or ""
+    return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
 
 
 def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
