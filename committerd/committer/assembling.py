@@ -13,7 +13,7 @@ from committerd.committer.containing import Containment, require_contained
 from committerd.committer.deciding import Decider
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
-from committerd.committer.prefetching import Prefetched, Prefetcher
+from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
 from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import Queued, in_turn
 from committerd.committer.self_trial import self_trial
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class _Most:
+class _RecordLimit:
     """A reduced limit of records per version, after a group could not be built.
 
     It keeps the search for the records at fault cheap, however many there are.
@@ -39,7 +39,7 @@ class _Most:
     records: int | None = None
     """Maximum number of records in a version; None = as many as the settings allow."""
 
-    def built(self, count: int, *, limit: int) -> None:
+    def succeeded(self, count: int, *, limit: int) -> None:
         """Raise the limit again after `count` records shared a version. `limit`: as many as the settings allow."""
         if self.records is not None and count >= self.records:
             self.records = None if self.records * 2 >= limit else self.records * 2
@@ -59,7 +59,7 @@ class Assembler:
     """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
     work: Work = at_once
     """Runs steps that may take long."""
-    _most: _Most = field(default_factory=_Most)
+    _limit: _RecordLimit = field(default_factory=_RecordLimit)
 
     @property
     def containment(self) -> Containment:
@@ -98,8 +98,8 @@ class Assembler:
             return None
         count = len(decided.own.settled.members)
         if self.containment.judges_alone:
-            self._most.records = 1
-        self._most.built(count, limit=options.limits.records)
+            self._limit.records = 1
+        self._limit.succeeded(count, limit=options.limits.records)
         self.containment.formed(count)
         if self.containment.in_doubt:
             self.containment.tried(await self.self_trial(head))
@@ -120,17 +120,16 @@ class Assembler:
     ) -> FormedVersion | None:
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
-        queued = Queued(
-            ordered=ready,
-            waiting=waiting,
-            begun=begun,
-            reservations=reservations,
-        )
         while True:
-            decided = await self._run(self.decider.decide(head, queued, most=self._most.records), head)
-            if not isinstance(decided, int):
+            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
+            decided = await self._run(self.decider.decide(head, queued, most=self._limit.records), head)
+            if isinstance(decided, int):
+                self._limit.records = decided
+                continue
+            if decided is not None or len(ready) == len(ordered) or _is_much(ready):
                 return decided
-            self._most.records = decided
+            # All of these wait for the table's history, and those behind them may go on.
+            ready += await self.prefetcher.ready(ordered[len(ready) :])
 
     async def assemble_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:
         """As `Decider.decide_create`."""
@@ -147,20 +146,23 @@ class Assembler:
 
     async def _run(self, steps: Steps[_T], head: Head) -> _T:
         """Run a decision, and observe how long its stages take."""
-        fetcher, stage, began = Fetcher(head.table, self.open_store), "judge", anyio.current_time()
+        fetcher, stage, began = Fetcher(head.table, self.open_store), "", anyio.current_time()
 
         async def fetch(need: Need) -> Any:
             nonlocal stage, began
             if not isinstance(need, Stage):
                 return await fetcher(need)
-            self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
+            if stage:
+                self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
             stage, began = need.name, anyio.current_time()
             return None
 
-        result = await run(steps, fetch, work=self.work)
-        if stage != "judge":
-            self.telemetry.commit_duration.observe(anyio.current_time() - began, stage=stage)
-        return result
+        return await run(steps, fetch, work=self.work)
+
+
+def _is_much(ready: Sequence[Prefetched]) -> bool:
+    """Whether no more records may be decoded at the same time."""
+    return sum(one.bytes for one in ready) > DECODED_BYTES_MAX
 
 
 def _known(pending: Pending, decoded: Request | Refused) -> Prefetched:

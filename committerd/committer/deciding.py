@@ -35,7 +35,7 @@ from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Part, Round, part_of
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
-from committerd.table.needs import OthersTurn, Steps
+from committerd.table.needs import Checkpoint, Stage, Steps
 from committerd.table.prepare import create_options
 from committerd.table.refusals import can_not_follow, goes_later
 from committerd_common.messages import Refusal
@@ -59,30 +59,34 @@ class Decider:
     def decide(self, head: Head, queued: Queued, *, most: int | None = None) -> Steps[FormedVersion | int | None]:
         """Decide about the first records, and build the version that settles them.
 
-        Returns the version; None when there is nothing to settle yet; or how many of the records it can build together,
-        which is fewer than it was about to (`most` for the next call). `most`: maximum number of records in the
-        version; None = as many as the settings allow. Raises `CorruptTable` when nothing can be built
-        upon the head.
+        Returns the version; None when there is nothing to settle yet; or, if the records can't all be built together,
+        how many can: the caller passes that as `most`. `most`: maximum number of records in the version; None = as many
+        as the settings allow. Raises `CorruptTable` when nothing can be built upon the head.
         """
         unbuildable: dict[int, Refused] = {}
         ordered = queued.ordered
         while True:
+            yield Stage("judge")
             group = yield from self._gather(head, replace(queued, ordered=ordered), unbuildable, most=most)
             if not group.requests and not group.refusals:
                 return None
+            yield Stage("build")
             try:
-                return (yield from built_group(group, head, queued.waiting, self.sources))
+                formed = yield from built_group(group, head, queued.waiting, self.sources)
             except Exception as error:  # any error is the fault of one of the records
                 require_contained(error)
                 if not group.requests:
                     raise _nothing_can_follow(head, error) from error
                 if len(group.requests) > 1:
                     # Each was accepted by itself, but they can't be built together: find the record at fault.
-                    return (yield from self._buildable(group, head, queued.waiting))
+                    return (yield from self._buildable(group, head))
                 offset = group.requests[0].offset
                 unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
                 if len(unbuildable) == _CULPRITS_MAX:
                     ordered = _up_to(ordered, offset)
+            else:
+                yield Stage("")
+                return formed
 
     def decide_create(self, head: Head, known: Prefetched, *, is_first: bool) -> Steps[FormedVersion | Refused]:
         """Build version 1 from a create, ahead of the waiting records, or say why it can't be committed now.
@@ -105,19 +109,19 @@ class Decider:
         """Build a version that puts back position and marks, which a foreign version lowered or dropped."""
         return (yield from built_group(Members(marks=dict(head.marks), now_ms=self._now_ms()), head, [], self.sources))
 
-    def _buildable(self, group: Members, head: Head, waiting: Sequence[Pending]) -> Steps[int]:
+    def _buildable(self, group: Members, head: Head) -> Steps[int]:
         """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""
         low, high = 0, len(group.requests)
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                yield from built_group(group.first(middle), head, waiting, self.sources)
+                yield from built_group(group.first(middle), head, None, self.sources)
             except Exception as error:  # noqa: BLE001  # as in `decide`
                 require_contained(error)
                 high = middle
             else:
                 low = middle
-            yield OthersTurn()
+            yield Checkpoint()
         return max(1, low)
 
     def _gather(
@@ -204,7 +208,10 @@ class Decider:
         producer may stage all of its records again.
         """
         asked = _to_look_up(collected, head) and _to_look_up(left, head)
-        return (yield from look_up(asked, head.ledger, created=head.history.created)) if asked else {}
+        try:
+            return (yield from look_up(asked, head.ledger, created=head.history.created)) if asked else {}
+        except Exception:  # noqa: BLE001  # judging the record looks it up again, and shows whose fault it is
+            return {}
 
     def _gather_part(
         self,
@@ -225,7 +232,7 @@ class Decider:
         hold = reservations.hold
         for number, one in enumerate(records, start=1):
             if number % AT_ONCE == 0:
-                yield OthersTurn()
+                yield Checkpoint()
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):
                 self._refuse(group, one, request)
@@ -246,7 +253,7 @@ class Decider:
                         tells_rows_and_keys=tells,
                     )
                     if part is Part.ROWS and isinstance(decision, Judged):
-                        if not group.records_alike(decision):
+                        if not group.can_record_with(decision):
                             break
                         decision = _among_others(
                             decision, group, head, pending, reservations=reservations, tells_rows_and_keys=tells

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 
 from committerd.queue.ledger import NOT_SEEN, Earlier, Known, Ledger, names, refusal_in
 from committerd.queue.outcomes import Settled
-from committerd.table.needs import Entries, Gone, Steps
+from committerd.table.needs import Gone, QueueEntries, Steps
 
 AskedUuid = tuple[str, int]
 """A uuid, and the version above which all versions must be known to call it new."""
 
-_AT_ONCE = 256
+_AT_ONCE = 64
 """Uuids to look up together, so that a distant store is kept busy. The entries of their versions are in memory then."""
 
 
@@ -42,7 +42,7 @@ def look_up(
     for low in range(0, len(unknown), _AT_ONCE):
         some = [(*one, ledger.known(one[0])) for one in unknown[low : low + _AT_ONCE]]
         maybe = dict.fromkeys(version for _, _, known in some for version in known.maybe)
-        entries: Mapping[int, Settled | None] = (yield Entries(list(maybe))) if maybe else {}
+        entries: Mapping[int, Settled | None] = (yield QueueEntries(list(maybe))) if maybe else {}
         for uuid, after, known in some:
             floor_counts = after < floor and not is_gone
             found[uuid, after] = _earlier(known, uuid, entries, unknown_at=floor if floor_counts else None)

@@ -31,7 +31,7 @@ from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MA
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
-from committerd.table.needs import Stage, Steps
+from committerd.table.needs import Steps
 from committerd.table.prepare import build_version
 from committerd.table.row_groups import DeletionFiles, recorded
 from committerd_common.index_details import MEM_WAL_INDEX
@@ -84,7 +84,7 @@ class Members:
         """Return the offsets of the records that the group settles."""
         return [*(r.offset for r in self.requests), *(r.offset for r in self.refusals)]
 
-    def records_alike(self, judged: Judged) -> bool:
+    def can_record_with(self, judged: Judged) -> bool:
         """Whether the version can record this Delete or Update together with its members; False: it starts another."""
         return not self.requests if judged.change is None else self.rows.takes(judged.change)
 
@@ -124,16 +124,15 @@ class Members:
             self.rows_and_keys[pending.offset] = known
 
 
-def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources: Sources) -> Steps[FormedVersion]:
-    """Build the version that holds this group. `waiting`: the first records without an outcome.
+def built_group(
+    group: Members, head: Head, waiting: Sequence[Pending] | None, sources: Sources
+) -> Steps[FormedVersion]:
+    """Build the version that holds this group. `waiting`: the first records without an outcome; None = the version is a
+    trial, and keeps the head's position.
 
     Raises a `RequestError` when the content can't be built.
     """
-    yield Stage("build")
-    settled = group.offsets()
-    passable = waiting[: len(settled) + 1]  # one more than the position can pass
-    by_offset = {pending.offset: pending for pending in passable}
-    position = advance(head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
+    position = head.position if waiting is None else _advanced(group, head, waiting)
     marks = kept_marks(group.marks)
     judged, members = yield from _together(group, head, position, marks, sources=sources)
     transaction = judged.transaction
@@ -164,6 +163,14 @@ def built_group(group: Members, head: Head, waiting: Sequence[Pending], sources:
         verdicts=group.verdicts,
         unused_marks=len(group.marks) - len(marks),
     )
+
+
+def _advanced(group: Members, head: Head, waiting: Sequence[Pending]) -> Position:
+    """The position once the records of the group are settled."""
+    settled = group.offsets()
+    passable = waiting[: len(settled) + 1]  # one more than the position can pass
+    by_offset = {pending.offset: pending for pending in passable}
+    return advance(head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
 
 
 def _together(

@@ -8,11 +8,12 @@ that wait is waited for. This module decides nothing: a missing file is a fact, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +22,7 @@ from anyio import to_thread
 from committerd.committer.decoding import Decoder, claim_key
 from committerd.committer.intake import Intake, Pending
 from committerd.concurrency import for_each
-from committerd.errors import RequestError, Unavailable
+from committerd.errors import Unavailable
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import named_fragments
@@ -38,6 +39,8 @@ from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 DECODED_BYTES_MAX = 160 * 1024 * 1024
 """Maximum memory of transactions that are decoded at the same time; a single one always fits.
 
@@ -46,6 +49,8 @@ The real memory is far less: that of an Append is four times its size.
 _RECORDS_AT_ONCE = 256
 """Maximum number of records in one batch: few enough that no record waits long for the others."""
 _BATCHES_AT_ONCE = 8
+_AFTER_ERROR_SECONDS = 1.0
+"""Pause after a read that has failed, before it is tried again in the background."""
 _FACTS_SECONDS_MAX = 300.0
 """How long facts about files are valid: then they are fetched again."""
 
@@ -95,16 +100,19 @@ class Prefetcher:
         """By `Pending.number`, as the next two."""
         self._begun: dict[int, anyio.Event] = {}
         """Records that are being prefetched."""
-        self._left: set[int] = set()
-        """Records that are prefetched when they are the first that wait: the read has failed, or the file of a claim
-        check is too large to be read together with others.
-        """
+        self._large: set[int] = set()
+        """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
+        self._epoch = 0
+        """Counts how often prefetching was switched off: what was begun before that is dropped."""
         self.latest: ManifestFile | None = None
         """The latest version, as far as the committer knows; None = none is known."""
 
     def switch(self, *, on: bool) -> None:
-        """Switch prefetching on or off. It is off while there is no table."""
+        """Switch prefetching on or off. It is off while there is no table. Forgets what was prefetched before."""
         self._on = on
+        self._epoch += 1
+        self._found.clear()
+        self._large.clear()
         self._intake.notify()
 
     async def run(self) -> None:
@@ -114,12 +122,12 @@ class Prefetcher:
             while True:
                 await batches.acquire()
                 moment = self._intake.moment()
-                batch = self._begin(self._intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
+                batch = self._claim(self._intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
                 if not batch:
                     batches.release()
                     await self._intake.changed(since=moment)
                     continue
-                tasks.start_soon(self._prefetch_beside, batch, batches)
+                tasks.start_soon(self._prefetch_in_background, batch, batches)
                 await anyio.lowlevel.checkpoint()
 
     def is_ready(self, pending: Pending) -> bool:
@@ -127,35 +135,40 @@ class Prefetcher:
         return pending.number in self._found
 
     async def ready(self, ordered: Sequence[Pending]) -> list[Prefetched]:
-        """Return the first of these records that can be judged, up to one that can't be yet; at least one.
+        """Return the first of these records that can be judged, stopping before the first that isn't ready.
 
-        They are as many as may be decoded at the same time. Waits for the first, and prefetches it now if nobody has
-        begun to. Raises `StoreUnavailable`.
+        Never empty, and within `DECODED_BYTES_MAX`. Waits for the first record, and prefetches it now if nobody does.
+        Raises `StoreUnavailable`.
         """
         first = ordered[0].number
         self._forget(self._intake.pending[0].number if self._intake.pending else first)
-        known = self._found.get(first)
-        if known is not None and anyio.current_time() - known.at > _FACTS_SECONDS_MAX:
-            self._found.clear()
         if first in self._begun:
             await self._begun[first].wait()
-        if first not in self._found:
-            batch = ordered[:1] if first in self._left else ordered
-            self._left.discard(first)
-            await self._prefetch(self._begin(batch, most=len(batch)), is_first=True)
+        if self._known(ordered[0]) is None:
+            batch = ordered[:1] if first in self._large else ordered
+            self._large.discard(first)
+            await self._prefetch(self._claim(batch, most=len(batch)), is_first=True)
         return list(self._together(ordered))
+
+    def _known(self, pending: Pending) -> Prefetched | None:
+        """What is known of a record, unless it is too old."""
+        known = self._found.get(pending.number)
+        if known is not None and anyio.current_time() - known.at > _FACTS_SECONDS_MAX:
+            del self._found[pending.number]
+            return None
+        return known
 
     def _together(self, ordered: Iterable[Pending]) -> Iterator[Prefetched]:
         total = 0
         for pending in ordered:
-            known = self._found.get(pending.number)
+            known = self._known(pending)
             total += known.bytes if known is not None else 0
             if known is None or (total > DECODED_BYTES_MAX and total > known.bytes):
                 return
             yield known
 
-    def _begin(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
-        """Note the first of these records that nobody has begun with, as many as may be decoded at the same time."""
+    def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
+        """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
         batch = list(islice(self._next(waiting), most))
         for pending in batch:
             self._begun[pending.number] = anyio.Event()
@@ -169,51 +182,58 @@ class Prefetcher:
             total += known.bytes if known is not None else self._bytes_max(pending)
             if place and total > DECODED_BYTES_MAX:
                 return
-            if known is None and number not in self._begun and number not in self._left:
+            if known is None and number not in self._begun and number not in self._large:
                 yield pending
 
     def _bytes_max(self, pending: Pending) -> int:
         """The most memory that a record takes once it is decoded."""
         if not pending.is_claim:
             return decoded_bytes_max(len(pending.record.value))
-        return DECODED_BYTES_MAX if pending.number in self._left else decoded_bytes_max(SMALL_BODY_BYTES)
+        return DECODED_BYTES_MAX if pending.number in self._large else decoded_bytes_max(SMALL_BODY_BYTES)
 
-    async def _prefetch_beside(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
+    async def _prefetch_in_background(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
         try:
             await self._prefetch(batch)
         except Exception as error:  # noqa: BLE001  # shows again when the record is the first that waits
             _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
+            await anyio.sleep(_AFTER_ERROR_SECONDS)
         finally:
             batches.release()
             self._intake.notify()  # records can be judged, and there may be room for others
 
     async def _prefetch(self, batch: Sequence[Pending], *, is_first: bool = False) -> None:
         """Decode these records and fetch their facts. `is_first`: the first of them may be of any size."""
-        at = anyio.current_time()
+        at, epoch = anyio.current_time(), self._epoch
         try:
             decoded = await self._decoded(batch, is_first=is_first)
-            try:
-                facts = await self._facts(decoded)
-            except Exception as error:  # judging asks again, and shows whose fault it is
-                if isinstance(error, Unavailable):
-                    raise
-                _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
-                facts = {}
+            facts: dict[int, StagedFacts] = await self._contained(partial(self._facts, decoded), {})
+            if epoch != self._epoch:
+                return
             for pending, request in decoded:
                 known = facts.get(pending.number, NOTHING_KNOWN)
                 self._found[pending.number] = Prefetched(pending, request, known, at)
+            self._large.update(one.number for one in batch if one.is_claim and one.number not in self._found)
         finally:
             for pending in batch:
-                if pending.number not in self._found:
-                    self._left.add(pending.number)
                 begun = self._begun.pop(pending.number, None)
                 if begun is not None:
                     begun.set()
 
+    async def _contained(self, read: Callable[[], Awaitable[_T]], otherwise: _T) -> _T:
+        """Call `read`; on an unexpected error return this instead. Judging the record reads again, and refuses it."""
+        try:
+            return await read()
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001
+            _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
+            return otherwise
+
     async def _decoded(self, batch: Sequence[Pending], *, is_first: bool) -> list[tuple[Pending, Request | Refused]]:
         """Decode records; leaves out claim checks whose file is large, but for the first if `is_first`."""
         keys = {pending.number: claim_key(pending.record) for pending in batch if pending.is_claim}
-        bodies = await small_bodies(self._table.store, [key for key in keys.values() if key is not None])
+        claimed = [key for key in keys.values() if key is not None]
+        bodies: dict[str, bytes | None] = await self._contained(partial(small_bodies, self._table.store, claimed), {})
         decoded = list[tuple[Pending, Request | Refused]]()
         for place, pending in enumerate(batch):
             if pending.size > LIGHT_BYTES_MAX:
@@ -260,13 +280,10 @@ class Prefetcher:
             for one in latest.part(sorted(touched)).fragments
             if one.HasField("deletion_file") and not one.deletion_file.HasField("base_id")
         ]
-        try:
-            await self._fetch(Rows(wanted, 0))
-        except RequestError as error:  # shows again when the record is judged
-            _log.debug("deletions.not_read", extra={"error": str(error)})
+        await self._contained(partial(self._fetch, Rows(wanted, 0)), None)
 
     def _forget(self, lowest: int) -> None:
         """Forget the records that arrived before this number: they are settled."""
         for number in list(takewhile(lambda number: number < lowest, self._found)):
             del self._found[number]
-        self._left = {number for number in self._left if number >= lowest}
+        self._large = {number for number in self._large if number >= lowest}

@@ -103,7 +103,10 @@ class Case:
             staged_bytes_max=self.options.file_limits.bytes,
         )
 
+    def all_bases(self) -> Sequence[BasePath]:
+        """The base paths of the next version."""
+        return [*self.latest_bases, *self.operation.initial_bases(self.transaction)]
+
     def readable_bases(self) -> Sequence[BasePath]:
-        """The base paths of the next version that the operator's settings allow to read."""
-        bases = [*self.latest_bases, *self.operation.initial_bases(self.transaction)]
-        return [base for base in bases if is_allowed_base(base.path, self.options.allowed.bases)]
+        """The base paths of the next version in which the operator's settings allow to check files."""
+        return [base for base in self.all_bases() if is_allowed_base(base.path, self.options.allowed.bases)]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from pyroaring import BitMap
 
 from committerd.concurrency import for_each
 from committerd.errors import (
+    CommitterError,
+    CorruptTable,
     InvalidRequest,
+    ObjectUnreadable,
     OutdatedRequest,
     RequestError,
     StoreUnavailable,
@@ -62,10 +66,17 @@ class DeletionFileReader:
         allowance = Allowance(staged_bytes_max)
         found = [self._vectors.get(self._open(one.location).uri, one.location.key, one.fragment) for one in wanted]
 
+        faults = dict[int, CommitterError]()
+
         async def read(place: int) -> None:
-            found[place] = await self._read(wanted[place], allowance)
+            try:
+                found[place] = await self._read(wanted[place], allowance)
+            except (RequestError, CorruptTable) as error:
+                faults[place] = error
 
         await for_each([place for place, rows in enumerate(found) if rows is None], read)
+        if faults:
+            raise faults[min(faults)]
         return [rows for rows in found if rows is not None]
 
     async def check(
@@ -82,24 +93,37 @@ class DeletionFileReader:
             batch = [
                 (number, one)
                 for number, one in wanted[start : start + BODIES_AT_ONCE]
-                if sum(known.fault is not None for known in found[number].values()) < MISSING_MAX
+                if _faults(found[number]) < MISSING_MAX
             ]
             own = [one for _, one in batch if one.location.base is None]
             small = await small_bodies(self._open(own[0].location), [one.location.key for one in own]) if own else {}
 
-            async def check(pair: tuple[int, DeletionFile], small: Mapping[str, bytes | None] = small) -> None:
-                number, one = pair
-                rows, fault = 0, None
-                try:
-                    rows = len(await self._read(one, allowances[number], small if one.location.base is None else {}))
-                except (RequestError, StoreUnavailable) as error:
-                    if isinstance(error, StoreUnavailable) and one.location.base is None:
-                        raise
-                    fault = error
-                found[number][one.location] = FoundDeletions(described_part(one.fragment), rows, fault)
+            of_each: dict[int, list[DeletionFile]] = {}
+            for number, one in batch:
+                of_each.setdefault(number, []).append(one)
 
-            await for_each(batch, check)
+            async def check(
+                number: int,
+                of_each: Mapping[int, Sequence[DeletionFile]] = of_each,
+                small: Mapping[str, bytes | None] = small,
+            ) -> None:
+                for one in of_each[number]:  # one after the other: each may have all bytes that are left
+                    found[number][one.location] = await self._checked(one, allowances[number], small)
+
+            await for_each(of_each, check)
         return found
+
+    async def _checked(
+        self, file: DeletionFile, allowance: Allowance, small: Mapping[str, bytes | None]
+    ) -> FoundDeletions:
+        rows, fault = 0, None
+        try:
+            rows = len(await self._read(file, allowance, small if file.location.base is None else {}))
+        except (RequestError, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and file.location.base is None:
+                raise
+            fault = error
+        return FoundDeletions(described_part(file.fragment), rows, fault)
 
     async def _read(
         self, file: DeletionFile, allowance: Allowance, small: Mapping[str, bytes | None] | None = None
@@ -127,6 +151,11 @@ class DeletionFileReader:
         return rows
 
 
+def _faults(found: Mapping[Location, FoundDeletions]) -> int:
+    """How many files of the table's folder are at fault."""
+    return sum(one.fault is not None and location.base is None for location, one in found.items())
+
+
 def cleaned_up(file: str) -> OutdatedRequest:
     """The error for a file that only old versions have and that is missing."""
     return OutdatedRequest(f"{file}, is gone: a cleanup has removed it. Read the latest version and do the work again")
@@ -134,10 +163,13 @@ def cleaned_up(file: str) -> OutdatedRequest:
 
 async def small_bodies(store: ObjectStore, keys: Sequence[str]) -> dict[str, bytes | None]:
     """Read these objects as far as they are readable and below `SMALL_BODY_BYTES`; None for a missing one."""
-    distinct = list(dict.fromkeys(keys))
-    tails = zip(distinct, await store.get_tails(distinct, size=SMALL_BODY_BYTES), strict=True) if distinct else ()
-    return {
-        key: None if tail is None else tail.body
-        for key, tail in tails
-        if tail is None or (isinstance(tail, Tail) and tail.size < SMALL_BODY_BYTES)
-    }
+    distinct, bodies = list(dict.fromkeys(keys)), dict[str, bytes | None]()
+    for start in range(0, len(distinct), BODIES_AT_ONCE):
+        some = distinct[start : start + BODIES_AT_ONCE]
+        with suppress(ObjectUnreadable):  # reading one of them takes too long: each is read alone
+            for key, tail in zip(some, await store.get_tails(some, size=SMALL_BODY_BYTES), strict=True):
+                if tail is None:
+                    bodies[key] = None
+                elif isinstance(tail, Tail) and tail.size < SMALL_BODY_BYTES:
+                    bodies[key] = tail.body
+    return bodies

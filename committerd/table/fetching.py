@@ -20,16 +20,16 @@ from committerd.stores.port import ObjectStore
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
 from committerd.table.file_checks import missing_file
 from committerd.table.needs import (
+    Checkpoint,
     Copies,
     Copy,
     Described,
     EmptyFolders,
-    Entries,
     Gone,
+    InThread,
     Need,
     OneVersion,
-    OthersTurn,
-    Pace,
+    QueueEntries,
     Reuse,
     Rows,
     Source,
@@ -70,7 +70,7 @@ class Fetcher:
                 return await table.some_after(after, upto, largest=largest)
             case OneVersion(number=number):
                 return await table.readable(number)
-            case Entries(versions=versions):
+            case QueueEntries(versions=versions):
                 return await self._entries(versions)
             case Gone(version=version):
                 return await table.is_gone(version)
@@ -84,9 +84,9 @@ class Fetcher:
                 return await self._source(clone)
             case Copies(clone=clone, source=source):
                 return await self._copies(clone, source)
-            case Pace() | Stage():
+            case InThread() | Stage():
                 return None
-            case OthersTurn():
+            case Checkpoint():
                 await anyio.lowlevel.checkpoint()
                 return None
             case _:

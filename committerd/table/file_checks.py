@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from contextlib import suppress
+from copy import copy
 
 from committerd.errors import CommitterError, InvalidRequest, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import staged_files
-from committerd.table.needs import FoundFile, StagedFacts
+from committerd.table.needs import FoundDeletions, FoundFile, Staged, StagedFacts, described_part
 from committerd.table.places import Location, deletion_file_location, located
 from committerd.table.staged_files import (
     Named,
@@ -71,9 +72,12 @@ class _InBase(Exception):
 def _found(one: Named, facts: StagedFacts, bases: Sequence[BasePath]) -> FoundFile | None:
     """What is known of a file; None if it is missing. Raises `_InBase`, and `InvalidRequest` (`file_unreadable`)."""
     try:
-        found = facts.files[located(one.key, one.base_id, bases)]
+        location = located(one.key, one.base_id, bases)
+        if location not in facts.files:  # many are missing, so that it was not looked for
+            raise missing_file([at.key for at, found in facts.files.items() if found is None])
+        found = facts.files[location]
         if isinstance(found, CommitterError):
-            raise found
+            raise _anew(found)
     except (InvalidRequest, StoreUnavailable) as error:
         if one.base_id is None:
             raise
@@ -84,14 +88,41 @@ def _found(one: Named, facts: StagedFacts, bases: Sequence[BasePath]) -> FoundFi
 def _deleted_rows(fragment: DataFragment, facts: StagedFacts, bases: Sequence[BasePath]) -> int:
     """The number of rows that the deletion file of a fragment deletes. Raises `_InBase`, and what is wrong with it."""
     try:
-        found = facts.deletions[deletion_file_location(fragment, bases, staged=True)]
+        found = facts.deletions.get(deletion_file_location(fragment, bases, staged=True)) or _first_fault(facts)
         if found.fault is not None:
-            raise found.fault
+            raise _anew(found.fault)
     except (InvalidRequest, StoreUnavailable) as error:
         if not fragment.deletion_file.HasField("base_id") or error.code not in _NOT_READ:
             raise
         raise _InBase from error
     return found.rows
+
+
+def _first_fault(facts: StagedFacts) -> FoundDeletions:
+    """The first deletion file that is at fault: there are so many that others were not read."""
+    return next(one for at, one in facts.deletions.items() if one.fault is not None and at.base is None)
+
+
+def _anew(error: CommitterError) -> CommitterError:
+    """A copy of an error that is kept as a fact. Raising the same one again and again would keep all that it passes."""
+    return copy(error).with_traceback(None)
+
+
+def require_readable(facts: StagedFacts) -> None:
+    """Raise the error of the first file that can't be read."""
+    for found in facts.files.values():
+        if isinstance(found, CommitterError):
+            raise _anew(found)
+
+
+def require_none_missing(wanted: Staged, facts: StagedFacts) -> None:
+    """Raise the error of a wanted file that is known to be missing, or of a deletion file that is at fault."""
+    if gone := [at.key for at in wanted.files if at in facts.files and facts.files[at] is None]:
+        raise missing_file(gone)
+    for one in wanted.deletions:
+        found = facts.deletions.get(one.location)
+        if found is not None and found.fault is not None and found.of == described_part(one.fragment):
+            raise _anew(found.fault)
 
 
 _NOT_READ = ("base_unreadable", "file_unreadable", StoreUnavailable.code)

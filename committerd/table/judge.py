@@ -38,7 +38,14 @@ from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Case, PrepareOptions, Sources
-from committerd.table.file_checks import missing_file, require_files, with_known_sizes, with_schema_metadata
+from committerd.table.file_checks import (
+    missing_file,
+    require_files,
+    require_none_missing,
+    require_readable,
+    with_known_sizes,
+    with_schema_metadata,
+)
 from committerd.table.history import Gap, History
 from committerd.table.needs import (
     NOTHING_KNOWN,
@@ -46,16 +53,23 @@ from committerd.table.needs import (
     Copy,
     Described,
     EmptyFolders,
+    InThread,
     OneVersion,
-    Pace,
     Source,
     Staged,
     StagedFacts,
     Steps,
 )
 from committerd.table.places import Location, data_file_location
-from committerd.table.rebasing import rebased_on, staged_reuse
-from committerd.table.refusals import conflict_with, history_gap, refused_by, row_conflict, schema_differs, table_exists
+from committerd.table.rebasing import rebased_on, staged_reuse, too_much_to_follow
+from committerd.table.refusals import (
+    conflict_with,
+    history_gap,
+    refused_by,
+    row_conflict,
+    schema_differs,
+    table_exists,
+)
 from committerd.table.row_groups import with_rows
 from committerd.table.since import Since, since_read
 from committerd.table.staged_files import needed
@@ -64,6 +78,8 @@ from committerd_common.malformed import MalformedError
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import index_prefix
 
+_DESCRIBED_AT_ONCE = 16
+"""Data files whose descriptors are in memory at the same time."""
 _ROWS_AND_KEYS_FRAGMENTS_MAX = 64
 """Maximum number of fragments whose deletion files are read to find the rows of a refused transaction."""
 
@@ -113,7 +129,7 @@ def judge(
     try:
         size = heavy_size_to_judge(transaction, latest)
         if size:
-            yield Pace(size)
+            yield InThread(size)
         operation = operation_of(transaction)
         transaction = operation.normalised(transaction)
         case = Case(
@@ -192,10 +208,15 @@ def _existence(case: Case) -> Refused | None:
 def _alone(case: Case, since: Since | None) -> Steps[Judged | Refused]:
     """Judge a transaction that passes all versions since its read version, as a version of its own."""
     latest = case.latest
+    if since is not None and since.kept.is_too_much:
+        assert latest is not None
+        return row_conflict(too_much_to_follow(case), since, latest.version)
     if since is None:
         differing = case.operation.differing_schema(case.transaction, latest.outline) if latest is not None else None
         if latest is not None and differing is not None:
             return schema_differs(differing, latest.version)
+    if case.size:
+        yield InThread(case.size)
     _require_as_read(case, (since.read if since is not None else None) or latest)
     if since is None:
         judged = Judged(transaction=case.transaction, create=case.options.create)
@@ -231,10 +252,14 @@ def _of_other_types(case: Case, judged: Judged, latest: ManifestFile) -> Steps[R
     Field ids alone don't show an Overwrite that has reused them.
     """
     bases, files = case.readable_bases(), case.files.data_files
-    said = yield Described([data_file_location(file, bases) for file in files])
-    types = (differing_types(file, one, latest.outline.fields) for file, one in zip(files, said, strict=True))
-    differing = next(filter(None, types), None)
-    return None if differing is None else schema_differs(differing, latest.version)
+    for low in range(0, len(files), _DESCRIBED_AT_ONCE):
+        some = files[low : low + _DESCRIBED_AT_ONCE]
+        said = yield Described([data_file_location(file, bases) for file in some])
+        for file, one in zip(some, said, strict=True):
+            differing = differing_types(file, one, latest.outline.fields)
+            if differing is not None:
+                return schema_differs(differing, latest.version)
+    return None
 
 
 def _as_member(case: Case, since: Since | None) -> Steps[Judged | Refused | None]:
@@ -252,7 +277,7 @@ def _as_member(case: Case, since: Since | None) -> Steps[Judged | Refused | None
         found = since.found if since is not None else NOTHING_FOUND
         judged = yield from _with_content(case, Judged(transaction=case.transaction, found=found))
     if case.size:
-        yield Pace(case.size)
+        yield InThread(case.size)
     now = case.operation.excerpt(judged.transaction, latest)
     then = now if follows or since is None else since.then
     change = row_change(judged.transaction, then)
@@ -281,6 +306,8 @@ def _rows_and_keys(case: Case, since: Since) -> Steps[RowsAndKeys | None]:
         return None
     if deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
         return None
+    if case.size:
+        yield InThread(case.size)
     try:
         change = row_change(case.transaction, since.then)
         if change is None or len(change.touched) > _ROWS_AND_KEYS_FRAGMENTS_MAX:
@@ -296,31 +323,34 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     latest, transaction, options = case.latest, judged.transaction, case.options
     files = case.files if transaction is case.transaction else staged_files(transaction)
     if case.size:
-        yield Pace(case.size)
+        yield InThread(case.size)
     current = case.operation.excerpt(transaction, latest) if latest is not None else None
     require_fits(transaction, files, current, options.create)
     if case.operation.completed is not None and current is not None:
         completed = case.operation.completed(transaction, current)
         if completed is not transaction:
             transaction, files = completed, staged_files(completed)
-    verifies, bases = options.verify_files, case.readable_bases()
+    verifies, bases, facts = options.verify_files, case.readable_bases(), case.facts
     wanted = needed(
         transaction,
         files,
         current,
         bases=bases,
+        all_bases=case.all_bases(),
         limits=options.file_limits,
         verifies=verifies,
         written=judged.files,
-    ).beyond(case.facts)
-    facts = case.facts
-    if wanted is not None:
-        facts = facts.with_((yield wanted))
+    )
+    if verifies:
+        require_none_missing(wanted, facts)
+    unanswered = wanted.unanswered_by(facts)
+    if unanswered is not None:
+        facts = facts.with_((yield unanswered))
         if case.size:
-            yield Pace(case.size)
+            yield InThread(case.size)
     if verifies:
         require_files(transaction, files, facts, current=current, bases=bases, written=judged.files)
-    transaction = with_known_sizes(transaction, files, facts, bases=bases)
+    transaction = with_known_sizes(transaction, files, facts, bases=case.all_bases())
     return (yield from _with_what_building_needs(case, replace(judged, transaction=transaction)))
 
 
@@ -353,6 +383,7 @@ def _with_source(case: Case, judged: Judged) -> Steps[Judged]:
         return replace(judged, copies=copies)
     targets = [Location(copy.target) for copy in copies]
     facts = yield Staged(files=targets, deletion_bytes_max=0)
+    require_readable(facts)
     if gone := [one.key for one in targets if one in facts.files and facts.files[one] is None]:
         raise missing_file(gone)
     return judged
@@ -364,7 +395,7 @@ def _with_schema_metadata(case: Case, transaction: Transaction) -> Steps[Transac
     if transaction.overwrite.schema_metadata or file is None:
         return transaction
     try:
-        (descriptor,) = yield Described([data_file_location(file, case.readable_bases())])
+        (descriptor,) = yield Described([data_file_location(file, case.all_bases())])
     except (InvalidRequest, StoreUnavailable):
         if not file.HasField("base_id"):
             raise

@@ -59,7 +59,7 @@ class StagedFacts:
     deletions: Mapping[Location, FoundDeletions] = field(default_factory=dict)
 
     def with_(self, more: StagedFacts) -> StagedFacts:
-        """These facts and more of them, which count where both have one."""
+        """These facts, updated with more of them."""
         return StagedFacts(files={**self.files, **more.files}, deletions={**self.deletions, **more.deletions})
 
 
@@ -78,7 +78,7 @@ class Staged:
     deletion_bytes_max: int
     """The most bytes that its deletion files may have together."""
 
-    def beyond(self, facts: StagedFacts) -> Staged | None:
+    def unanswered_by(self, facts: StagedFacts) -> Staged | None:
         """The part of this need that the facts do not answer; None if they answer all of it."""
         files = [one for one in self.files if one not in facts.files]
         deletions = [one for one in self.deletions if not _is_found(one, facts)]
@@ -128,7 +128,7 @@ class OneVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class QueueEntries:
     """Need: the queue entries of these versions. Fact: `Settled` by version; None for one that can't be read."""
 
     versions: Sequence[int]
@@ -196,7 +196,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class InThread:
     """Need: that the next step, up to the next need, runs in a thread, because it may take long. Fact: None."""
 
     size: int
@@ -205,18 +205,18 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Need: that the time from here on is counted for this stage of the commit. Fact: None."""
+    """Need: that the time from here on is counted for this stage of the commit; empty = for none. Fact: None."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class OthersTurn:
+class Checkpoint:
     """Need: that other tasks run before the decision goes on. Fact: None."""
 
 
-Fact = Staged | Rows | Versions | OneVersion | Entries | Gone | Reuse | EmptyFolders | Described | Source | Copies
-Need = Fact | Pace | OthersTurn | Stage
+Fact = Staged | Rows | Versions | OneVersion | QueueEntries | Gone | Reuse | EmptyFolders | Described | Source | Copies
+Need = Fact | InThread | Checkpoint | Stage
 
 Steps = Generator[Need, Any, T_co]
 """A decision that asks for facts on its way. See each need for the fact that it is sent."""

@@ -32,7 +32,7 @@ from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.history import History
 from committerd.table.judge import Judged, explain, judge, vet
-from committerd.table.needs import NOTHING_KNOWN, Copy, Pace, Reuse, StagedFacts, Steps
+from committerd.table.needs import NOTHING_KNOWN, Copy, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
 from committerd.table.running import run
 from committerd.table.versions import Committed, Table, committed_by
@@ -211,7 +211,7 @@ def build_version(
     )
     size = heavy_size(transaction, latest)
     if size:
-        yield Pace(size)
+        yield InThread(size)
     built = _sound(latest, transaction, given)
     if latest is None or scheme is None:
         v2 = judged.create.enable_v2_manifest_paths
@@ -231,7 +231,7 @@ def build_version(
         if latest is None or section is not latest.index_section:
             reuse = yield Reuse(file.indices, written=judged.files)
             if size:
-                yield Pace(size)
+                yield InThread(size)
         require_next(latest, file, built, given, reuse=reuse)
     return Prepared(
         file=file,

@@ -22,7 +22,7 @@ from committerd.lance.operations.rebase import (
 )
 from committerd.lance.operations.rebase_footprints import REBASE_BYTES_MAX
 from committerd.table.case import Case
-from committerd.table.needs import Pace, Reuse, Steps
+from committerd.table.needs import InThread, Reuse, Steps
 from committerd.table.row_groups import deletions_of
 from committerd.table.since import Since
 from committerd.table.work import following_size
@@ -31,12 +31,6 @@ from committerd_common.messages import Transaction
 
 def rebased_on(case: Case, since: Since) -> Steps[RebasedTransaction | RowConflict]:
     """Rebase the transaction, which may pass all these versions; a conflict if the rows or files say otherwise."""
-    if since.kept.is_too_much:
-        problem = f"the changes since its read version take more than {REBASE_BYTES_MAX // 2**20} MiB to follow"
-        return RowConflict(
-            message=problem,
-            rule="indexed_fragment_rewritten" if case.operation.kind is Kind.CREATE_INDEX else "moved_rows",
-        )
     follow, rebase = case.operation.follow, case.operation.rebase
     if follow is not None and since.follows:
         return (yield from _followed(case, since, follow))
@@ -44,8 +38,15 @@ def rebased_on(case: Case, since: Since) -> Steps[RebasedTransaction | RowConfli
         return RebasedTransaction(transaction=case.transaction)
     facts = yield from _facts(case, since)
     if case.size:
-        yield Pace(case.size)
+        yield InThread(case.size)
     return rebase(case.transaction, facts)
+
+
+def too_much_to_follow(case: Case) -> RowConflict:
+    """The conflict of a transaction for whose rebase too much would have to be kept (`Since.kept`)."""
+    problem = f"the changes since its read version take more than {REBASE_BYTES_MAX // 2**20} MiB to follow"
+    is_index = case.operation.kind is Kind.CREATE_INDEX
+    return RowConflict(message=problem, rule="indexed_fragment_rewritten" if is_index else "moved_rows")
 
 
 def _followed(
@@ -68,7 +69,7 @@ def _followed(
     following, rows = follow(case.transaction, facts), None
     while True:
         if size:
-            yield Pace(size)
+            yield InThread(size)
         try:
             wanted = _next(following, rows)
         except StopIteration as end:
@@ -88,7 +89,7 @@ def _facts(case: Case, since: Since) -> Steps[RebaseFacts]:
     latest, operation = case.latest, case.operation
     assert latest is not None
     if case.size:
-        yield Pace(case.size)
+        yield InThread(case.size)
     merges = operation.deletions_to_merge(case.transaction, since.then, case.excerpt(latest))
     deletions = yield from deletions_of(merges, case.deletion_files(since.read))
     reuse = (yield from _reuse_contents(case, since)) if Input.STAGED_REUSE in operation.inputs else None

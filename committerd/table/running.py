@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from committerd.table.needs import Need, Pace, Steps
+from committerd.table.needs import InThread, Need, Steps
 from committerd.table.work import Work, at_once
 
 _T = TypeVar("_T")
@@ -24,7 +24,7 @@ async def run(steps: Steps[_T], fetch: Fetch, *, work: Work = at_once) -> _T:
     step: Need | _End[_T] = _step(steps, partial(next, steps))
     while not isinstance(step, _End):
         try:
-            if isinstance(step, Pace):
+            if isinstance(step, InThread):
                 step = await work(partial(_step, steps, partial(next, steps)), size=step.size)
                 continue
             fact = await fetch(step)

@@ -16,7 +16,7 @@ from committerd.lance.operations.rebase_footprints import RebaseFootprints
 from committerd.lance.transactions.transaction import footprint_of_ours
 from committerd.table.case import Case
 from committerd.table.history import Committed, Gap
-from committerd.table.needs import OneVersion, Pace, Steps, Versions
+from committerd.table.needs import InThread, OneVersion, Steps, Versions
 from committerd.table.work import comparing_size
 from committerd_common.messages import Manifest
 
@@ -60,7 +60,7 @@ def since_read(case: Case) -> Steps[Since | Gap | None]:
         return (yield from _append_since(case, after, latest.version))
     read = (yield OneVersion(after)) if Input.READ_VERSION in case.operation.inputs else None
     if case.size:
-        yield Pace(case.size)
+        yield InThread(case.size)
     read, then, ours = _footprint(case, read)
     if case.options.trusts_rewrites:
         ours = replace(ours, trusts_rewrites=True)
@@ -86,7 +86,7 @@ def _compared(case: Case, since: Since, after: int, latest: int) -> Steps[Since 
         if isinstance(some, Gap):
             return some
         if size := comparing_size(case.transaction, since.ours, len(some)):
-            yield Pace(size)
+            yield InThread(size)
         since = _compare(case, since, some)
         last = some[-1]
         low, largest = last.version, max(largest, *(one.bytes for one in some))

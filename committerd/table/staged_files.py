@@ -111,6 +111,7 @@ def needed(
     current: Manifest | None,
     *,
     bases: Sequence[BasePath],
+    all_bases: Sequence[BasePath] = (),
     limits: FileLimits,
     verifies: bool,
     written: Container[str] = (),
@@ -119,14 +120,15 @@ def needed(
 
     If they are not verified, that is only what it takes to judge the transaction: the sizes that it does not give, and
     the rows that it deletes. `current`: an excerpt of the latest version (None = not known yet). `written`: the keys of
-    files that are written before the version. Raises `InvalidRequest` (`too_many_files`).
+    files that are written before the version. `all_bases`: those in which a deletion file is read although it is not
+    verified, because its fragment does not say how many rows it deletes. Raises `InvalidRequest` (`too_many_files`).
     """
     named, deleting = list[Named](), [one for one in files.fragments if is_uncounted(one)]
     if verifies:
         named += [one for one in named_files(transaction, files, current) if one.key not in written]
         deleting += staged_deletions(files, current, written=written)
     elif transaction.WhichOneof("operation") in ("delete", "update"):
-        deleting += staged_deletions(files, None)
+        deleting += staged_deletions(files, current, written=written)
     if len(named) > limits.files:
         raise InvalidRequest(
             f"the transaction brings {len(named)} files, but at most {limits.files} are allowed (setting "
@@ -140,7 +142,7 @@ def needed(
     deletions = dict[Location, DeletionFile]()
     for fragment in deleting:
         with suppress(InvalidRequest):
-            location = deletion_file_location(fragment, bases, staged=True)
+            location = deletion_file_location(fragment, all_bases if is_uncounted(fragment) else bases, staged=True)
             deletions[location] = DeletionFile(fragment, location, is_staged=True)
     return Staged(files=list(locations), deletions=list(deletions.values()), deletion_bytes_max=limits.bytes)
 

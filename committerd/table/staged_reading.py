@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from committerd.concurrency import for_each
-from committerd.errors import CommitterError, InvalidRequest, StoreUnavailable
+from committerd.errors import CommitterError, InvalidRequest, ObjectUnreadable, StoreUnavailable
 from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.data_files import END_BYTES, DataFileFacts
 from committerd.table.deletion_files import DeletionFileReader
@@ -63,7 +63,7 @@ async def _look_in_folder(store: ObjectStore, files: Sequence[tuple[int, Locatio
         for in_data in (True, False):
             size = END_BYTES if in_data else 1
             wanted = [key for key in keys if key.startswith(DATA) is in_data]
-            tails = await store.get_tails(wanted, size=size) if wanted else ()
+            tails = await _tails(store, wanted, size=size)
             for key, tail in zip(wanted, tails, strict=True):
                 ends[key] = await _found(store, key, tail, size=size, facts=facts if in_data else None)
         missing.update(number for number, one in some if ends[one.key] is None)
@@ -73,6 +73,13 @@ async def _look_in_folder(store: ObjectStore, files: Sequence[tuple[int, Locatio
             end = ends[one.key]
             said = facts.found.get(one.key)
             found[number][one] = end._replace(said=said) if isinstance(end, FoundFile) else end
+
+
+async def _tails(store: ObjectStore, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+    try:
+        return await store.get_tails(keys, size=size) if keys else ()
+    except ObjectUnreadable as error:  # reading one of them takes too long: each is read alone
+        return [error] * len(keys)
 
 
 async def _found(
