@@ -22,6 +22,7 @@ from committerd.committer.state import State
 from committerd.committer.view import View
 from committerd.queue.before_table import may_be_published
 from committerd.queue.dedupe import Refused
+from committerd.table.refusals import INTERNAL_ERROR
 from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.request import Request
 
@@ -89,7 +90,7 @@ class TableWait:
         """
         queue, telemetry = self.outcome_maker.queue, self.outcome_maker.telemetry
         telemetry.waiting_for_table.set(1)
-        creates = _Creates()
+        creates, failed = _Creates(), set[int]()
         waiting, logged_at, looked_at = 0, float("-inf"), anyio.current_time()
         try:
             while goes_on():
@@ -108,11 +109,15 @@ class TableWait:
                     logged_at = anyio.current_time()
                     _log.warning("table.missing", extra={"uri": uri, "waiting": waiting})
                 for create in [*creates.due(), *fresh]:
+                    if create.offset in failed:
+                        continue
                     is_first = self.first is not None and create.offset == self.first.offset
                     formed = await self.assembler.assemble_create(view.head, create, is_first=is_first)
                     if isinstance(formed, FormedVersion):
                         return formed
                     await self._refuse(create, formed, view, generation)
+                    if formed.reason == INTERNAL_ERROR:
+                        failed.add(create.offset)  # it is logged and counted once
                 for create in fresh:
                     if create.offset not in self.assembler.decider.before_table:
                         creates.keep(create)
