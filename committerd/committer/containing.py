@@ -23,9 +23,9 @@ from typing import Literal
 
 import anyio
 
-from committerd.committer.head import StartAgain
+from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Pending
-from committerd.errors import CommitterError, PutUnknown, RefusedToRun, RequestError, Unavailable
+from committerd.errors import CommitterError, CorruptTable, PutUnknown, RefusedToRun, RequestError, Unavailable
 from committerd.machine import Machine, shortage_of, unavailable
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
@@ -174,3 +174,19 @@ def _members(error: Exception) -> Iterator[Exception]:
             yield from _members(one)
     else:
         yield error
+
+
+def nothing_can_follow(head: Head, error: Exception) -> Exception:
+    """Return the error to raise when not even a version without transactions can be built.
+
+    The table is at fault, or committerd itself.
+    """
+    if isinstance(error, RequestError):
+        return CorruptTable(f"nothing can be built upon version {head.version}: {error}", code=error.code)
+    if isinstance(error, CommitterError):
+        return error
+    return RefusedToRun(
+        f"committerd can't build a version on version {head.version}, not even one without transactions: "
+        f"{type(error).__name__}: {error}. Run the release before this one, and report the error",
+        code="internal_errors",
+    )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from committerd.committer.containing import Containment, require_contained
+from committerd.committer.containing import Containment, nothing_can_follow, require_contained
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
 from committerd.committer.look_ups import AskedUuid, look_up
@@ -24,7 +24,6 @@ from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
 from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
-from committerd.errors import CommitterError, CorruptTable, RefusedToRun, RequestError
 from committerd.queue.dedupe import Candidate, Refused, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN, Earlier
@@ -76,7 +75,7 @@ class Decider:
             except Exception as error:  # any error is the fault of one of the records
                 require_contained(error)
                 if not group.requests:
-                    raise _nothing_can_follow(head, error) from error
+                    raise nothing_can_follow(head, error) from error
                 if len(group.requests) > 1:
                     # Each was accepted by itself, but they can't be built together: find the record at fault.
                     return (yield from self._buildable(group, head))
@@ -438,20 +437,4 @@ def _expired(envelope: Envelope, now_ms: int) -> Refused | None:
         status=Status.EXPIRED,
         reason="deadline_passed",
         message=f"its turn came {now_ms - deadline} ms after the deadline that its producer set",
-    )
-
-
-def _nothing_can_follow(head: Head, error: Exception) -> Exception:
-    """Return the error to raise when not even a version without transactions can be built.
-
-    The table is at fault, or committerd itself.
-    """
-    if isinstance(error, RequestError):
-        return CorruptTable(f"nothing can be built upon version {head.version}: {error}", code=error.code)
-    if isinstance(error, CommitterError):
-        return error
-    return RefusedToRun(
-        f"committerd can't build a version on version {head.version}, not even one without transactions: "
-        f"{type(error).__name__}: {error}. Run the release before this one, and report the error",
-        code="internal_errors",
     )
