@@ -23,7 +23,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
 from committerd.table.fetching import Fetcher
 from committerd.table.history import History
-from committerd.table.prepare import Judged, PrepareOptions, Refused, Sources, build_version, judge, vet
+from committerd.table.prepare import Judged, PrepareOptions, Refused, Sources, build_version, judge, require_buildable
 from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_referenced, write_transaction
@@ -43,7 +43,7 @@ class OneTable:
     async def open(self) -> None:
         """Read the latest version."""
         self.latest = await self.table.latest()
-        vet(self.latest)
+        require_buildable(self.latest)
 
     async def judged(self, transaction: Transaction) -> Judged | Refused:
         """Judge a transaction against the latest version."""

@@ -21,7 +21,7 @@ from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
 from committerd.settings.load import Settings
-from committerd.stores.port import Listed, ObjectStore
+from committerd.stores.port import ObjectEntry, ObjectStore
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
@@ -190,23 +190,23 @@ def _like(path: str, configured: Settings, *, storage_version: str | None) -> Tr
     return staged.transaction.overwrite
 
 
-async def _files(store: ObjectStore) -> list[Listed]:
+async def _files(store: ObjectStore) -> list[ObjectEntry]:
     """What the table consists of; the manifests last, and the latest of them as the very last."""
-    found = list[Listed]()
+    found = list[ObjectEntry]()
     for folder in _FOLDERS:
         some = [one async for batch in store.walk(f"{folder}/") for one in batch]
         found += some
     return found
 
 
-async def _drop(table: Table, files: Sequence[Listed], last: str | None) -> None:
+async def _drop(table: Table, files: Sequence[ObjectEntry], last: str | None) -> None:
     """Delete the files. `last`: the latest manifest, which goes last.
 
     Until then the command can be repeated: the manifest says what the table was, and where the queue is.
     """
     progress = ProgressLine("deleted files", len(files))
 
-    async def delete(one: Listed) -> None:
+    async def delete(one: ObjectEntry) -> None:
         await table.store.delete(one.key)
         progress.add(1)
 

@@ -37,7 +37,7 @@ from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
 from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import vet
+from committerd.table.prepare import require_buildable
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Committer:
                 self.view = view = await self._parts.starter.start(generation, partial(self.state.show, "starting"))
                 backoff = self._parts.backoff()
                 self._refused_code = ""
-                vet(view.head.manifest)
+                require_buildable(view.head.manifest)
                 if view.head.version:
                     self._holding.note_settled(None)
                     self._parts.assembler.prefetcher.switch(on=True)
@@ -280,7 +280,7 @@ class Committer:
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
         if view.head.manifest is not formed.prepared.file:
-            vet(view.head.manifest)  # another writer created it, or it was read back
+            require_buildable(view.head.manifest)  # another writer created it, or it was read back
         if not is_ours:
             _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": result.race.value})
 
@@ -339,7 +339,7 @@ class Committer:
         if not found:
             return
         view.learn(news)
-        vet(view.head.manifest)
+        require_buildable(view.head.manifest)
         self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")

@@ -11,7 +11,7 @@ A record that meets an error of the machine is judged alone from then on. If it 
 them passes, it is refused: no record can stop the queue in this way.
 
 The table is at fault only if nothing at all can be built on it. The committer checks that before it judges a record
-(`judge.vet`), and when it builds a version that holds only refusals.
+(`judge.require_buildable`), and when it builds a version that holds only refusals.
 """
 
 from __future__ import annotations

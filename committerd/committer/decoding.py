@@ -18,10 +18,10 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.decoded_size import require_few_messages
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
+from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd.table.prepare import create_options
 from committerd.table.reading import read_named
 from committerd.table.versions import Table
-from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.paths import transaction_key
 from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
 from committerd_common.uris import may_be_one_table, names_same_table

@@ -284,7 +284,7 @@ class _Downwards:
         owed = self._how.owed_from(position)
         if owed >= position.next_offset and not position.settled:
             return True
-        version = self._older.settled_versions.oldest
+        version = self._older.outcome_versions.oldest
         oldest = await position_of(self._table, version) if version else None
         return oldest is not None and oldest.next_offset <= owed and all(o < owed for o in oldest.settled)
 

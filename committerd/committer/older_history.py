@@ -55,7 +55,7 @@ def brief_of(settled: Settled) -> Brief:
     return Brief(settled.version, hashes_of(settled), (min(offsets), max(offsets)) if offsets else None)
 
 
-class SettledVersions:
+class OutcomeVersions:
     """An index of the versions that settle offsets, from version to offset range: 24 bytes per version."""
 
     __slots__ = ("_first", "_last", "_versions")
@@ -94,7 +94,7 @@ class OlderHistory:
         self._newest = self._next = versions[-1] if versions else 0
         self._ledger_bytes = ledger_bytes
         self._hashes = OlderVersions(ledger_bytes)
-        self.settled_versions = SettledVersions()
+        self.outcome_versions = OutcomeVersions()
         """The versions that settle records, newest first, as far as they are read."""
         self._is_full = False
         self._read = self._shown = 0
@@ -138,7 +138,7 @@ class OlderHistory:
         """Add the next versions; None for an unreadable one."""
         for brief in briefs:
             if brief is not None:
-                self.settled_versions.add(brief)
+                self.outcome_versions.add(brief)
                 self._is_full = not self._hashes.add(brief.version, brief.hashes) or self._is_full
         self._next -= len(briefs)
         self._read += len(briefs)

@@ -76,7 +76,7 @@ async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> i
     unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
     position if positions grow from version to version; if an operator has set one back, it may take a lower one.
     """
-    versions = list(loaded.older.settled_versions.between(facts.log_start, facts.log_end - 1))  # newest first
+    versions = list(loaded.older.outcome_versions.between(facts.log_start, facts.log_end - 1))  # newest first
     unchanged, newest, oldest = 0, 0, len(versions)
     while newest < oldest:
         middle = (newest + oldest) // 2

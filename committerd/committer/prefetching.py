@@ -30,11 +30,11 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.fetching import Fetcher
+from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd.table.needs import NOTHING_KNOWN, DeletionFile, Rows, Staged, StagedFacts
 from committerd.table.places import deletion_file_location
 from committerd.table.staged_files import FileLimits, needed_ahead
 from committerd.table.versions import Table
-from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.log_parts import read_parts
-from committerd.committer.older_history import SettledVersions
+from committerd.committer.older_history import OutcomeVersions
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import OutcomeBatch
 from committerd.committer.view import View
@@ -95,7 +95,7 @@ class Starter:
         if head.version:
             owed_offsets = range(owed, position.next_offset)
             await self._publish_again(
-                loaded.older.settled_versions, head, owed_offsets, generation=generation, report=report
+                loaded.older.outcome_versions, head, owed_offsets, generation=generation, report=report
             )
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
@@ -146,7 +146,7 @@ class Starter:
 
     async def _publish_again(
         self,
-        settled_versions: SettledVersions,
+        outcome_versions: OutcomeVersions,
         head: Head,
         owed: range,
         *,
@@ -157,20 +157,20 @@ class Starter:
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
             passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
             report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
-            await self._publish_offsets(passed, settled_versions, head, generation)
-        await self._publish_offsets(head.position.settled, settled_versions, head, generation)
+            await self._publish_offsets(passed, outcome_versions, head, generation)
+        await self._publish_offsets(head.position.settled, outcome_versions, head, generation)
         await self.outcome_maker.publish(
             OutcomeBatch(generation=generation), generation=generation, acknowledge=head.acknowledgeable()
         )
 
     async def _publish_offsets(
-        self, passed: Sequence[int], settled_versions: SettledVersions, head: Head, generation: int
+        self, passed: Sequence[int], outcome_versions: OutcomeVersions, head: Head, generation: int
     ) -> None:
         """Publish the outcomes of these offsets again. `passed`: ascending."""
         if not passed:
             return
         position = head.position
-        entries = await _entries(head.table, settled_versions.between(passed[0], passed[-1]), passed, position)
+        entries = await _entries(head.table, outcome_versions.between(passed[0], passed[-1]), passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             async for records in read_parts(self.queue, chunk):

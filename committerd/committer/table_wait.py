@@ -22,8 +22,8 @@ from committerd.committer.state import State
 from committerd.committer.view import View
 from committerd.queue.before_table import may_be_published
 from committerd.queue.dedupe import Refused
+from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd.table.refusals import INTERNAL_ERROR
-from committerd.table.work import LIGHT_BYTES_MAX
 from committerd_common.request import Request
 
 _log = logging.getLogger(__name__)

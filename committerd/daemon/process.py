@@ -48,10 +48,10 @@ from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
+from committerd.table.heavy_work import Work, at_once
 from committerd.table.prepare import Permissions, Sources
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
-from committerd.table.work import Work, at_once
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Refusal
 

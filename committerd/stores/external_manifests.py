@@ -30,9 +30,9 @@ from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
 from committerd.stores.port import (
     Created,
     Exists,
-    Listed,
     ManifestEntry,
     ManifestStore,
+    ObjectEntry,
     ObjectStore,
     Tail,
     TailOrError,
@@ -110,7 +110,7 @@ class ExternalManifests:
                 await self._register(listed)
             return [*keys]
 
-    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """As the port says; of the objects alone."""
         return self._objects.walk(prefix)
 

@@ -42,7 +42,7 @@ from committerd.stores.local_files import (
     regular,
     sync_folder,
 )
-from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, require_below_root
+from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
 _log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class LocalStore:
         keys = [key for key in (prefix + name for name in names) if key > start_after]
         return sorted(keys) if limit is None else heapq.nsmallest(limit, keys)
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """As the port says; a batch for each folder. Does not follow symbolic links below `prefix`.
 
         Leaves out the files of a folder below `prefix` that can't be listed.
@@ -329,9 +329,9 @@ def _is_object(entry: os.DirEntry[str]) -> bool:
     return entry.is_file()
 
 
-def _entries(root: str, folder: str) -> tuple[Sequence[Listed], Sequence[str]]:
+def _entries(root: str, folder: str) -> tuple[Sequence[ObjectEntry], Sequence[str]]:
     """The files directly in a folder, and the folders; none if it does not exist."""
-    found: list[Listed] = []
+    found: list[ObjectEntry] = []
     below: list[str] = []
     with _reading(root, folder), os.scandir(os.path.join(root, folder)) as entries:
         for entry in entries:
@@ -341,7 +341,7 @@ def _entries(root: str, folder: str) -> tuple[Sequence[Listed], Sequence[str]]:
                 continue
             with suppress(FileNotFoundError):  # deleted since
                 facts = entry.stat(follow_symlinks=False)
-                found.append(Listed(key=key, size=facts.st_size, modified_ms=facts.st_mtime_ns // 1_000_000))
+                found.append(ObjectEntry(key=key, size=facts.st_size, modified_ms=facts.st_mtime_ns // 1_000_000))
     return found, below
 
 

@@ -12,9 +12,9 @@ from committerd.errors import InvalidRequest, PutUnknown, Unavailable
 from committerd.stores.port import (
     Created,
     Exists,
-    Listed,
     ManifestEntry,
     ManifestStore,
+    ObjectEntry,
     ObjectStore,
     Tail,
     TailOrError,
@@ -54,7 +54,7 @@ class MeasuredStore:
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         return await self._measured("list", self._store.list(prefix, start_after=start_after, limit=limit))
 
-    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         return self._store.walk(prefix)
 
     async def put(self, key: str, body: bytes) -> None:

@@ -40,7 +40,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ObjectEntry:
     """An object in a listing."""
 
     key: str
@@ -113,7 +113,7 @@ class ObjectStore(Protocol):
         has no keys.
         """
 
-    def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """Yield all objects below the folder `prefix` (which ends with `/`), in batches, in no order.
 
         Includes temporary files that `list` leaves out. A missing folder has no objects. Raises `StoreUnavailable`.

@@ -17,7 +17,7 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, Sett
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
 from committerd.stores.aws_failures import ABSENT, CallFailed, Fault
-from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, require_below_root, tails_of_each
+from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
 from committerd_common.paths import DATA
 
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -154,11 +154,11 @@ class S3Store:
                 break
         return keys[:limit]
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """As the port says; sends one request per 1,000 objects."""
         async for found in self._pages(prefix):
             yield [
-                Listed(
+                ObjectEntry(
                     key=entry["Key"].removeprefix(self._prefix),
                     size=int(entry["Size"]),
                     modified_ms=int(entry["LastModified"].timestamp() * 1000),

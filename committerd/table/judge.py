@@ -46,6 +46,7 @@ from committerd.table.file_checks import (
     with_known_sizes,
     with_schema_metadata,
 )
+from committerd.table.heavy_work import heavy_size_to_judge
 from committerd.table.history import Gap, History
 from committerd.table.needs import (
     NOTHING_KNOWN,
@@ -73,7 +74,6 @@ from committerd.table.refusals import (
 from committerd.table.row_groups import with_rows
 from committerd.table.since import Since, since_read
 from committerd.table.staged_files import needed
-from committerd.table.work import heavy_size_to_judge
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import index_prefix
@@ -122,8 +122,8 @@ def judge(
 ) -> Steps[Judged | Refused]:
     """Judge whether a transaction may be committed on top of `latest`, and rebase it.
 
-    `latest` must be the last version of `history`, and checked by `vet`; None = there is no table. `facts`: what is
-    known of the files of the transaction. Raises `CorruptTable` when the table turns out to be damaged.
+    `latest` must be the last version of `history`, and have passed `require_buildable`; None = there is no table.
+    `facts`: what is known of the files of the transaction. Raises `CorruptTable` when the table proves to be damaged.
     """
     found = NOTHING_FOUND
     try:
@@ -168,7 +168,7 @@ def _require_valid(case: Case) -> None:
     )
 
 
-def vet(latest: ManifestFile | None) -> None:
+def require_buildable(latest: ManifestFile | None) -> None:
     """Return if a version may be built on `latest` (None = there is no table).
 
     Raises `UnsupportedTable` or `CorruptTable`: the table is at fault, not a record.

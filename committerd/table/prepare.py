@@ -30,13 +30,13 @@ from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore
+from committerd.table.heavy_work import Work, at_once, heavy_size
 from committerd.table.history import History
-from committerd.table.judge import Judged, explain, judge, vet
+from committerd.table.judge import Judged, explain, judge, require_buildable
 from committerd.table.needs import NOTHING_KNOWN, Copy, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
 from committerd.table.running import run
 from committerd.table.versions import Committed, Table, committed_by
-from committerd.table.work import Work, at_once, heavy_size
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 
@@ -55,7 +55,7 @@ __all__ = [
     "explain",
     "judge",
     "prepare",
-    "vet",
+    "require_buildable",
 ]
 
 
@@ -142,7 +142,7 @@ async def prepare(
     `facts`: what is known of the files of the transaction. `open_store`: as for `Fetcher`. `work`: runs what may take
     long. Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and `StoreUnavailable`.
     """
-    vet(latest)
+    require_buildable(latest)
 
     def steps() -> Steps[Prepared | Refused]:
         judged = yield from judge(History(table), latest, transaction, facts=facts, options=options, sources=sources)
@@ -262,7 +262,7 @@ def _sound(latest: ManifestFile | None, transaction: Transaction, given: BuildIn
     except CorruptTable as error:
         if error.code not in OF_CONTENT:
             raise
-        vet(latest)  # raises when the table is damaged already
+        require_buildable(latest)  # raises when the table is damaged already
         raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
     return built
 

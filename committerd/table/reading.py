@@ -12,7 +12,7 @@ from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import TAIL_BYTES, buffer_table, decode_descriptor, first_buffer
 from committerd.stores.port import ObjectStore
 from committerd.table.file_checks import NAME_CHARS_MAX
-from committerd.table.work import LIGHT_BYTES_MAX
+from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd_common.messages import FileDescriptor
 from committerd_common.paths import VERSIONS
 

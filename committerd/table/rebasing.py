@@ -22,10 +22,10 @@ from committerd.lance.operations.rebase import (
 )
 from committerd.lance.operations.rebase_footprints import REBASE_BYTES_MAX
 from committerd.table.case import Case
+from committerd.table.heavy_work import following_size
 from committerd.table.needs import InThread, Reuse, Steps
 from committerd.table.row_groups import deletions_of
 from committerd.table.since import Since
-from committerd.table.work import following_size
 from committerd_common.messages import Transaction
 
 

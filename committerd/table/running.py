@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import InThread, Need, Steps
-from committerd.table.work import Work, at_once
 
 _T = TypeVar("_T")
 

@@ -63,12 +63,12 @@ def settled_ahead_and_79_more() -> Bucket:
 
 async def test_what_was_settled_ahead_is_found_below_versions_of_earlier_offsets() -> None:
     loaded = await loaded_from(settled_ahead_and_79_more(), lambda position: 70)
-    settled_versions = loaded.older.settled_versions
+    outcome_versions = loaded.older.outcome_versions
     assert loaded.ledger.floor > 0
     assert loaded.position is not None
     assert loaded.position.settled == (AHEAD,)
-    assert 1 in settled_versions.between(AHEAD, AHEAD)
-    assert [*settled_versions.between(70, 72)] == [74, 73, 72]
+    assert 1 in outcome_versions.between(AHEAD, AHEAD)
+    assert [*outcome_versions.between(70, 72)] == [74, 73, 72]
 
 
 async def test_history_below_everything_that_is_owed_is_not_read() -> None:
@@ -76,9 +76,9 @@ async def test_history_below_everything_that_is_owed_is_not_read() -> None:
     for offset in range(80):
         put(bucket, offset + 1, answers=offset, next_offset=offset + 1, settled=[])
     how = Loading(monotonic=lambda: 0.0, owed_from=lambda position: 70, later=True)
-    settled_versions = (await load(Table(FakeStore(bucket)), how)).older.settled_versions
-    assert 1 < settled_versions.oldest <= 70
-    assert [*settled_versions.between(70, 72)] == [73, 72, 71]
+    outcome_versions = (await load(Table(FakeStore(bucket)), how)).older.outcome_versions
+    assert 1 < outcome_versions.oldest <= 70
+    assert [*outcome_versions.between(70, 72)] == [73, 72, 71]
 
 
 async def head_of(bucket: Bucket) -> Head:

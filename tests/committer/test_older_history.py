@@ -116,17 +116,17 @@ async def test_all_of_it_is_what_start_would_have_read_itself() -> None:
         view = view_of(loaded)
         view.learn_history()
         assert [(await earlier(view.head, f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
-        assert [*loaded.older.settled_versions.between(0, 1000)] == [*range(300, 0, -1)]
+        assert [*loaded.older.outcome_versions.between(0, 1000)] == [*range(300, 0, -1)]
 
 
 async def test_what_was_settled_ahead_is_owed_too() -> None:
     loaded = await load(Table(FakeStore(settled_ahead_and_79_more())), HOW)
-    assert 1 in loaded.older.settled_versions.between(AHEAD, AHEAD)
+    assert 1 in loaded.older.outcome_versions.between(AHEAD, AHEAD)
 
 
 async def test_start_reads_down_to_all_that_it_owes() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, owed_from=lambda position: 300))
-    assert [*loaded.older.settled_versions.between(300, 302)] == [303, 302, 301]
+    assert [*loaded.older.outcome_versions.between(300, 302)] == [303, 302, 301]
     assert 1 < loaded.ledger.unread_below <= 301
 
 

@@ -22,7 +22,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.open import Stores
-from committerd.stores.port import Listed
+from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table
 from committerd_client import staging
 from harness.child import Launch
@@ -77,7 +77,7 @@ async def cleaning_of(scene: Scene, place: StorePlace, kafka: KafkaSettings, *, 
         store: Any = stores.open(place.uri)
         walk = store.walk
 
-        async def ahead(prefix: str) -> AsyncIterator[Sequence[Listed]]:
+        async def ahead(prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
             async for batch in walk(prefix):
                 later = int(hours * HOUR_MS) if prefix == report.FOLDER else 0
                 yield [replace(one, modified_ms=one.modified_ms + later) for one in batch]

@@ -24,7 +24,7 @@ from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import encode_metadata, start_of
 from committerd.queue.records import record_sha256
 from committerd.stores.local import LocalStore
-from committerd.stores.port import Listed
+from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from committerd_common.messages import Member, Refusal, Transaction
@@ -74,7 +74,7 @@ class ShiftedStore(LocalStore):
 
     hours = 0.0
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         async for batch in super().walk(prefix):
             ahead = int(self.hours * HOUR_MS) if prefix == report.FOLDER else 0
             yield [replace(one, modified_ms=one.modified_ms + ahead) for one in batch]

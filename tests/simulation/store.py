@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from committerd.errors import PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, Listed, Tail, TailOrError, tails_of_each
+from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, tails_of_each
 from tests.simulation.faults import Lost, Refused, Weather
 
 _CLEANED_UP_SECONDS = 3600.0
@@ -104,9 +104,9 @@ class FakeStore:
         keys: list[str] = await self._read("list", prefix, lambda: self._bucket.list(prefix, start_after, limit))
         return keys
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
+    async def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         yield [
-            Listed(key=key, size=len(body), modified_ms=int(time.time() * 1000))
+            ObjectEntry(key=key, size=len(body), modified_ms=int(time.time() * 1000))
             for key, body in self._bucket.objects.items()
             if key.startswith(prefix)
         ]

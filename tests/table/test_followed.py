@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from committerd.queue.outcomes import Status
+from committerd.table.heavy_work import LIGHT_FOLLOWED_MAX
 from committerd.table.prepare import Prepared, prepare
-from committerd.table.work import LIGHT_FOLLOWED_MAX
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS
 from tests.lance.operations import delete

@@ -26,7 +26,7 @@ class CommitterShare:
         self._share = share
         self._telemetry = telemetry
         self._used_until = 0.0
-        """Until then, this process has had its share of the time."""
+        """When this process may use the committer again, by the event loop's clock: by then it has its share again."""
 
     @property
     def seconds_left(self) -> float:

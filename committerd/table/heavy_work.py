@@ -68,14 +68,6 @@ async def at_once(call: Callable[[], T], *, size: int) -> T:
     return call()
 
 
-class Do(Protocol):
-    """Runs a function as `Work` does, or directly if the record is light."""
-
-    async def __call__(self, call: Callable[[], T]) -> T:
-        """Run `call` and return its result, or raise its exception."""
-        ...
-
-
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
     """The size in bytes of a transaction if building its version on `latest` may take long; 0 if it does not."""
     there = 0 if latest is None else sum(map(len, latest.fragments.bodies()))

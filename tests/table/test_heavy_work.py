@@ -6,7 +6,7 @@ import pytest
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.transactions.transaction import footprint
-from committerd.table.work import LIGHT_FRAGMENTS_MAX, at_once, following_size, heavy_size, heavy_size_to_judge
+from committerd.table.heavy_work import LIGHT_FRAGMENTS_MAX, at_once, following_size, heavy_size, heavy_size_to_judge
 from committerd_common.messages import DataFragment, Manifest, Transaction
 from tests.lance.operations import create_index, delete, update
 from tests.lance.samples import fragment, index, manifest, table, transaction, with_row_ids
