@@ -257,7 +257,7 @@ def _of_other_types(case: Case, judged: Judged, latest: ManifestFile) -> Steps[R
         said = yield Described([data_file_location(file, bases) for file in some])
         for file, one in zip(some, said, strict=True):
             differing = differing_types(file, one, latest.outline.fields)
-            if differing is not None:
+            if differing:
                 return schema_differs(differing, latest.version)
     return None
 

@@ -57,7 +57,7 @@ def test_rows_are_followed_through_a_compaction_and_the_outcome_says_how_many(tm
     assert (refused["outcome"], refused["reason"]) == ("retryable", "conflict")
     assert "its writer does not say that rows keep their order" in refused["message"]
     (trusted,) = _commit(table, staged[1], words=("--trust-rewrites", "all"))
-    assert trusted["message"].startswith("1 row was followed through versions 3 and ")
+    assert trusted["message"].startswith("1 row was followed through versions 3, ")
     assert sorted(table.ids()) == sorted(table.ids_in_4()) == [one for one in range(40) if one not in (3, 5, 17)]
 
 

@@ -33,7 +33,7 @@ def commits_an_index_of_which_nothing_is_left(patch: pytest.MonkeyPatch) -> None
 
 
 def believes_what_a_rewrite_says_of_its_fragments(patch: pytest.MonkeyPatch) -> None:
-    async def believes(*arguments: object) -> None:
+    def believes(*arguments: object) -> None:
         """Compares nothing."""
 
     patch.setattr(judge, "_require_as_read", believes)
