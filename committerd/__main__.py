@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -33,6 +36,20 @@ _COMMANDS = (
 """Names of modules in `committerd.commands`, each with a command of that name; `--help` lists them in this order."""
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT end the process at once: a library may ignore all errors of a module that it loads."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 class _Commands(click.Group):
     """Imports the module of a command only when the command is used, which saves memory."""
 
@@ -45,7 +62,8 @@ class _Commands(click.Group):
         # Modules stay loaded. While they load, the garbage collector would search them many times, and free nothing.
         gc.disable()
         try:
-            found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)
+            with _interruptible():
+                found = getattr(importlib.import_module(f"committerd.commands.{cmd_name}"), cmd_name)
         finally:
             gc.freeze()
             gc.enable()

@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
-from anyio import to_thread
 
 from committerd.committer.decoding import Decoder, claim_key
 from committerd.committer.intake import Intake, Pending
@@ -30,7 +29,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.fetching import Fetcher
-from committerd.table.heavy_work import LIGHT_BYTES_MAX
+from committerd.table.heavy_work import LIGHT_BYTES_MAX, Work, at_once
 from committerd.table.needs import NOTHING_KNOWN, DeletionFile, Rows, Staged, StagedFacts
 from committerd.table.places import deletion_file_location
 from committerd.table.staged_files import FileLimits, needed_ahead
@@ -84,6 +83,7 @@ class Prefetcher:
         file_limits: FileLimits,
         verifies: Callable[[int], bool],
         wall_clock: Callable[[], datetime],
+        work: Work = at_once,
     ) -> None:
         """`table`: a `Table` for this alone, on the same store as the committer's table. `verifies`: whether the files
         of a record of this age, in milliseconds, are verified.
@@ -95,6 +95,7 @@ class Prefetcher:
         self._file_limits = file_limits
         self._verifies = verifies
         self._wall_clock = wall_clock
+        self._work = work
         self._on = False
         self._found: dict[int, Prefetched] = {}
         """By `Pending.number`, as the next two."""
@@ -141,7 +142,7 @@ class Prefetcher:
         Raises `StoreUnavailable`.
         """
         first = ordered[0].number
-        self._forget(self._intake.pending[0].number if self._intake.pending else first)
+        self._forget_settled()
         if first in self._begun:
             await self._begun[first].wait()
         if self._known(ordered[0]) is None:
@@ -252,7 +253,7 @@ class Prefetcher:
                 verifies = self._verifies(now_ms - pending.record.timestamp_ms)
                 listed = partial(needed_ahead, request.transaction, self._file_limits, verifies=verifies)
                 is_light = request.size <= LIGHT_BYTES_MAX
-                needs.append(listed() if is_light else await to_thread.run_sync(listed))
+                needs.append(listed() if is_light else await self._work(listed, size=request.size))
                 numbers.append(pending.number)
                 requests.append(request)
         if not needs:
@@ -282,8 +283,9 @@ class Prefetcher:
         ]
         await self._contained(partial(self._fetch, Rows(wanted, 0)), None)
 
-    def _forget(self, lowest: int) -> None:
-        """Forget the records that arrived before this number: they are settled."""
-        for number in list(takewhile(lambda number: number < lowest, self._found)):
+    def _forget_settled(self) -> None:
+        """Forget the records that wait no longer. They may be settled in any order, and a decoded one takes memory."""
+        waiting = {pending.number for pending in self._intake.pending}
+        for number in self._found.keys() - waiting:
             del self._found[number]
-        self._large = {number for number in self._large if number >= lowest}
+        self._large &= waiting

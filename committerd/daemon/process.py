@@ -227,6 +227,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
                 file_limits=options.file_limits,
                 verifies=options.verifies,
                 wall_clock=clock.now,
+                work=around.work,
             ),
             telemetry=around.telemetry,
             open_store=around.open_store,

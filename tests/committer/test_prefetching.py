@@ -281,3 +281,13 @@ async def test_what_is_known_of_settled_records_is_forgotten(bench: Bench) -> No
     bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=2))
     await bench.settled()
     assert list(bench.prefetcher._found) == [3]
+
+
+async def test_what_is_known_of_settled_records_is_forgotten_in_any_order(bench: Bench) -> None:
+    """The last record was prefetched first, and the second one is settled ahead of the first."""
+    bench.arrive_staged("a", "b", "c")
+    await bench.prefetcher.ready(list(bench.intake.pending)[2:])
+    await bench.settled()
+    bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0, settled=(1,)))
+    await bench.settled()
+    assert sorted(bench.prefetcher._found) == [1, 3]

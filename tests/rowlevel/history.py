@@ -34,7 +34,7 @@ from committerd_common.messages import DeletionFile, Transaction
 from committerd_common.paths import deletion_key
 from tests.conformance.histories import Pylances
 from tests.conformance.rounds import committed_by_round
-from tests.table.scene import sources
+from tests.table.scene import open_store, sources
 
 SCALAR_KINDS = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
 _MISREAD = ("ZONEMAP", "BLOOMFILTER", "IVF_FLAT")
@@ -334,6 +334,7 @@ class History:
             staged.transaction,
             options=PrepareOptions(allowed=ANYTHING, verify_files=True),
             sources=sources(random=self.rng),
+            open_store=open_store,
             backoff=Backoff(self.rng),
         )
 
