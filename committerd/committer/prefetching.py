@@ -86,7 +86,7 @@ class Prefetcher:
         work: Work = at_once,
     ) -> None:
         """`table`: a `Table` for this alone, on the same store as the committer's table. `verifies`: whether the files
-        of a record of this age, in milliseconds, are verified.
+        of a record of this age, in milliseconds, are verified. `work`: lists the files of a heavy record.
         """
         self._intake = intake
         self.decoder = decoder

@@ -16,6 +16,7 @@ _COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
 _CHILDREN = ("lhs", "rhs", "expr", "param", "vector_selector")
 _OF_PROCESSES = {
     "process_cpu_seconds_total",
+    "process_max_fds",
     "process_open_fds",
     "process_resident_memory_bytes",
     "process_start_time_seconds",

@@ -35,6 +35,7 @@ QUIET = {
     "Records held back",
     "Applications forgotten",
     "Internal errors",
+    "Errors of the machine",
     "Held back by an open Kafka transaction",
     "Rows followed through compactions",
     "Rows that an index lacks",
