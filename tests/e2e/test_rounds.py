@@ -69,9 +69,7 @@ def test_in_a_table_whose_versions_are_in_dynamodb(scene_with_entries: Scene) ->
 def require_three_versions(scene: Scene, ids: list[int]) -> set[int]:
     """Stage records of all parts of a round in a table with these ids; returns the ids that it has then."""
     scene.started(COMMIT__INTERVAL_SECONDS_MIN="2")
-    ids = ids + scene.committed()  # the others wait for the interval
     table = scene.table.open()
-    before = scene.table.version
     appends = [scene.table.append() for _ in range(5)]
     deletes = [staging.delete(table, f"id = {gone}").transaction for gone in ids[:25]]
     upserts = []
@@ -82,6 +80,8 @@ def require_three_versions(scene: Scene, ids: list[int]) -> set[int]:
     rival = staging.delete(table, f"id = {ids[30]}").transaction
     configs = [staging.update_config(table, table_metadata={f"key.{n}": "x"}).transaction for n in range(5)]
     waiting = [appends[0], *deletes[:10], configs[0], *upserts, rival, *appends[1:], *deletes[10:], *configs[1:]]
+    scene.ask(staging.update_config(table, table_metadata={"begins": "the interval that the others wait for"}))
+    before = scene.table.version
     answers = scene.topics.wait_answers(scene.stage(*waiting), timeout=60)
     by_uuid = {answer.uuid: answer for answer in answers}
     refused = by_uuid.pop(rival.uuid)
