@@ -38,7 +38,7 @@ _COMMANDS = (
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGINT end the process at once: a library may ignore all errors of a module that it loads."""
+    """Let SIGINT end the process at once. Some libraries ignore every error of an import, `KeyboardInterrupt` too."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.default_int_handler:
         yield

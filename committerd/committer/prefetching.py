@@ -284,7 +284,7 @@ class Prefetcher:
         await self._contained(partial(self._fetch, Rows(wanted, 0)), None)
 
     def _forget_settled(self) -> None:
-        """Forget the records that wait no longer. They may be settled in any order, and a decoded one takes memory."""
+        """Forget the records that no longer wait: they are settled in any order, and decoded records take memory."""
         waiting = {pending.number for pending in self._intake.pending}
         for number in self._found.keys() - waiting:
             del self._found[number]
