@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from committerd.dev import child
+
+_STOPS_SECONDS = 30
+_POLL_SECONDS = 0.005
 
 started: list[ChildProcess] = []
 """The child processes of the current test, and earlier ones that still run; see `tests.plugins.child_logs`."""
@@ -26,6 +33,27 @@ class ChildProcess(child.ChildProcess):
         super().__init__(command, log=log, folder=folder, environment=environment)
         started.append(self)
 
+    @property
+    def pid(self) -> int:
+        """The program's process id; waits until it has one. Raises `psutil.NoSuchProcess` if it has ended."""
+        watcher = psutil.Process(self._watcher.pid)
+        while not (children := watcher.children()):
+            time.sleep(_POLL_SECONDS)
+        return int(children[0].pid)
+
+    def freeze(self) -> None:
+        """Send SIGSTOP, and wait until no thread of the program runs any more: on a busy machine that takes a while."""
+        pid = self.pid
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STOPS_SECONDS
+        while not _is_stopped(pid):
+            assert time.monotonic() < deadline, f"process {pid} has not stopped for {_STOPS_SECONDS} s"
+            time.sleep(_POLL_SECONDS)
+
+    def thaw(self) -> None:
+        """Send SIGCONT."""
+        self.signal(signal.SIGCONT)
+
     def wait(self, *, timeout: float) -> int:
         """Wait for its end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
         self._wait(timeout=timeout)
@@ -40,3 +68,12 @@ class Launch(Protocol):
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> ChildProcess:
         """Start it with this environment; its output is appended to `log`."""
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether each thread of this process is stopped; see proc_pid_stat(5)."""
+    states = [
+        task.joinpath("stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+    return set(states) == {"T"}

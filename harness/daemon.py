@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -17,6 +16,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 from harness.child import ChildProcess, Launch
 
@@ -80,14 +81,20 @@ class Daemon:
             self._process.stop(grace_seconds=grace_seconds)
 
     def freeze(self) -> None:
-        """Send SIGSTOP: the process stops running."""
+        """Stop every thread of the process: connections stay open."""
         assert self._process is not None
-        self._process.signal(signal.SIGSTOP)
+        self._process.freeze()
 
     def thaw(self) -> None:
-        """Send SIGCONT."""
+        """Let the process run again."""
         assert self._process is not None
-        self._process.signal(signal.SIGCONT)
+        self._process.thaw()
+
+    def processor_seconds(self) -> float:
+        """The processor time that the process has taken so far. Raises `psutil.NoSuchProcess` if it has ended."""
+        assert self._process is not None
+        taken = psutil.Process(self._process.pid).cpu_times()
+        return float(taken.user + taken.system)
 
     @property
     def code(self) -> int | None:

@@ -90,6 +90,8 @@ class _Fork(ChildProcess):
         self.log = log
         self._line = watcher
         self._reading = threading.Lock()
+        self._said = b""
+        self._pid: int | None = None
         self._code: int | None = None
         started.append(self)
 
@@ -97,12 +99,30 @@ class _Fork(ChildProcess):
         return self.code is None
 
     @property
+    def pid(self) -> int:
+        with self._reading:
+            while self._pid is None and self._code is None:
+                self._receive()
+            assert self._pid is not None, "it was killed before it was committerd"
+            return self._pid
+
+    @property
     def code(self) -> int | None:
         with self._reading:  # threads may ask at the same time
-            if self._code is None and select.select([self._line], [], [], 0)[0]:
-                self._code = int(self._line.recv(16) or str(_KILLED))  # it says nothing if it is killed
-                self._line.close()
+            while self._code is None and select.select([self._line], [], [], 0)[0]:
+                self._receive()
             return self._code
+
+    def _receive(self) -> None:
+        """Take what the watcher says, a line each: the process id, and later the exit code."""
+        said = self._line.recv(64)
+        self._said += said
+        numbers = [int(line) for line in self._said.splitlines(keepends=True) if line.endswith(b"\n")]
+        if numbers:
+            self._pid = numbers[0]
+        if len(numbers) == 2 or not said:  # a watcher that is killed says no code
+            self._code = numbers[1] if len(numbers) == 2 else _KILLED
+            self._line.close()
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(OSError):  # it has ended
@@ -144,7 +164,7 @@ def _serve(requests: socket.socket) -> None:
 def _watch(line: int, output: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
     """Fork; returns in the fork, which is to be committerd. The other process forwards signals, and says the end.
 
-    `line`: a socket on which the numbers of signals come, one a line, and the exit code goes.
+    `line`: a socket on which the numbers of signals come, and the process id and the exit code go, one a line.
     """
     child = os.fork()
     if child == 0:
@@ -158,6 +178,8 @@ def _watch(line: int, output: int, words: Sequence[str], environment: Mapping[st
         sys.argv[:] = [str(program.__file__), *words]
         return
     os.close(output)
+    with contextlib.suppress(OSError):  # the tests have ended
+        os.write(line, b"%d\n" % child)
     # It is not reaped before its end is noticed here, so a signal can't hit another process.
     end = os.pidfd_open(child)
     while end not in (readable := select.select([end, line], [], [])[0]):
@@ -169,7 +191,7 @@ def _watch(line: int, output: int, words: Sequence[str], environment: Mapping[st
             break
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with contextlib.suppress(OSError):  # nobody is there who wants to know
-        os.write(line, b"%d" % (code if code >= 0 else 128 - code))
+        os.write(line, b"%d\n" % (code if code >= 0 else 128 - code))
     os._exit(0)
 
 

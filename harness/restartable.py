@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -58,14 +57,14 @@ class Restartable(ABC):
             self._process = None
 
     def freeze(self) -> None:
-        """Send SIGSTOP: connections stay open, and the program does not respond until `thaw`."""
+        """Stop every thread of the program: connections stay open, and it does not respond until `thaw`."""
         assert self._process is not None
-        self._process.signal(signal.SIGSTOP)
+        self._process.freeze()
 
     def thaw(self) -> None:
-        """Send SIGCONT."""
+        """Let the program run again."""
         assert self._process is not None
-        self._process.signal(signal.SIGCONT)
+        self._process.thaw()
 
     def log_tail(self, lines: int = 30) -> str:
         """The last lines of its output."""

@@ -73,10 +73,24 @@ def test_stops_a_program_that_does_not_want_to(tmp_path: Path) -> None:
 def test_stops_a_program_that_is_frozen(tmp_path: Path) -> None:
     child = ChildProcess(_SLEEPER, log=tmp_path / "log")
     wait_for_output(child)
-    child.signal(signal.SIGSTOP)
+    child.freeze()
     child.kill()
     assert not child.running()
     child.signal(signal.SIGTERM)  # to nobody
+
+
+def test_a_frozen_program_does_nothing_until_it_is_thawed(tmp_path: Path) -> None:
+    counts = "while True: print(flush=True)"
+    child = ChildProcess([sys.executable, "-c", counts], log=tmp_path / "log")
+    wait_for_size(child, 100)
+    for _ in range(20):
+        child.freeze()
+        size = child.log.stat().st_size
+        time.sleep(0.002)
+        assert child.log.stat().st_size == size
+        child.thaw()
+        wait_for_size(child, size + 1)
+    child.kill()
 
 
 def test_keeps_what_the_program_printed(tmp_path: Path) -> None:
@@ -87,6 +101,13 @@ def test_keeps_what_the_program_printed(tmp_path: Path) -> None:
     assert not child.running()
     assert child.log_tail(1) == "two"
     child.stop()
+
+
+def wait_for_size(child: ChildProcess, size: int) -> None:
+    deadline = time.monotonic() + 10
+    while child.log.stat().st_size < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def wait_for_output(child: ChildProcess) -> None:

@@ -92,7 +92,7 @@ def test_it_takes_signals_until_it_has_ended(preloaded: Preloaded, tmp_path: Pat
         assert daemon.running()
         assert daemon.code is None
         if way == "freeze":
-            daemon.signal(signal.SIGSTOP)
+            daemon.freeze()
         if way == "stop":
             daemon.stop(grace_seconds=60)
         else:
