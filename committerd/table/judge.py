@@ -40,9 +40,8 @@ from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Case, PrepareOptions, Sources
 from committerd.table.file_checks import (
     missing_file,
+    require_content,
     require_files,
-    require_none_missing,
-    require_readable,
     with_known_sizes,
     with_schema_metadata,
 )
@@ -55,6 +54,7 @@ from committerd.table.needs import (
     Described,
     EmptyFolders,
     InThread,
+    NamedFile,
     OneVersion,
     Source,
     Staged,
@@ -330,26 +330,25 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
         completed = case.operation.completed(transaction, current)
         if completed is not transaction:
             transaction, files = completed, staged_files(completed)
-    verifies, bases, facts = options.verify_files, case.readable_bases(), case.facts
+    verifies, facts = options.verify_files, case.facts
     wanted = needed(
         transaction,
         files,
         current,
-        bases=bases,
+        bases=case.readable_bases(),
         all_bases=case.all_bases(),
         limits=options.file_limits,
         verifies=verifies,
         written=judged.files,
     )
-    if verifies:
-        require_none_missing(wanted, facts)
     unanswered = wanted.unanswered_by(facts)
     if unanswered is not None:
         facts = facts.with_((yield unanswered))
         if case.size:
             yield InThread(case.size)
+    require_files(wanted.files, facts)
     if verifies:
-        require_files(transaction, files, facts, current=current, bases=bases, written=judged.files)
+        require_content(transaction, files, current, facts, wanted)
     transaction = with_known_sizes(transaction, files, facts, bases=case.all_bases())
     return (yield from _with_what_building_needs(case, replace(judged, transaction=transaction)))
 
@@ -381,11 +380,8 @@ def _with_source(case: Case, judged: Judged) -> Steps[Judged]:
     copies = yield Copies(clone, source)
     if case.options.copy_clone:
         return replace(judged, copies=copies)
-    targets = [Location(copy.target) for copy in copies]
-    facts = yield Staged(files=targets, deletion_bytes_max=0)
-    require_readable(facts)
-    if gone := [one.key for one in targets if one in facts.files and facts.files[one] is None]:
-        raise missing_file(gone)
+    targets = [NamedFile(Location(copy.target), 0) for copy in copies]
+    require_files(targets, (yield Staged(files=targets, deletion_bytes_max=0)))
     return judged
 
 

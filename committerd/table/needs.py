@@ -30,6 +30,14 @@ class DeletionFile(NamedTuple):
     """Whether a record names it, and no committed version does."""
 
 
+class NamedFile(NamedTuple):
+    """A file that a transaction names."""
+
+    location: Location
+    size: int
+    """In bytes, according to the transaction; 0 = the transaction does not give it."""
+
+
 class FoundFile(NamedTuple):
     """A staged file that exists."""
 
@@ -73,14 +81,14 @@ class Staged:
     Once ten files of it are missing, the others are not looked for: it is refused anyway.
     """
 
-    files: Sequence[Location] = ()
+    files: Sequence[NamedFile] = ()
     deletions: Sequence[DeletionFile] = ()
     deletion_bytes_max: int
     """The most bytes that its deletion files may have together."""
 
     def unanswered_by(self, facts: StagedFacts) -> Staged | None:
         """The part of this need that the facts do not answer; None if they answer all of it."""
-        files = [one for one in self.files if one not in facts.files]
+        files = [one for one in self.files if one.location not in facts.files]
         deletions = [one for one in self.deletions if not _is_found(one, facts)]
         if not files and not deletions:
             return None

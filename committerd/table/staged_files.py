@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.transactions.transaction import index_files, new_files
-from committerd.table.needs import DeletionFile, Staged
+from committerd.table.needs import DeletionFile, NamedFile, Staged
 from committerd.table.places import Location, deletion_file_location, located
 from committerd_common.messages import BasePath, DataFile, DataFragment, Manifest, Transaction
 from committerd_common.paths import data_key, deletion_key, index_file_key
@@ -26,39 +25,29 @@ class FileLimits:
     """Maximum bytes of its deletion files together."""
 
 
-class Named(NamedTuple):
-    """A data file or index file that a transaction adds."""
+def _added_files(
+    transaction: Transaction, files: StagedFiles, current: Manifest | None
+) -> list[tuple[str, int | None, int]]:
+    """Key, base and size of each data file and index file that a transaction adds.
 
-    key: str
-    size: int
-    """In bytes, according to the transaction; 0 = the transaction does not give it."""
-    base_id: int | None
-
-
-def named_files(transaction: Transaction, files: StagedFiles, current: Manifest | None) -> list[Named]:
-    """List the data files and index files that a transaction adds.
-
-    `files`: the staged files of the transaction. `current`: an excerpt of the latest version, whose own data files are
-    left out unless the transaction describes them otherwise; None = leave out nothing.
+    Those of the latest version (`current`) are left out, unless the transaction describes them otherwise.
     """
-    wanted = [Named(data_key(file.path), file.file_size_bytes, _base_id(file)) for file in files.data_files]
+    wanted = [(data_key(file.path), _base_id(file), file.file_size_bytes) for file in files.data_files]
     wanted += [
-        Named(index_file_key(file.index_uuid, file.path), file.size_bytes, file.base_id)
-        for file in index_files(transaction)
+        (index_file_key(file.index_uuid, file.path), file.base_id, file.size_bytes) for file in index_files(transaction)
     ]
     if current is None or not current.fragments:
         return wanted
     known = {where: said for fragment in current.fragments for where, said in _described_files(fragment)}
     staged = {where: said for fragment in files.fragments for where, said in _described_files(fragment)}
 
-    def is_known(one: Named) -> bool:
-        where = one.key, one.base_id
+    def is_known(where: tuple[str, int | None]) -> bool:
         if where not in known or where not in staged:
             return where in known
         (rows, size, columns), (rows_said, size_said, columns_said) = known[where], staged[where]
         return rows == rows_said and size_said in (0, size) and columns_said <= columns
 
-    return [one for one in wanted if not is_known(one)]
+    return [(key, base_id, size) for key, base_id, size in wanted if not is_known((key, base_id))]
 
 
 def _base_id(file: DataFile) -> int | None:
@@ -75,13 +64,8 @@ def _described_files(
         yield (data_key(file.path), _base_id(file)), (fragment.physical_rows, file.file_size_bytes, columns)
 
 
-def staged_deletions(
-    files: StagedFiles, current: Manifest | None, *, written: Container[str] = ()
-) -> list[DataFragment]:
-    """Return the staged fragments whose deletion file the latest version (`current`) does not have.
-
-    `written`: the keys of files that are written before the version.
-    """
+def _staged_deletions(files: StagedFiles, current: Manifest | None, written: Container[str]) -> list[DataFragment]:
+    """Return the staged fragments whose deletion file the latest version (`current`) does not have."""
     with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
     if with_deletions and current is not None:
         known = {one.id: one.deletion_file for one in current.fragments if one.HasField("deletion_file")}
@@ -123,28 +107,27 @@ def needed(
     files that are written before the version. `all_bases`: those in which a deletion file is read although it is not
     verified, because its fragment does not say how many rows it deletes. Raises `InvalidRequest` (`too_many_files`).
     """
-    named, deleting = list[Named](), [one for one in files.fragments if is_uncounted(one)]
-    if verifies:
-        named += [one for one in named_files(transaction, files, current) if one.key not in written]
-        deleting += staged_deletions(files, current, written=written)
-    elif transaction.WhichOneof("operation") in ("delete", "update"):
-        deleting += staged_deletions(files, current, written=written)
-    if len(named) > limits.files:
+    added = _added_files(transaction, files, current) if verifies else []
+    deleting = [one for one in files.fragments if is_uncounted(one)]
+    if verifies or transaction.WhichOneof("operation") in ("delete", "update"):
+        deleting += _staged_deletions(files, current, written)
+    if len(added) > limits.files:
         raise InvalidRequest(
-            f"the transaction brings {len(named)} files, but at most {limits.files} are allowed (setting "
+            f"the transaction brings {len(added)} files, but at most {limits.files} are allowed (setting "
             "commit.transaction_files_max): commit in smaller parts",
             code="too_many_files",
         )
-    locations = dict.fromkeys(Location(data_key(file.path)) for file in files.data_files if is_sizeless(file))
-    for one in named:
+    named = [NamedFile(Location(data_key(file.path)), 0) for file in files.data_files if is_sizeless(file)]
+    for key, base_id, size in added:
         with suppress(InvalidRequest):  # a file in a base that can't be read counts as there
-            locations[located(one.key, one.base_id, bases)] = None
+            if key not in written:
+                named.append(NamedFile(located(key, base_id, bases), size))
     deletions = dict[Location, DeletionFile]()
     for fragment in deleting:
         with suppress(InvalidRequest):
             location = deletion_file_location(fragment, all_bases if is_uncounted(fragment) else bases, staged=True)
             deletions[location] = DeletionFile(fragment, location, is_staged=True)
-    return Staged(files=list(locations), deletions=list(deletions.values()), deletion_bytes_max=limits.bytes)
+    return Staged(files=list(dict.fromkeys(named)), deletions=list(deletions.values()), deletion_bytes_max=limits.bytes)
 
 
 def is_sizeless(file: DataFile) -> bool:

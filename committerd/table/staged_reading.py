@@ -34,7 +34,7 @@ async def read_staged(
     found_deletions: list[dict[Location, FoundDeletions]] = [{} for _ in needs]
 
     async def look_at_files() -> None:
-        files = [(number, one) for number, need in enumerate(needs) for one in need.files]
+        files = [(number, one.location) for number, need in enumerate(needs) for one in need.files]
         own = [(number, one) for number, one in files if one.base is None]
         if own:
             await _look_in_folder(open_store(own[0][1]), own, found)

@@ -16,7 +16,7 @@ from committerd.errors import CommitterError
 from committerd.queue.outcomes import Status
 from committerd.table import data_files
 from committerd.table.fetching import Fetcher
-from committerd.table.needs import FoundFile, Staged
+from committerd.table.needs import FoundFile, NamedFile, Staged
 from committerd.table.places import Location
 from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused
 from committerd_client.staging.fragments import fragment as message_of
@@ -64,7 +64,7 @@ async def test_many_rows_in_few_bytes_are_committed_where_the_file_has_them(tmp_
 async def said(scene: Scene, keys: Sequence[str]) -> dict[str, FoundFile | CommitterError | None]:
     """What is known of these files."""
     fetch = Fetcher(scene.table())
-    (facts,) = await fetch.staged([Staged(files=[Location(key) for key in keys], deletion_bytes_max=0)])
+    (facts,) = await fetch.staged([Staged(files=[NamedFile(Location(key), 0) for key in keys], deletion_bytes_max=0)])
     return {location.key: found for location, found in facts.files.items()}
 
 
