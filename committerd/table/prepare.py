@@ -246,7 +246,7 @@ def build_version(
         found=judged.found,
         note=judged.note,
         reserved=reserved_range(latest.outline if latest else None, transaction),
-        committed=committed_by(file, before=latest.outline if latest else None),
+        committed=committed_by(transaction, file, before=latest.outline if latest else None),
         before=latest.outline if latest else None,
     )
 

@@ -80,15 +80,14 @@ class Committed:
     """The estimated memory of all this."""
 
 
-def committed_by(file: ManifestFile, *, before: Manifest | None) -> Committed:
-    """The facts about a version whose transaction is inline. `before`: the version below it, without fragments."""
-    transaction = file.transaction
-    return _committed(transaction, file.version, _footprint(transaction, file, before))
+def committed_by(transaction: Transaction | None, file: ManifestFile, *, before: Manifest | None) -> Committed:
+    """The facts about a version that this transaction has created (None = it can't be read).
 
-
-def _committed(transaction: Transaction | None, version: int, footprint: Footprint | Unreadable) -> Committed:
+    `before`: the version below it, without fragments; None = it is not needed, or can't be read.
+    """
+    footprint = _footprint(transaction, file, before)
     return Committed(
-        version=version,
+        version=file.version,
         uuid=transaction.uuid if transaction is not None else "",
         footprint=footprint,
         bytes=ENTRY_BYTES + (size_of(footprint) if isinstance(footprint, Footprint) else 0),
@@ -211,14 +210,13 @@ class Table(Manifests):
         known = self._committed.get(version)
         if known is not None:
             return known
-        try:
-            file = await self.read(version)
-        except CorruptTable:
-            return None
+        file = await self.readable(version)
         if file is None:
             return None
-        transaction = await self.transaction(file)
-        known = _committed(transaction, version, await self._footprint(transaction, file))
+        transaction, below = await self.transaction(file), None
+        if transaction is not None and needs_version_below(transaction):
+            below = await self.readable(version - 1)
+        known = committed_by(transaction, file, before=below.outline if below is not None else None)
         self._note(known)
         return known
 
@@ -250,7 +248,10 @@ class Table(Manifests):
             newest = self._newest[1].size if self._newest is not None else 0
             readers = _MORE_READERS_MAX if max(largest, newest) <= _SMALL_BYTES_MAX else _READERS_MAX
             count = max(1, min(readers, _BATCH_BYTES_MAX // largest))
-        batch = await self._several(range(after + 1, min(after + count, upto) + 1))
+        versions = range(after + 1, min(after + count, upto) + 1)
+        batch = [self._committed.get(version) for version in versions]
+        if None in batch:
+            batch = await map_each(versions, self.committed, at_once=count)
         found = list(takewhile(lambda one: one is not None, batch))
         return [one for one in found if one is not None] or Gap(after + 1)
 
@@ -307,17 +308,6 @@ class Table(Manifests):
         self._settled.clear()
         self._compared_appends.clear()
         self.reuse.clear()
-
-    async def _several(self, versions: Sequence[int]) -> list[Committed | None]:
-        known = [self._committed.get(version) for version in versions]
-        return known if None not in known else await map_each(versions, self.committed, at_once=len(versions))
-
-    async def _footprint(self, transaction: Transaction | None, file: ManifestFile) -> Footprint | Unreadable:
-        before = None
-        if transaction is not None and needs_version_below(transaction):
-            below = await self.readable(file.version - 1)
-            before = below.outline if below else None
-        return _footprint(transaction, file, before)
 
     def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:
         self._manifests.put(version, file)

@@ -53,7 +53,7 @@ async def projected(scene: Scene, version: int) -> tuple[ManifestFile, Committed
     project = transaction(9, project=Transaction.Project(schema=[column(0)]))
     other.write_version(samples.manifest(version=version), project)
     file = await other.latest()
-    return file, committed_by(file, before=samples.manifest(version=version - 1))
+    return file, committed_by(file.transaction, file, before=samples.manifest(version=version - 1))
 
 
 async def test_a_formed_version_is_part_of_what_follows_it_and_of_nothing_else(scene: Scene) -> None:

@@ -331,7 +331,7 @@ async def test_what_we_made_need_not_be_read(scene: Scene) -> None:
     assert first is not None
     assert isinstance(await store.put_if_absent(manifest_key(2, scene.scheme), bytes(body)), Created)
     assert isinstance(await store.put_if_absent(manifest_key(2, scene.scheme), bytes(body)), Exists)
-    table.remember(made_there, body, committed_by(made_there, before=first.outline))
+    table.remember(made_there, body, committed_by(made_there.transaction, made_there, before=first.outline))
     before = store.reads
     committed, _ = await history(table, 1, 2)
     assert store.reads == before
