@@ -7,8 +7,8 @@ from committerd.lance.format.kind import Kind
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.put_back import lost_history, lost_refusal, may_be_lost
-from committerd.table.history import Gap
 from committerd.table.needs import Steps, Versions
+from committerd.table.versions import Gap
 from committerd_common.request import Request
 
 

@@ -68,67 +68,50 @@ class Cache(Generic[_K, _V]):
         self.bytes = 0
 
 
-class DeletionVectorCache:
+class DeletionVectorCache(Cache[tuple[str, str], BitMap]):
     """The deleted rows that deletion files hold: those read, and those written. No caller changes a bitmap in place."""
 
     def __init__(
         self, bytes_max: int = DELETION_VECTOR_BYTES_MAX, *, note: Callable[[bool], None] = lambda found: None
     ) -> None:
         """`note`: called at each look-up with whether the content was found."""
+        super().__init__(bytes_max)
         self._note = note
-        self._cache = Cache[tuple[str, str], BitMap](bytes_max)
 
-    @property
-    def bytes(self) -> int:
-        """Estimated memory of the vectors, in bytes."""
-        return self._cache.bytes
-
-    def get(self, uri: str, key: str, fragment: DataFragment) -> BitMap | None:
+    def rows(self, uri: str, key: str, fragment: DataFragment) -> BitMap | None:
         """The deleted rows of a fragment whose deletion file is `key` in the store `uri`; None if they are not cached,
         or do not fit the fragment.
         """
-        rows = self._cache.get((uri, key))
+        rows = self.get((uri, key))
         if rows is not None and not _fits(rows, fragment):
             rows = None
         self._note(rows is not None)
         return rows
 
-    def put(self, uri: str, key: str, rows: BitMap) -> None:
+    def add(self, uri: str, key: str, rows: BitMap) -> None:
         """Add the content of a deletion file that was read or is written."""
         facts = rows.get_statistics()
         values = (
             facts["n_bytes_array_containers"] + facts["n_bytes_bitset_containers"] + facts["n_bytes_run_containers"]
         )
-        self._cache.put((uri, key), rows, int(values + _CONTAINER_BYTES * facts["n_containers"] + _VECTOR_BYTES))
+        self.put((uri, key), rows, int(values + _CONTAINER_BYTES * facts["n_containers"] + _VECTOR_BYTES))
 
 
-class ReuseCache:
+class ReuseCache(Cache[bytes, tuple[IndexMetadata, Content]]):
     """The content of fragment reuse indices. Each version is built with that of the version below it."""
 
-    def __init__(self, bytes_max: int = REUSE_BYTES_MAX) -> None:
-        self._cache = Cache[bytes, tuple[IndexMetadata, Content]](bytes_max)
-
-    @property
-    def bytes(self) -> int:
-        """Estimated memory of the content, in bytes."""
-        return self._cache.bytes
-
-    def get(self, index: IndexMetadata) -> Content | None:
+    def content(self, index: IndexMetadata) -> Content | None:
         """The content of an index, which no caller changes; None if it is not cached for this very index."""
-        known = self._cache.get(index.uuid.uuid)
+        known = self.get(index.uuid.uuid)
         return known[1] if known is not None and (known[0] is index or known[0] == index) else None
 
-    def put(self, index: IndexMetadata, content: Content) -> None:
+    def add(self, index: IndexMetadata, content: Content) -> None:
         """Add the content of an index of a version."""
         groups = [group for version in content.versions for group in version.groups]
         fragments = sum(len(group.old_fragments) + len(group.new_fragments) for group in groups)
         messages = len(content.versions) + len(groups) + fragments
         size = index.ByteSize() + content.ByteSize() + _MESSAGE_BYTES * messages
-        self._cache.put(index.uuid.uuid, (index, content), size)
-
-    def clear(self) -> None:
-        """Drop all content."""
-        self._cache.clear()
+        self.put(index.uuid.uuid, (index, content), size)
 
 
 class ManifestCache:

@@ -64,7 +64,7 @@ class DeletionFileReader:
         for a missing one: a cleanup removes the deletion files that only old versions have.
         """
         allowance = Allowance(staged_bytes_max)
-        found = [self._vectors.get(self._open(one.location).uri, one.location.key, one.fragment) for one in wanted]
+        found = [self._vectors.rows(self._open(one.location).uri, one.location.key, one.fragment) for one in wanted]
 
         faults = dict[int, CommitterError]()
 
@@ -147,7 +147,7 @@ class DeletionFileReader:
         if file.is_staged:
             allowance.spend(body, key)
         rows = decode_deletions(body, file.fragment, staged=file.is_staged)
-        self._vectors.put(store.uri, key, rows)
+        self._vectors.add(store.uri, key, rows)
         return rows
 
 

@@ -136,14 +136,14 @@ class Fetcher:
         if index is None:
             return None
         cache = None if need.is_staged else self._table.reuse
-        known = cache.get(index) if cache is not None else None
+        known = cache.content(index) if cache is not None else None
         if known is not None:
             return known
         content = reuse_content(index)
         if isinstance(content, ExternalContent):
             content = await self._external(content, need)
         if cache is not None:
-            cache.put(index, content)
+            cache.add(index, content)
         return content
 
     async def _external(self, content: ExternalContent, need: Reuse) -> Content:

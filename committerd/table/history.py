@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap
 
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
-from committerd.table.versions import Committed, Gap, Table
+from committerd.table.versions import Committed, Table
 from committerd_common.paths import VERSION_MAX
 
-__all__ = ["Committed", "Gap", "History"]
+_READ_VERSIONS_MAX = 32
+"""Maximum number of read versions for which the comparison of Appends is cached: producers use few at a time."""
+_CHECKED_MAX = 1000
+"""Maximum number of checked versions in a cached comparison: a producer may keep its read version for a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,15 @@ class History:
 
     def compared_appends(self, after: int) -> Comparison:
         """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none is valid."""
-        known = self.table.compared_appends(after)
-        if known is None:
-            return NOTHING_FOUND
-        found, last = known
+        found, last = self.table.compared_appends.get(after, (NOTHING_FOUND, None))
         # The comparison may come from another history, whose last versions were never created.
-        is_of_this = (self.formed(last.version) or self.table.known(last.version)) is last
+        is_of_this = last is not None and (self.formed(last.version) or self.table.known(last.version)) is last
         return found if is_of_this else NOTHING_FOUND
 
     def note_compared_appends(self, after: int, found: Comparison, last: Committed) -> None:
         """Cache the comparison of an Append of read version `after` with the versions up to `last`."""
-        self.table.note_compared_appends(after, found, last)
+        cached = self.table.compared_appends
+        cached[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
+        cached.move_to_end(after)
+        if len(cached) > _READ_VERSIONS_MAX:
+            cached.popitem(last=False)

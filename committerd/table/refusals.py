@@ -12,8 +12,8 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS
 from committerd.table.case import Case
-from committerd.table.history import Gap
 from committerd.table.since import Since
+from committerd.table.versions import Gap
 
 _ERROR_CHARS_MAX = 150
 """Characters of an unexpected error's message that an outcome quotes."""

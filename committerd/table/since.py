@@ -16,8 +16,8 @@ from committerd.lance.operations.rebase_footprints import RebaseFootprints
 from committerd.lance.transactions.transaction import footprint_of_ours
 from committerd.table.case import Case
 from committerd.table.heavy_work import comparing_size
-from committerd.table.history import Committed, Gap
 from committerd.table.needs import InThread, OneVersion, Steps, Versions
+from committerd.table.versions import Committed, Gap
 from committerd_common.messages import Manifest
 
 

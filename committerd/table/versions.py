@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 
@@ -25,7 +25,7 @@ from committerd.lance.transactions.transaction import footprint_of_theirs, needs
 from committerd.queue.ledger import names
 from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.caches import Cache, DeletionVectorCache, ManifestCache, ReuseCache
+from committerd.table.caches import REUSE_BYTES_MAX, Cache, DeletionVectorCache, ManifestCache, ReuseCache
 from committerd.table.manifests import ENTRY_BYTES, Manifests, digest_of
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import VERSION_MAX
@@ -42,10 +42,6 @@ _SETTLED_BYTES_MAX = 8 * 1024 * 1024
 """
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
-_READ_VERSIONS_MAX = 32
-"""Maximum number of read versions for which the comparison of Appends is cached: producers use few at a time."""
-_CHECKED_MAX = 1000
-"""Maximum number of checked versions in a cached comparison: a producer may keep its read version for a million."""
 _READERS_MAX = 16
 _MORE_READERS_MAX = 32
 """Versions to read at once while their footprints are small. More could take too much memory if large ones follow."""
@@ -116,7 +112,7 @@ class Table(Manifests):
         super().__init__(store)
         self.deletion_vectors = deletion_vectors or DeletionVectorCache()
         """The content of deletion files that were read or written."""
-        self.reuse = ReuseCache()
+        self.reuse = ReuseCache(REUSE_BYTES_MAX)
         """The content of fragment reuse indices that were read."""
         self._footprint_bytes_max = footprint_bytes_max
         self._footprint_bytes = 0
@@ -128,8 +124,8 @@ class Table(Manifests):
         self._ends: dict[int, bytes] = {}
         """By version that was read or created: a digest of its object's size and end."""
         self._committed: dict[int, Committed] = {}
-        self._compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
-        """By read version: the comparison of its Appends, and the last version that it covers."""
+        self.compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
+        """For `History`, by read version: the comparison of its Appends, and the last version that it covers."""
         self._settled = Cache[int, Settled](_SETTLED_BYTES_MAX)
 
     @property
@@ -259,20 +255,6 @@ class Table(Manifests):
         """Return the cached facts about a version; None when there are none."""
         return self._committed.get(version)
 
-    def compared_appends(self, after: int) -> tuple[Comparison, Committed] | None:
-        """Return the cached comparison of Appends with read version `after`, and the last version that it covers.
-
-        The caller must check that this version belongs to its history.
-        """
-        return self._compared_appends.get(after)
-
-    def note_compared_appends(self, after: int, found: Comparison, last: Committed) -> None:
-        """Cache the comparison of an Append of read version `after` with the versions up to `last`."""
-        self._compared_appends[after] = replace(found, checked=found.checked[-_CHECKED_MAX:]), last
-        self._compared_appends.move_to_end(after)
-        if len(self._compared_appends) > _READ_VERSIONS_MAX:
-            self._compared_appends.popitem(last=False)
-
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
         """Return the version above `after` that holds the transaction of this uuid, alone or as a member, or None.
 
@@ -306,7 +288,7 @@ class Table(Manifests):
         self._committed.clear()
         self._footprint_bytes = 0
         self._settled.clear()
-        self._compared_appends.clear()
+        self.compared_appends.clear()
         self.reuse.clear()
 
     def _keep(self, version: int, file: ManifestFile, tail: Tail) -> None:

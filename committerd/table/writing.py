@@ -64,5 +64,5 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
         table.scheme = prepared.scheme
         table.remember(prepared.file, prepared.body, prepared.committed)
         for key, rows in prepared.deletion_vectors.items():
-            table.deletion_vectors.put(table.uri, key, rows)
+            table.deletion_vectors.add(table.uri, key, rows)
     return result

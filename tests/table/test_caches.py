@@ -8,7 +8,7 @@ from pyroaring import BitMap
 
 from committerd.lance.format.fragment_list import pack_fragments
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.table.caches import DeletionVectorCache, ManifestCache, ReuseCache
+from committerd.table.caches import REUSE_BYTES_MAX, DeletionVectorCache, ManifestCache, ReuseCache
 from committerd_common.messages import Manifest
 from tests.lance.samples import fragment, manifest, reuse_content, reuse_index, table
 
@@ -86,66 +86,66 @@ def test_one_that_is_kept_again_counts_once() -> None:
 def test_the_content_of_deletion_files_is_cached() -> None:
     found: list[bool] = []
     vectors = DeletionVectorCache(note=found.append)
-    assert vectors.get("s3://a", "k", fragment(0, deleted=2)) is None
-    vectors.put("s3://a", "k", BitMap([1, 2]))
-    assert vectors.get("s3://a", "k", fragment(0, deleted=2)) == BitMap([1, 2])
-    assert vectors.get("s3://b", "k", fragment(0, deleted=2)) is None
+    assert vectors.rows("s3://a", "k", fragment(0, deleted=2)) is None
+    vectors.add("s3://a", "k", BitMap([1, 2]))
+    assert vectors.rows("s3://a", "k", fragment(0, deleted=2)) == BitMap([1, 2])
+    assert vectors.rows("s3://b", "k", fragment(0, deleted=2)) is None
     assert found == [False, True, False]
 
 
 def test_what_does_not_fit_the_fragment_is_not_taken_for_its_rows() -> None:
     vectors = DeletionVectorCache()
-    vectors.put("", "k", BitMap([1, 20]))
-    assert vectors.get("", "k", fragment(0, rows=100, deleted=3)) is None
-    assert vectors.get("", "k", fragment(0, rows=20, deleted=2)) is None
+    vectors.add("", "k", BitMap([1, 20]))
+    assert vectors.rows("", "k", fragment(0, rows=100, deleted=3)) is None
+    assert vectors.rows("", "k", fragment(0, rows=20, deleted=2)) is None
     uncounted = fragment(0, rows=100, deleted=2)
     uncounted.deletion_file.num_deleted_rows = 0
-    assert vectors.get("", "k", uncounted) == BitMap([1, 20])
+    assert vectors.rows("", "k", uncounted) == BitMap([1, 20])
 
 
 def test_the_least_recently_used_deletion_vectors_are_dropped_first() -> None:
     vectors = DeletionVectorCache(5 * 600)
     for number in range(4):
-        vectors.put("", f"k{number}", BitMap([number]))
-    assert vectors.get("", "k0", fragment(0, deleted=1)) is not None
+        vectors.add("", f"k{number}", BitMap([number]))
+    assert vectors.rows("", "k0", fragment(0, deleted=1)) is not None
     for number in range(4, 7):
-        vectors.put("", f"k{number}", BitMap([number]))
+        vectors.add("", f"k{number}", BitMap([number]))
     assert vectors.bytes <= 3000
-    assert vectors.get("", "k0", fragment(0, deleted=1)) is not None
-    assert vectors.get("", "k1", fragment(0, deleted=1)) is None
+    assert vectors.rows("", "k0", fragment(0, deleted=1)) is not None
+    assert vectors.rows("", "k1", fragment(0, deleted=1)) is None
     before = vectors.bytes
-    vectors.put("", "k0", BitMap([0]))
+    vectors.add("", "k0", BitMap([0]))
     assert vectors.bytes == before
-    vectors.put("", "large", BitMap(range(0, 100_000, 3)))
-    assert vectors.get("", "large", fragment(0, rows=100_000, deleted=33_334)) is None
+    vectors.add("", "large", BitMap(range(0, 100_000, 3)))
+    assert vectors.rows("", "large", fragment(0, rows=100_000, deleted=33_334)) is None
 
 
 def test_the_content_of_a_reuse_index_is_cached_for_the_same_index() -> None:
-    cache, index = ReuseCache(), reuse_index(1, ([0], [5]))
-    assert cache.get(index) is None
+    cache, index = ReuseCache(REUSE_BYTES_MAX), reuse_index(1, ([0], [5]))
+    assert cache.content(index) is None
     content = reuse_content(index.index_details.value)
-    cache.put(index, content)
-    assert cache.get(reuse_index(1, ([0], [5]))) is content
-    assert cache.get(reuse_index(1, ([0], [6]))) is None
-    assert cache.get(reuse_index(2, ([0], [5]))) is None
+    cache.add(index, content)
+    assert cache.content(reuse_index(1, ([0], [5]))) is content
+    assert cache.content(reuse_index(1, ([0], [6]))) is None
+    assert cache.content(reuse_index(2, ([0], [5]))) is None
     cache.clear()
-    assert (cache.get(index), cache.bytes) == (None, 0)
+    assert (cache.content(index), cache.bytes) == (None, 0)
 
 
 def test_the_least_recently_used_reuse_indices_are_dropped_first() -> None:
     indices = [reuse_index(number, ([0], [5])) for number in range(4)]
     content = reuse_content(indices[0].index_details.value)
-    measured = ReuseCache()
-    measured.put(indices[0], content)
+    measured = ReuseCache(REUSE_BYTES_MAX)
+    measured.add(indices[0], content)
     cache = ReuseCache(3 * measured.bytes)
     for index in indices[:3]:
-        cache.put(index, content)
-    assert cache.get(indices[0]) is content
-    cache.put(indices[3], content)
+        cache.add(index, content)
+    assert cache.content(indices[0]) is content
+    cache.add(indices[3], content)
     assert cache.bytes == 3 * measured.bytes
-    assert [cache.get(index) is content for index in indices] == [True, False, True, True]
-    cache.put(indices[3], content)
+    assert [cache.content(index) is content for index in indices] == [True, False, True, True]
+    cache.add(indices[3], content)
     assert cache.bytes == 3 * measured.bytes
     large = reuse_index(9, *[([number], [number + 1]) for number in range(20)])
-    cache.put(large, reuse_content(large.index_details.value))
-    assert cache.get(large) is None
+    cache.add(large, reuse_content(large.index_details.value))
+    assert cache.content(large) is None
