@@ -23,7 +23,7 @@ from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
 from committerd.lance.format.manifest_file import ShallowManifest
 from committerd.memory import return_large_blocks
-from committerd.queue.published import era_of
+from committerd.queue.start import era_of
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome

@@ -114,15 +114,16 @@ async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_js
 
 
 def _print(found: Situation, as_json: bool) -> None:
-    facts = found.facts
     if as_json:
         click.echo(json.dumps(_facts(found), indent=2))
         return
+    facts = found.facts
+    acknowledged = facts.acknowledged(0)
     rows = [
         *_table_rows(found.loaded),
         ("topic", f"{facts.identity.topic}, id {facts.identity.topic_id}, cluster {facts.identity.cluster_id}"),
         ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
-        ("acknowledged", "nothing" if facts.group_offset is None else f"below {facts.group_offset}"),
+        ("acknowledged", "nothing" if acknowledged is None else f"below {acknowledged}"),
         ("a committer", "runs" if found.refusal is None else f"refuses: {found.refusal.code}"),
     ]
     for name, value in rows:
@@ -193,7 +194,7 @@ def _facts(found: Situation) -> dict[str, Any]:
         },
         "log_start": facts.log_start,
         "log_end": facts.log_end,
-        "acknowledged": facts.group_offset,
+        "acknowledged": facts.acknowledged(0),
         **_refusal_json(found.refusal),
     }
 

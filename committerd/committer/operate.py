@@ -18,7 +18,7 @@ from committerd.queue.grouping import position_only
 from committerd.queue.port import Queue
 from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
 from committerd.queue.records import record_sha256
-from committerd.queue.start import QueueFacts, starting_position
+from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land_alone
 from committerd.table.prepare import Judged, Sources, build
@@ -163,7 +163,7 @@ def rewound(situation: Situation, offset: int) -> Position:
     """
     carried, facts = situation.loaded.position, situation.facts
     reached = carried.next_offset if carried is not None else 0
-    known = max([facts.group_offset or 0, reached, *(o + 1 for o in facts.with_outcome(0))])
+    known = max([facts.acknowledged(0) or 0, reached, *(o + 1 for o in facts.with_outcome(0))])
     if offset >= known:
         raise SettingsError(
             f"offset {offset} is not below {known}, where the outcomes end: `position adopt` goes forward"
@@ -330,7 +330,7 @@ def _lost(situation: Situation, start: int, end: int) -> LostHistory:
 
 def _last_era(situation: Situation) -> int:
     """Return the highest era in the table, the group offset and the outcomes."""
-    eras = [situation.facts.group_era or 0, *(o.era for o in situation.facts.outcomes)]
+    eras = [era_of(situation.facts.group) or 0, *(o.era for o in situation.facts.outcomes)]
     if situation.loaded.position is not None:
         eras.append(situation.loaded.position.era)
     return max(eras)

@@ -16,7 +16,7 @@ from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
-from committerd.queue.published import acknowledgement
+from committerd.queue.start import acknowledgement
 from committerd.telemetry import Telemetry
 from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
 from committerd_common.messages import Status as StatusNumber

@@ -30,10 +30,11 @@ from committerd.queue.before_table import refused_before_table
 from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
-from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
 from committerd.queue.start import (
+    OUTCOMES_TAIL,
     QueueFacts,
     acknowledged_in,
+    decode_outcomes,
     first_owed,
     owed_from,
     refuse_rewritten_log,
@@ -108,7 +109,7 @@ class Starter:
                 "settled_ahead": len(position.settled),
                 "log_start": facts.log_start,
                 "log_end": facts.log_end,
-                "group_offset": facts.group_offset,
+                "group_offset": facts.acknowledged(0),
                 "answers_from": owed,
                 "unread_versions": loaded.older.unread_versions,
             },
@@ -245,8 +246,7 @@ async def read_facts(
     await for_each((ask_group, ask_outcomes), lambda ask: ask())
 
     def owed(position: Position) -> int:
-        known = acknowledged_in(position.era, acknowledged.offset, era_of(acknowledged)) if acknowledged else None
-        return owed_from(position, known, republish_max=republish_max)
+        return owed_from(position, acknowledged_in(position.era, acknowledged), republish_max=republish_max)
 
     loaded = await load(table, replace(loading, owed_from=owed))
     identity = await queue.identity()
@@ -259,8 +259,7 @@ async def read_facts(
         identity=identity,
         log_start=log_start,
         log_end=log_end,
-        group_offset=acknowledged.offset if acknowledged else None,
-        group_era=era_of(acknowledged),
+        group=acknowledged,
         outcomes=outcomes,
         outcomes_are_all=len(tail) < OUTCOMES_TAIL,
     )

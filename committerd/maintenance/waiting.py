@@ -11,7 +11,7 @@ from committerd.errors import RefusedToRun
 from committerd.maintenance.names import named_by
 from committerd.maintenance.staged import StagedReader
 from committerd.queue.dead_letter import Letter
-from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
 from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
@@ -31,9 +31,8 @@ Keep = Callable[[Iterable[str]], None]
 class CommitterProgress:
     """What committers have published."""
 
-    group_offset: int | None = None
-    """The offset below which the committers have acknowledged all outcomes; None if there is none."""
-    group_era: int | None = None
+    group: Acknowledged | None = None
+    """None if they have acknowledged nothing."""
     outcomes: Sequence[Outcome] = ()
     """The last outcomes of the outcomes topic."""
 
@@ -125,8 +124,7 @@ async def require_start(topic: StagedTopic, position: Position | None, published
         identity=identity,
         log_start=log_start,
         log_end=log_end,
-        group_offset=published.group_offset,
-        group_era=published.group_era,
+        group=published.group,
         outcomes=published.outcomes,
     )
     start = starting_position(position, facts, table_exists=True)

@@ -8,14 +8,53 @@ and names the command that solves it. It never skips a record and never resets t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from committerd.errors import RefusedToRun
-from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position, start_of
 from committerd.queue.records import record_sha256
 from committerd_common.messages import Outcome
+
+OUTCOMES_TAIL = 200
+"""Newest outcomes to read per partition. Outcomes are published in the order of versions, so a few prove enough."""
+
+
+def acknowledgement(position: Position, version: int) -> str:
+    """The metadata of a group offset commit, as JSON: era and table version, for people and the next Start."""
+    return json.dumps({"era": position.era, "version": version}, separators=(",", ":"))
+
+
+def era_of(acknowledged: Acknowledged | None) -> int | None:
+    """The era in which the group offset was acknowledged; None if its metadata names none (it was set by hand)."""
+    if acknowledged is None:
+        return None
+    try:
+        era = json.loads(acknowledged.metadata)["era"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return era if isinstance(era, int) else None
+
+
+def acknowledged_in(era: int, acknowledged: Acknowledged | None) -> int | None:
+    """The group offset; None if there is none, or if it was acknowledged in an earlier era than this one."""
+    known = era_of(acknowledged)
+    return None if acknowledged is None or (known is not None and known < era) else acknowledged.offset
+
+
+def decode_outcomes(values: Iterable[bytes]) -> list[Outcome]:
+    """Decode outcomes; skips those that can't be decoded."""
+    outcomes = []
+    for value in values:
+        try:
+            outcomes.append(Outcome.FromString(value))
+        except DecodeError:
+            continue
+    return outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +64,7 @@ class QueueFacts:
     identity: TopicIdentity
     log_start: int
     log_end: int
-    group_offset: int | None
-    group_era: int | None
-    """The era in which the group offset was acknowledged; None if its metadata names none (it was set by hand)."""
+    group: Acknowledged | None
     outcomes: Sequence[Outcome] = ()
     """The last outcomes of the outcomes topic."""
     outcomes_are_all: bool = True
@@ -39,15 +76,8 @@ class QueueFacts:
         return [o.offset for o in self.outcomes if o.topic_id == topic and o.era >= era and not o.before_table]
 
     def acknowledged(self, era: int) -> int | None:
-        """The group offset, unless it was acknowledged in an earlier era."""
-        return acknowledged_in(era, self.group_offset, self.group_era)
-
-
-def acknowledged_in(era: int, group_offset: int | None, group_era: int | None) -> int | None:
-    """The group offset, unless it was acknowledged in an earlier era than this one. Parameters as in `QueueFacts`."""
-    if group_era is not None and group_era < era:
-        return None
-    return group_offset
+        """As `acknowledged_in`."""
+        return acknowledged_in(era, self.group)
 
 
 def starting_position(position: Position | None, facts: QueueFacts, *, table_exists: bool) -> Position:

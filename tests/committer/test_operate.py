@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,16 +16,21 @@ from committerd.committer.operate import Situation, adopted, rewound, undecided_
 from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.queue.ledger import Ledger
-from committerd.queue.port import Queue, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import LostHistory, Position, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
 from committerd.table.versions import Table
 from committerd_common.messages import Outcome
 
+
+def acknowledged(offset: int, *, era: int = 0) -> Acknowledged:
+    return Acknowledged(offset=offset, metadata=json.dumps({"era": era}))
+
+
 TOPIC = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="i")
 OTHER = replace(TOPIC, topic_id="another")
-FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group_offset=50, group_era=0)
+FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group=acknowledged(50, era=0))
 
 
 def outcomes(*offsets: int, era: int = 0) -> list[Outcome]:
@@ -59,17 +65,17 @@ def proposed(code: str, facts: QueueFacts, carried: Position | None = None) -> t
 
 
 def test_a_record_that_was_settled_ahead_does_not_pass_over_those_before_it() -> None:
-    facts = replace(FACTS, group_offset=50, outcomes=outcomes(48, 49, 50, 84))
+    facts = replace(FACTS, group=acknowledged(50), outcomes=outcomes(48, 49, 50, 84))
     assert proposed("keys_missing", facts) == (51, (84,), 1)
 
 
 def test_outcomes_tell_what_is_answered_where_all_are_read() -> None:
-    facts = replace(FACTS, group_offset=None, group_era=None, outcomes=outcomes(10, 11, 40))
+    facts = replace(FACTS, group=None, outcomes=outcomes(10, 11, 40))
     assert proposed("keys_missing", facts) == (12, (40,), 1)
 
 
 def test_nothing_is_proposed_where_too_little_is_known() -> None:
-    facts = replace(FACTS, group_offset=None, group_era=None, outcomes=outcomes(80), outcomes_are_all=False)
+    facts = replace(FACTS, group=None, outcomes=outcomes(80), outcomes_are_all=False)
     found = situation("keys_missing", facts)
     with pytest.raises(SettingsError, match="--offset"):
         adopted(found, None)
@@ -78,7 +84,7 @@ def test_nothing_is_proposed_where_too_little_is_known() -> None:
 
 def test_what_the_table_passes_is_answered() -> None:
     carried = replace(start_of(TOPIC, 60), settled=(62,))
-    facts = replace(FACTS, group_offset=50, outcomes=outcomes(60, 64))
+    facts = replace(FACTS, group=acknowledged(50), outcomes=outcomes(60, 64))
     assert proposed("position_went_back", facts, carried) == (61, (62, 64), 1)
 
 
@@ -120,13 +126,13 @@ def test_what_is_given_up_later_is_forgotten_and_what_still_waits_is_not() -> No
 
 def test_answers_of_an_earlier_era_prove_nothing() -> None:
     carried = replace(start_of(TOPIC, 20), era=1)
-    facts = replace(FACTS, group_offset=50, outcomes=[*outcomes(20, era=1), *outcomes(48, 49)])
+    facts = replace(FACTS, group=acknowledged(50), outcomes=[*outcomes(20, era=1), *outcomes(48, 49)])
     assert proposed("position_went_back", facts, carried) == (21, (), 2)
 
 
 def test_what_was_settled_ahead_stays_settled_when_the_log_has_lost_records() -> None:
     carried = replace(start_of(TOPIC, 5), settled=(10, 30))
-    facts = replace(FACTS, group_offset=5)
+    facts = replace(FACTS, group=acknowledged(5))
     assert proposed("position_below_log_start", facts, carried) == (11, (30,), 1)
 
 

@@ -20,7 +20,7 @@ from committerd.maintenance.cleaning import Cleanup, CleanupPlan, CleanupResult,
 from committerd.maintenance.waiting import CommitterProgress
 from committerd.queue.dead_letter import Letter
 from committerd.queue.outcomes import encode_settled
-from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import encode_metadata, start_of
 from committerd.queue.records import record_sha256
 from committerd.stores.local import LocalStore
@@ -53,7 +53,8 @@ class StagedRecords:
         self.staged.append(Record(offset=self.begins + len(self.staged), value=value, headers=encoded))
 
     async def published(self) -> CommitterProgress:
-        return CommitterProgress(group_offset=self.acknowledged_to, group_era=0)
+        to = self.acknowledged_to
+        return CommitterProgress(group=None if to is None else Acknowledged(offset=to, metadata='{"era":0}'))
 
     async def identity(self) -> TopicIdentity:
         return TopicIdentity(cluster_id=self.cluster_id, topic="topic", topic_id=self.topic_id)

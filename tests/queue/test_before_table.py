@@ -17,8 +17,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import start_of
-from committerd.queue.published import OUTCOMES_TAIL
-from committerd.queue.start import QueueFacts, starting_position
+from committerd.queue.start import OUTCOMES_TAIL, QueueFacts, starting_position
 from committerd.reasons import INVALID_REASONS, UNSUPPORTED_REASONS
 from committerd_common.messages import INVALID, Refusal
 
@@ -76,6 +75,6 @@ def test_an_answer_of_another_topic_or_era_or_that_a_version_holds_does_not_coun
 
 def test_a_committer_starts_on_a_table_without_keys_although_records_were_refused_before_it() -> None:
     outcome = outcome_before_table(REFUSAL, BEGINNING)
-    facts = QueueFacts(identity=IDENTITY, log_start=0, log_end=9, group_offset=None, group_era=None, outcomes=[outcome])
+    facts = QueueFacts(identity=IDENTITY, log_start=0, log_end=9, group=None, outcomes=[outcome])
     assert starting_position(None, facts, table_exists=True) == BEGINNING
     assert starting_position(BEGINNING, facts, table_exists=True) == BEGINNING

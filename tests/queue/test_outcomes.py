@@ -22,6 +22,7 @@ from committerd.queue.outcomes import (
     refused,
     settled_by,
     short,
+    status_of,
     undecided_refusal,
 )
 from committerd.queue.port import TopicIdentity
@@ -188,3 +189,10 @@ def test_only_wrong_and_unsupported_records_are_dead_letters() -> None:
 def test_a_long_message_is_cut_before_it_swells_the_manifest() -> None:
     assert short("x" * 300) == "x" * 300
     assert short("x" * 301) == "x" * 299 + "…"
+
+
+def test_the_status_of_a_settled_record() -> None:
+    assert status_of(Member(uuid="u")) is Status.COMMITTED
+    assert status_of(Refusal(uuid="u", status=INVALID)) is Status.INVALID
+    with pytest.raises(ValueError, match="99"):
+        Status.of_number(99)

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from committerd.errors import RefusedToRun
-from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position, start_of
 from committerd.queue.records import record_sha256
-from committerd.queue.start import QueueFacts, first_owed, refuse_other_topic, refuse_rewritten_log, starting_position
+from committerd.queue.start import (
+    QueueFacts,
+    acknowledgement,
+    decode_outcomes,
+    era_of,
+    first_owed,
+    refuse_other_topic,
+    refuse_rewritten_log,
+    starting_position,
+)
 from committerd_common.messages import Outcome
 
+
+def acknowledged(offset: int, *, era: int = 0) -> Acknowledged:
+    return Acknowledged(offset=offset, metadata=json.dumps({"era": era}))
+
+
 TOPIC = TopicIdentity(cluster_id="c", topic="events.staged", topic_id="i")
-FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group_offset=50, group_era=0)
+FACTS = QueueFacts(identity=TOPIC, log_start=10, log_end=100, group=acknowledged(50, era=0))
 AT_50 = replace(start_of(TOPIC, 50), last_offset=49, last_sha256="s")
 
 
@@ -34,7 +49,7 @@ def test_a_table_and_a_topic_that_agree_go_on_at_the_position() -> None:
 
 
 def test_a_new_topic_is_taken_on_from_its_start() -> None:
-    facts = replace(FACTS, group_offset=None, group_era=None)
+    facts = replace(FACTS, group=None)
     assert starting_position(None, facts, table_exists=True) == start_of(TOPIC, 10)
     assert starting_position(None, facts, table_exists=False) == start_of(TOPIC, 10)
 
@@ -46,11 +61,11 @@ def test_a_new_topic_is_taken_on_from_its_start() -> None:
         (AT_50, replace(FACTS, identity=replace(TOPIC, cluster_id="new")), "topic_id"),
         (AT_50, replace(FACTS, log_end=49), "position_beyond_end"),
         (AT_50, replace(FACTS, log_start=51), "position_below_log_start"),
-        (AT_50, replace(FACTS, group_offset=51), "position_went_back"),
-        (AT_50, replace(FACTS, group_offset=51, group_era=None), "position_went_back"),
+        (AT_50, replace(FACTS, group=acknowledged(51)), "position_went_back"),
+        (AT_50, replace(FACTS, group=Acknowledged(offset=51)), "position_went_back"),
         (AT_50, replace(FACTS, outcomes=[answered(50)]), "position_went_back"),
         (None, FACTS, "keys_missing"),
-        (None, replace(FACTS, group_offset=None, outcomes=[answered(12)]), "keys_missing"),
+        (None, replace(FACTS, group=None, outcomes=[answered(12)]), "keys_missing"),
     ],
 )
 def test_contradictions_are_refused_and_name_the_way_out(
@@ -67,7 +82,7 @@ def test_a_table_that_was_deleted_under_a_queue_is_not_silently_replaced() -> No
 
 def test_what_was_told_in_an_earlier_era_proves_nothing() -> None:
     later = replace(AT_50, era=1)
-    facts = replace(FACTS, group_offset=80, group_era=0, outcomes=[answered(79, era=0)])
+    facts = replace(FACTS, group=acknowledged(80, era=0), outcomes=[answered(79, era=0)])
     assert starting_position(later, facts, table_exists=True) == later
     assert refusal(later, replace(facts, outcomes=[answered(79, era=1)])).code == "position_went_back"
 
@@ -94,17 +109,36 @@ def test_the_topic_is_checked_before_each_put() -> None:
 
 
 def test_answers_are_owed_from_the_group_offset_on() -> None:
-    assert first_owed(AT_50, replace(FACTS, group_offset=40), republish_max=5) == 40
-    assert first_owed(AT_50, replace(FACTS, group_offset=50), republish_max=5) == 50
+    assert first_owed(AT_50, replace(FACTS, group=acknowledged(40)), republish_max=5) == 40
+    assert first_owed(AT_50, replace(FACTS, group=acknowledged(50)), republish_max=5) == 50
 
 
 def test_a_group_offset_of_an_earlier_era_says_nothing() -> None:
     later_era = replace(AT_50, era=1)
-    assert first_owed(later_era, replace(FACTS, group_offset=40, group_era=0), republish_max=5) == 45
-    assert first_owed(later_era, replace(FACTS, group_offset=40, group_era=1), republish_max=5) == 40
+    assert first_owed(later_era, replace(FACTS, group=acknowledged(40, era=0)), republish_max=5) == 45
+    assert first_owed(later_era, replace(FACTS, group=acknowledged(40, era=1)), republish_max=5) == 40
 
 
 def test_without_a_group_offset_a_bounded_number_is_owed() -> None:
-    none = replace(FACTS, group_offset=None)
+    none = replace(FACTS, group=None)
     assert first_owed(AT_50, none, republish_max=5) == 45
     assert first_owed(AT_50, none, republish_max=1000) == 10
+
+
+def test_the_era_is_read_from_what_was_acknowledged() -> None:
+    position = Position(cluster_id="c", topic="t", topic_id="i", next_offset=7, era=3)
+    assert era_of(Acknowledged(offset=7, metadata=acknowledgement(position, 12))) == 3
+
+
+@pytest.mark.parametrize("metadata", ["", "{}", "[]", '{"era": "3"}', '{"era": null}', "[" * 100_000])
+def test_metadata_of_others_tells_no_era(metadata: str) -> None:
+    assert era_of(Acknowledged(offset=7, metadata=metadata)) is None
+
+
+def test_a_group_without_an_offset_has_no_era() -> None:
+    assert era_of(None) is None
+
+
+def test_outcomes_that_can_not_be_decoded_are_passed_over() -> None:
+    good = Outcome(offset=5, uuid="u")
+    assert decode_outcomes([b"\xff", good.SerializeToString()]) == [good]

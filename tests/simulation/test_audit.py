@@ -13,7 +13,7 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.port import TopicIdentity
-from committerd.queue.published import era_of
+from committerd.queue.start import era_of
 from committerd_common.messages import Outcome
 from committerd_common.paths import VERSIONS, parse_manifest_name
 from tests.simulation.scenarios import scenario_of

@@ -9,7 +9,7 @@ from committerd.kafka.operator import TopicOperator
 from committerd.maintenance.waiting import LETTERS_MAX, CommitterProgress
 from committerd.queue.dead_letter import Letter, decode_letter
 from committerd.queue.port import Record, TopicIdentity
-from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
+from committerd.queue.start import OUTCOMES_TAIL, decode_outcomes
 
 
 class OperatorsTopic:
@@ -20,10 +20,8 @@ class OperatorsTopic:
 
     async def published(self) -> CommitterProgress:
         """As the port says."""
-        acknowledged = await self._operator.acknowledged()
         return CommitterProgress(
-            group_offset=None if acknowledged is None else acknowledged.offset,
-            group_era=era_of(acknowledged),
+            group=await self._operator.acknowledged(),
             outcomes=decode_outcomes(await self._operator.outcomes_tail(OUTCOMES_TAIL)),
         )
 

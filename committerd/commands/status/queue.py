@@ -12,8 +12,13 @@ from committerd.kafka.operator import GroupDescription, TopicOperator
 from committerd.kafka.transactions import OpenTransaction
 from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
-from committerd.queue.published import OUTCOMES_TAIL, decode_outcomes, era_of
-from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
+from committerd.queue.start import (
+    OUTCOMES_TAIL,
+    QueueFacts,
+    decode_outcomes,
+    refuse_rewritten_log,
+    starting_position,
+)
 from committerd_common.messages import DecodeError, Outcome, Transaction
 
 Response = TypeVar("Response")
@@ -88,8 +93,7 @@ class QueueState:
             identity=self.identity,
             log_start=log_start,
             log_end=log_end,
-            group_offset=self.acknowledged.offset if self.acknowledged else None,
-            group_era=era_of(self.acknowledged),
+            group=self.acknowledged,
             outcomes=self.outcomes,
         )
         try:
