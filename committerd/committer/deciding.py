@@ -24,12 +24,13 @@ from committerd.committer.putting import FormedVersion
 from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
 from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
+from committerd.lance.format.kind import Kind
 from committerd.queue.dedupe import Candidate, Refused, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN, Earlier
 from committerd.queue.outcomes import Status
 from committerd.queue.position import MarkRoom, is_new_to
-from committerd.queue.put_back import can_be_judged_without, lost_refusal, on_the_latest
+from committerd.queue.put_back import lost_refusal, on_the_latest
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Part, Round, part_of
 from committerd.table.case import PrepareOptions, Sources
@@ -288,7 +289,7 @@ class Decider:
         decision = yield from self._settled_before(request, group, head, earlier, is_lost=is_lost)
         decision = decision or _expired(envelope, group.now_ms) or self._no_room(request, group)
         if decision is None and is_lost:
-            decision = None if can_be_judged_without(request) else lost_refusal(request)
+            decision = None if request.operation == Kind.APPEND else lost_refusal(request)
         elif decision is None and envelope.read_uuid is not None:
             decision = yield from recreated(request, envelope.read_uuid, head)
         if decision is not None:

@@ -311,7 +311,7 @@ def _lost_after(situation: Situation, position: Position) -> LostHistory | None:
     if carried is None or carried.lost is None or carried.identity != position.identity or code in _OTHER_LOG:
         return None
     known = carried.lost
-    return replace(known, start=position.next_offset) if position.next_offset < known.end else None
+    return known._replace(start=position.next_offset) if position.next_offset < known.end else None
 
 
 def _lost(situation: Situation, start: int, end: int) -> LostHistory:

@@ -27,7 +27,7 @@ def known_from(request: Request, head: Head) -> int:
 def is_read_at_lost(request: Request, head: Head) -> Steps[bool]:
     """Whether the request was read at a version that the table has lost; also if that can't be ruled out."""
     lost, version = lost_history(request, head.position), request.transaction.read_version
-    if lost is None or request.envelope.read_uuid is None or not lost.may_have_kept(version):
+    if lost is None or request.envelope.read_uuid is None or version > lost.latest:
         return lost is not None
     made = yield from _creator(version, head)
     return made is None or made != request.envelope.read_uuid

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.port import TopicIdentity
@@ -35,8 +35,7 @@ _MARK_BYTES_MIN = 280
 """The bytes of a mark without its app-id and run: key, uuid, and numbers of up to 20 digits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostHistory:
+class LostHistory(NamedTuple):
     """The table was put back to an older state, and an operator has set the position since.
 
     Records that were staged before may have been read at versions that the table has lost. Other versions may have
@@ -54,10 +53,6 @@ class LostHistory:
     def concerns(self, offset: int, read_version: int) -> bool:
         """Whether the record at this offset may have been read at a version that the table has lost."""
         return self.start <= offset < self.end and read_version > self.kept
-
-    def may_have_kept(self, read_version: int) -> bool:
-        """Whether this version of the table may be the one that such a record was read at."""
-        return read_version <= self.latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +84,6 @@ class Position:
     def passes(self, offset: int) -> bool:
         """Whether the record at this offset has an outcome."""
         return offset < self.next_offset or offset in self.settled
-
-    def __contains__(self, offset: object) -> bool:
-        """Same as `passes`, for use as a container of offsets."""
-        return isinstance(offset, int) and self.passes(offset)
 
     def union(self, other: Position) -> Position:
         """The position that passes what either of the two passes. Both are of one era and topic."""
@@ -163,18 +154,11 @@ def advance(
     # Records that were settled ahead no longer wait, so `pending` does not have them.
     while next_offset in passed:
         next_offset += 1
-    ahead = tuple(sorted(o for o in passed if o >= next_offset))
+    advanced = replace(position, next_offset=next_offset, settled=tuple(sorted(o for o in passed if o >= next_offset)))
     if last == position.last_offset:
-        return replace(position, next_offset=next_offset, settled=ahead)
+        return advanced
     sha256, epoch = fingerprint_of(last)
-    return replace(
-        position,
-        next_offset=next_offset,
-        settled=ahead,
-        last_offset=last,
-        last_sha256=sha256,
-        leader_epoch=epoch,
-    )
+    return replace(advanced, last_offset=last, last_sha256=sha256, leader_epoch=epoch)
 
 
 def highest(positions: Iterable[Position]) -> Position | None:
@@ -192,17 +176,15 @@ def highest(positions: Iterable[Position]) -> Position | None:
     return best
 
 
-def higher_mark(one: AppMark | None, other: AppMark) -> AppMark:
-    """The later of two marks: the one with more releases (`life`), or else the one with the higher version."""
-    if one is None or (other.life, other.version) > (one.life, one.version):
-        return other
-    return one
-
-
 def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
-    """Raise each mark in `into` to the one in `marks`, if that is higher. Changes `into`."""
+    """Raise each mark in `into` to the one in `marks`, if that is later. Changes `into`.
+
+    The later mark has more releases (`life`), or as many and the higher version.
+    """
     for app_id, mark in marks.items():
-        into[app_id] = higher_mark(into.get(app_id), mark)
+        known = into.get(app_id)
+        if known is None or (mark.life, mark.version) > (known.life, known.version):
+            into[app_id] = mark
 
 
 def kept_marks(marks: Marks) -> dict[str, AppMark]:
@@ -268,7 +250,10 @@ def _mark_bytes(app_id: str, run: str) -> int:
 
 def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
     """The `committerd.` entries of `table_metadata`."""
-    entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _encode_position(position)}
+    raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
+    if position.lost is not None:
+        raw["lost"] = position.lost
+    entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _dump(raw)}
     for app_id, mark in marks.items():
         entries[APP_KEY_PREFIX + app_id] = _dump({name: getattr(mark, name) for name in _MARK_FIELDS})
     return entries
@@ -294,7 +279,7 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
     try:
         return Position(
             **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
-            lost=_decode_lost(raw["lost"]) if "lost" in raw else None,
+            lost=LostHistory(*map(_counted, raw["lost"])) if "lost" in raw else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(POSITION_KEY, metadata[POSITION_KEY]) from error
@@ -313,21 +298,6 @@ def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
         except (KeyError, TypeError) as error:
             raise _unreadable(key, value) from error
     return marks
-
-
-def _decode_lost(raw: object) -> LostHistory:
-    if not isinstance(raw, list):
-        raise TypeError(raw)
-    kept, latest, start, end = map(_counted, raw)
-    return LostHistory(kept=kept, latest=latest, start=start, end=end)
-
-
-def _encode_position(position: Position) -> str:
-    raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
-    lost = position.lost
-    if lost is not None:
-        raw["lost"] = [lost.kept, lost.latest, lost.start, lost.end]
-    return _dump(raw)
 
 
 def _dump(value: dict[str, Any]) -> str:

@@ -29,11 +29,11 @@ def lost_history(request: Request, position: Position) -> LostHistory | None:
     lost = position.lost
     if lost is None or request.operation == Kind.CLONE:  # a Clone names a version of the table that it clones
         return None
-    offset = _place(request, position.topic)
+    offset = _offset(request, position.topic)
     return lost if lost.concerns(offset, request.transaction.read_version) else None
 
 
-def _place(request: Request, topic: str) -> int:
+def _offset(request: Request, topic: str) -> int:
     """The offset of the record, or of the one that it replays."""
     named, _, offset = (request.envelope.replay_of or "").rpartition(":")
     if named != topic or not offset.isdecimal() or len(offset) > _DIGITS_MAX:
@@ -45,11 +45,6 @@ def may_be_lost(request: Request, position: Position) -> bool:
     """Whether the table has lost the version that this record was read at, if it has another one of that number."""
     lost = position.lost
     return lost is not None and request.operation != Kind.CLONE and request.transaction.read_version > lost.kept
-
-
-def can_be_judged_without(request: Request) -> bool:
-    """Whether a record can be judged without the version that it was read at (`on_the_latest`)."""
-    return request.operation == Kind.APPEND
 
 
 def lost_refusal(request: Request) -> Refused:

@@ -9,7 +9,7 @@ import pytest
 from committerd.queue.outcomes import Status
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import LostHistory, Position, start_of
-from committerd.queue.put_back import can_be_judged_without, lost_history, lost_refusal, may_be_lost, on_the_latest
+from committerd.queue.put_back import lost_history, lost_refusal, may_be_lost, on_the_latest
 from committerd_common.messages import Transaction
 from committerd_common.request import Envelope, Request
 
@@ -53,17 +53,11 @@ def test_a_table_that_was_not_put_back_has_lost_nothing() -> None:
     assert lost_history(request(10, 10**6), untouched) is None
 
 
-def test_only_versions_of_before_the_decision_can_be_those_that_were_read() -> None:
-    assert [LOST.may_have_kept(version) for version in (4, 5, 6)] == [True, True, False]
-
-
 def test_an_append_is_judged_on_the_latest_version_and_everything_else_is_to_be_done_again() -> None:
     staged = request(10, 7).transaction
-    assert can_be_judged_without(request(10, 7))
     assert on_the_latest(staged) == APPEND
     assert staged.read_version == 7
     asked = request(10, 7, Transaction(delete=Transaction.Delete()))
-    assert not can_be_judged_without(asked)
     refused = lost_refusal(asked)
     assert (refused.status, refused.reason) == (Status.RETRYABLE, "read_version_lost")
     assert refused.message.startswith("this delete was read at version 7")
