@@ -25,7 +25,7 @@ from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
 from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
 from committerd.committer.stale_history import StaleHistory
 from committerd.lance.format.kind import Kind
-from committerd.queue.dedupe import Candidate, Refused, dedupe, no_room_for
+from committerd.queue.dedupe import Refused, again, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN, Earlier
 from committerd.queue.outcomes import Status
@@ -282,9 +282,7 @@ class Decider:
         """
         published = self.before_table.get(known.pending.offset)
         if published is not None:
-            return Refused(
-                status=Status.of_number(published.status), reason=published.reason, message=published.message
-            )
+            return again(published)
         envelope, is_lost = request.envelope, (yield from is_read_at_lost(request, head))
         decision = yield from self._settled_before(request, group, head, earlier, is_lost=is_lost)
         decision = decision or _expired(envelope, group.now_ms) or self._no_room(request, group)
@@ -309,20 +307,15 @@ class Decider:
         self, request: Request, group: Members, head: Head, earlier: Mapping[AskedUuid, Earlier], *, is_lost: bool
     ) -> Steps[Refused | None]:
         """The outcome of a record that was settled before; None for a new record."""
-        candidate = Candidate(
-            uuid=request.uuid,
-            read_version=known_from(request, head) if is_lost else request.transaction.read_version,
-            app=request.envelope.app,
-            is_replay=request.envelope.replay_of is not None,
-        )
-        asked, known = (candidate.uuid, candidate.read_version), NOT_SEEN
+        after = known_from(request, head) if is_lost else request.transaction.read_version
+        asked, known = (request.uuid, after), NOT_SEEN
         if not head.ledger.rules_out(*asked):
             if asked not in earlier:
                 earlier = yield from look_up([asked], head.ledger, created=head.history.created)
             known = earlier[asked]
             group.verdicts.looked_up(known)
         return dedupe(
-            candidate,
+            request,
             known,
             group.marks,
             version=head.version + 1,

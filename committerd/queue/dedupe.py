@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.lance.rows.change import RowsAndKeys
@@ -12,8 +11,7 @@ from committerd.queue.ledger import KNOWN_VERSIONS, Earlier
 from committerd.queue.outcomes import Status
 from committerd.queue.position import AppMark
 from committerd_common.messages import DUPLICATE, Refusal
-from committerd_common.messages import Status as StatusNumber
-from committerd_common.request import AppUnit
+from committerd_common.request import AppUnit, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +35,8 @@ class Refused:
     """
 
 
-class Candidate(NamedTuple):
-    """The parts of a record that `dedupe` looks at."""
-
-    uuid: str
-    read_version: int
-    app: AppUnit | None = None
-    is_replay: bool = False
-    """Whether the record has header `replay-of`: then an earlier refusal of its uuid doesn't count."""
-
-
 def dedupe(
-    candidate: Candidate,
+    request: Request,
     earlier: Earlier,
     marks: Mapping[str, AppMark],
     *,
@@ -59,27 +47,26 @@ def dedupe(
     """The outcome of a record that was settled before; None for a new record.
 
     `earlier` is the history of the record's uuid. `members` (uuids) and `refusals` are those of the group being formed,
-    which becomes `version`; `marks` include the group's marks.
+    which becomes `version`; `marks` include the group's marks. For the replay of a dead letter no refusal counts.
     """
+    uuid, app = request.uuid, request.envelope.app
     seen = earlier.committed
-    if seen is None and candidate.uuid in members:
+    if seen is None and uuid in members:
         seen = version
     if seen is not None:
-        return _duplicate("uuid_seen", f"transaction {candidate.uuid} is in the table at version {seen}", seen)
-    marked = _marked(candidate.app, marks.get(candidate.app.app_id)) if candidate.app is not None else None
+        return _duplicate("uuid_seen", f"transaction {uuid} is in the table at version {seen}", seen)
+    marked = _marked(app, marks.get(app.app_id)) if app is not None else None
     if marked is not None and marked.status is Status.DUPLICATE:
         return marked
     refusal = None
-    if not candidate.is_replay:
-        refusal = earlier.refusal or next(
-            (r for r in refusals if r.uuid == candidate.uuid and r.status != DUPLICATE), None
-        )
+    if request.envelope.replay_of is None:
+        refusal = earlier.refusal or next((r for r in refusals if r.uuid == uuid and r.status != DUPLICATE), None)
     if refusal is not None:
         return again(refusal)
     if marked is not None:
         return marked
-    if earlier.unknown_at is not None and candidate.app is None:
-        return _undecided(candidate, earlier.unknown_at)
+    if earlier.unknown_at is not None and app is None:
+        return _undecided(request, earlier.unknown_at)
     return None
 
 
@@ -106,7 +93,7 @@ def no_room_for(app: AppUnit, *, most: int) -> Refused:
 def again(earlier: Refusal) -> Refused:
     """The same outcome as in an earlier refusal."""
     return Refused(
-        status=Status(StatusNumber.Name(earlier.status)),
+        status=Status.of_number(earlier.status),
         reason=earlier.reason,
         message=earlier.message,
         version=earlier.version,
@@ -115,11 +102,12 @@ def again(earlier: Refusal) -> Refused:
     )
 
 
-def _undecided(candidate: Candidate, version: int) -> Refused:
+def _undecided(request: Request, version: int) -> Refused:
+    read_version = request.transaction.read_version
     return Refused(
         status=Status.UNDECIDED,
         reason="history_gap",
-        message=f"version {version} may hold this transaction (its read_version is {candidate.read_version}): the "
+        message=f"version {version} may hold this transaction (its read_version is {read_version}): the "
         "committer has dropped that version from memory, or can't read it. Check whether the data is in the table. To "
         "avoid this, stage with the version that you have read, or with an app-id, or raise memory.ledger_bytes",
         conflicting_version=version,

@@ -6,11 +6,10 @@ knows outcomes whose versions were cleaned up since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from committerd.queue.dead_letter import Letter
-from committerd.queue.dedupe import Candidate, Refused, dedupe
+from committerd.queue.dedupe import Refused, dedupe
 from committerd.queue.ledger import Earlier
 from committerd.queue.position import Marks
 from committerd_common.messages import Outcome
@@ -18,25 +17,21 @@ from committerd_common.messages import Status as StatusNumber
 from committerd_common.request import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Since:
-    """The events since the letter was written."""
-
-    earlier: Earlier
-    """The history of the letter's transaction in the readable versions."""
-    marks: Marks
-    outcomes: Iterable[Outcome]
-    """The outcomes of the letter's transaction."""
-    waiting: Mapping[str, int]
-    """Replays that no version has settled yet: offset by the value of header `replay-of`."""
-    now_ms: int
-    """The present time in Unix milliseconds."""
-
-
-def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> str:
+def refuse_replay(
+    letter: Letter,
+    decoded: Request | Refused,
+    *,
+    earlier: Earlier,
+    marks: Marks,
+    outcomes: Sequence[Outcome],
+    waiting: Mapping[str, int],
+    now_ms: int,
+) -> str:
     """The reason why the letter must not be staged again, as a sentence; empty if it may be.
 
     `decoded` is the replay as the committer decodes it, or its refusal, without a look at the table's history.
+    `earlier` is the history of its transaction in the readable versions, and `outcomes` are its outcomes. `waiting`:
+    replays that no version has settled yet, offset by the value of header `replay-of`. `now_ms`: Unix milliseconds.
     """
     if letter.dropped_bytes:
         return (
@@ -48,25 +43,19 @@ def refuse_replay(letter: Letter, decoded: Request | Refused, since: Since) -> s
     if isinstance(decoded, Refused):
         return f"it would be refused again, as {decoded.reason}: {decoded.message}"
     deadline = decoded.envelope.deadline_ms
-    if deadline is not None and deadline <= since.now_ms:
+    if deadline is not None and deadline <= now_ms:
         return "the deadline in its header deadline-ms has passed"
-    if letter.place in since.waiting:
-        return f"it is staged again already, at offset {since.waiting[letter.place]}, and has no outcome yet"
-    candidate = Candidate(uuid=decoded.uuid, read_version=0, app=decoded.envelope.app, is_replay=True)
-    known = dedupe(candidate, since.earlier, since.marks, version=0)
+    if letter.place in waiting:
+        return f"it is staged again already, at offset {waiting[letter.place]}, and has no outcome yet"
+    known = dedupe(decoded, earlier, marks, version=0)
     if known is not None:
         return known.message
-    return next(filter(None, (_known(letter, outcome) for outcome in _last_ones(since.outcomes))), "")
-
-
-def _last_ones(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes without those of records that were judged again since, in a later era."""
-    given = list(outcomes)
     eras: dict[tuple[str, int], int] = {}
-    for one in given:
-        place = one.topic_id, one.offset
-        eras[place] = max(one.era, eras.get(place, 0))
-    return [one for one in given if one.era == eras[one.topic_id, one.offset]]
+    for one in outcomes:
+        eras[one.topic_id, one.offset] = max(one.era, eras.get((one.topic_id, one.offset), 0))
+    # A record that was judged again since, in a later era, has only its last outcome.
+    last = (one for one in outcomes if one.era == eras[one.topic_id, one.offset])
+    return next(filter(None, (_known(letter, one) for one in last)), "")
 
 
 def _known(letter: Letter, outcome: Outcome) -> str:

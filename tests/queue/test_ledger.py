@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from committerd.queue import ledger as module
-from committerd.queue.dedupe import Candidate, dedupe, looked_for_above, no_room_for
+from committerd.queue.dedupe import dedupe, looked_for_above, no_room_for
 from committerd.queue.ledger import (
     LEDGER_BYTES,
     NOT_SEEN,
@@ -24,14 +24,15 @@ from committerd.queue.ledger import (
 )
 from committerd.queue.outcomes import Settled, Status, short
 from committerd.queue.position import AppMark
-from committerd_common.messages import DUPLICATE, INVALID, RETRYABLE, Member, Refusal
-from committerd_common.request import AppUnit
+from committerd_common.messages import DUPLICATE, INVALID, RETRYABLE, Member, Refusal, Transaction
+from committerd_common.request import AppUnit, Envelope, Request
 
 MARKS = {"spark": AppMark(run="q1", version=7, uuid="u7", table_version=40, used_ms=0)}
 
 
-def asked(uuid: str = "u", read_version: int = 1, **more: object) -> Candidate:
-    return Candidate(uuid=uuid, read_version=read_version, **more)  # type: ignore[arg-type]  # test shorthand
+def asked(uuid: str = "u", *, app: AppUnit | None = None, is_replay: bool = False) -> Request:
+    envelope = Envelope(app=app, replay_of="t:1" if is_replay else None)
+    return Request(offset=0, envelope=envelope, transaction=Transaction(uuid=uuid, read_version=1), size=1)
 
 
 BAD = Refusal(offset=2, uuid="bad", status=INVALID, reason="path_invalid", message="m", conflicting_version=3)

@@ -21,7 +21,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.port import Publication
 from committerd.queue.position import Position
-from committerd.queue.replay import Since, refuse_replay
+from committerd.queue.replay import refuse_replay
 from committerd.settings.load import Settings
 from committerd.table.fetching import Fetcher
 from committerd.table.running import run
@@ -109,14 +109,15 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Selecti
     replays, seen = [], dict[str, int]()
     for summary, letter, one in judged:
         uuid = one.uuid if isinstance(one, Request) else ""
-        since = Since(
+        refused = refuse_replay(
+            letter,
+            one,
             earlier=known.get(uuid, NOT_SEEN),
             marks=loaded.marks,
             outcomes=outcomes.get(uuid, ()),
             waiting=waiting,
             now_ms=now_ms,
         )
-        refused = refuse_replay(letter, one, since)
         if not refused and uuid in seen:
             refused = f"letter {seen[uuid]} is of the same transaction"
         if not refused:
