@@ -27,7 +27,7 @@ from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.before_table import refused_before_table
-from committerd.queue.outcomes import Settled, marked_member, undecided_refusal
+from committerd.queue.outcomes import Settled, undecided_refusal
 from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
 from committerd.queue.start import (
@@ -198,14 +198,13 @@ class Starter:
         whole = operation != "reserve_fragments"
         if mark is not None and whole and mark.names(transaction.uuid, era=era, offset=record.offset):
             settled = Settled(version=mark.table_version, uuid="", operation=operation, ours=True)
-            member = marked_member(
-                mark,
+            return settled, Member(
                 offset=record.offset,
+                uuid=mark.uuid,
                 producer=who.producer,
                 outcome_partition=who.outcome_partition,
+                read_version=transaction.read_version,
             )
-            member.read_version = transaction.read_version
-            return settled, member
         settled = Settled(version=0, uuid="", operation=operation, ours=True)
         return settled, undecided_refusal(
             offset=record.offset,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from committerd.queue.dedupe import Refused
-from committerd.queue.outcomes import refused
+from committerd.queue.outcomes import refusal_of_outcome, refused
 from committerd.queue.position import Position
 from committerd_common.messages import Outcome, Refusal
 
@@ -62,16 +62,7 @@ def refused_before_table(outcomes: Iterable[Outcome], position: Position) -> dic
     `outcomes`: the end of the outcomes topic.
     """
     return {
-        one.offset: Refusal(
-            offset=one.offset,
-            uuid=one.uuid,
-            status=one.status,
-            reason=one.reason,
-            message=one.message,
-            read_version=one.read_version,
-            operation=one.operation,
-            producer=one.producer,
-        )
+        one.offset: refusal_of_outcome(one)
         for one in outcomes
         if one.before_table
         and one.topic_id == position.topic_id

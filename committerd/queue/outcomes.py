@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from committerd.errors import CorruptTable
 from committerd.lance.format.own_keys import KEY_PREFIX
-from committerd.queue.position import AppMark, Position
+from committerd.queue.position import Position
 from committerd_common.messages import (
     COMMITTED,
     UNDECIDED,
@@ -38,6 +38,11 @@ REFUSED_KEY = "committerd.refused"
 REASON_KEY = "committerd.reason"
 """The operator's reason for setting the position or releasing an application."""
 
+_REPEATED = {
+    kind: [one.name for one in kind.DESCRIPTOR.fields if one.name in Outcome.DESCRIPTOR.fields_by_name]
+    for kind in (Member, Refusal)
+}
+"""The fields of an entry that its outcome repeats: all that have the same name there."""
 MESSAGE_CHARS_MAX = 300
 MESSAGE_BYTES_MAX = 600
 
@@ -151,34 +156,23 @@ def _foreign(transaction: Transaction | TransactionLabel | None, version: int) -
 
 def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
     """The outcome of a record that `settled` commits. `position` gives topic and era."""
-    outcome = _placed(position, member.offset, timings)
-    outcome.uuid = member.uuid
+    outcome = _outcome(member, position, timings)
     outcome.status = COMMITTED
     outcome.version = settled.version
-    outcome.read_version = member.read_version
     outcome.operation = member.operation or settled.operation
     outcome.message = member.note
     outcome.transactions = len(settled.members)
-    outcome.reserved_first = member.reserved_first
-    outcome.reserved_count = member.reserved_count
-    outcome.producer = member.producer
     return outcome
 
 
 def refused(refusal: Refusal, position: Position, timings: Timings | None = None) -> Outcome:
     """The outcome of a record that is not committed. `position` gives topic and era."""
-    outcome = _placed(position, refusal.offset, timings)
-    outcome.uuid = refusal.uuid
-    outcome.status = refusal.status
-    outcome.version = refusal.version
-    outcome.read_version = refusal.read_version
-    outcome.operation = refusal.operation
-    outcome.reason = refusal.reason
-    outcome.message = refusal.message
-    outcome.conflicting_version = refusal.conflicting_version
-    outcome.conflicting_operation = refusal.conflicting_operation
-    outcome.producer = refusal.producer
-    return outcome
+    return _outcome(refusal, position, timings)
+
+
+def refusal_of_outcome(outcome: Outcome) -> Refusal:
+    """The refusal of which `refused` has made this outcome, without partition and trace."""
+    return Refusal(**{name: getattr(outcome, name) for name in _REPEATED[Refusal]})
 
 
 def status_of(entry: Member | Refusal) -> Status:
@@ -203,13 +197,6 @@ def undecided_refusal(*, offset: int, uuid: str, producer: str = "", outcome_par
     )
 
 
-def marked_member(mark: AppMark, *, offset: int, producer: str, outcome_partition: int) -> Member:
-    """The entry for a record below the position, if the version that settled it was cleaned up but an application mark
-    names the record: it is committed.
-    """
-    return Member(offset=offset, uuid=mark.uuid, producer=producer, outcome_partition=outcome_partition)
-
-
 def short(message: str) -> str:
     """The message as a version stores it: at most 300 characters of 600 bytes, all of which protobuf can encode."""
     message = message.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -219,17 +206,16 @@ def short(message: str) -> str:
     return cut.decode("utf-8", "ignore") + "…"
 
 
-def _placed(position: Position, offset: int, timings: Timings | None) -> Outcome:
-    """An outcome with only its record's place (cluster, topic, offset, era) and the timings set."""
+def _outcome(entry: Member | Refusal, position: Position, timings: Timings | None) -> Outcome:
     queued_ms, commit_ms = timings or Timings()
     return Outcome(
         cluster_id=position.cluster_id,
         topic=position.topic,
         topic_id=position.topic_id,
-        offset=offset,
         era=position.era,
         queued_ms=queued_ms,
         commit_ms=commit_ms,
+        **{name: getattr(entry, name) for name in _REPEATED[type(entry)]},
     )
 
 

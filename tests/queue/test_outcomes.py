@@ -18,7 +18,6 @@ from committerd.queue.outcomes import (
     committed,
     decode_settled,
     encode_settled,
-    marked_member,
     refused,
     settled_by,
     short,
@@ -26,7 +25,7 @@ from committerd.queue.outcomes import (
     undecided_refusal,
 )
 from committerd.queue.port import TopicIdentity
-from committerd.queue.position import AppMark, start_of
+from committerd.queue.position import start_of
 from committerd_common.messages import (
     COMMITTED,
     INVALID,
@@ -175,11 +174,6 @@ def test_what_a_version_says_of_a_record_has_a_bound_in_bytes() -> None:
     )
     whole = encode_settled([member] * 1000, [refusal] * 1000, topic_id="t")
     assert max(map(len, whole.values())) <= 1000 * 4096
-
-
-def test_an_application_mark_remembers_its_last_commit() -> None:
-    mark = AppMark(run="q", version=3, uuid="x", table_version=12, used_ms=0)
-    assert marked_member(mark, offset=3, producer="p", outcome_partition=2).uuid == "x"
 
 
 def test_only_wrong_and_unsupported_records_are_dead_letters() -> None:
