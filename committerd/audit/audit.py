@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from committerd.audit.history import AuditedHistory, Entry, Finding, Findings, NumberMap, NumbersInMemory
 from committerd.lance.format.kind import Kind
-from committerd.queue.port import Record, TopicIdentity
-from committerd.queue.records import record_sha256
+from committerd.queue.port import Record, TopicIdentity, record_sha256
 from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.messages import Status as StatusNumber
 

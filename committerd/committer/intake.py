@@ -20,9 +20,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from committerd.committer.head import StartAgain
 from committerd.errors import QueueUnavailable
-from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
+from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked, record_sha256, record_size
 from committerd.queue.position import Position
-from committerd.queue.records import record_sha256, record_size
 from committerd.queue.reservations import Reservations
 from committerd_common.request import who_asked
 

@@ -15,9 +15,8 @@ from committerd.committer.starting import read_facts, require_same_log
 from committerd.errors import CommitterError, RefusedToRun, SettingsError
 from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
-from committerd.queue.port import Queue
+from committerd.queue.port import Queue, record_sha256
 from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
-from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land_alone

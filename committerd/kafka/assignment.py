@@ -16,8 +16,7 @@ from typing import Any
 
 from kafka import TopicPartition
 
-from committerd.queue.port import Assigned, Fetched, FetchFailed, QueueEvent, Record, Revoked
-from committerd.queue.records import record_size
+from committerd.queue.port import Assigned, Fetched, FetchFailed, QueueEvent, Record, Revoked, record_size
 
 
 @dataclass(frozen=True, slots=True)

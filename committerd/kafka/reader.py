@@ -20,8 +20,7 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
-from committerd.queue.port import READ_BYTES_MAX, Record
-from committerd.queue.records import record_size
+from committerd.queue.port import READ_BYTES_MAX, Record, record_size
 from committerd.settings.kafka import KafkaSettings
 
 _POLL_MS = 200

@@ -11,9 +11,8 @@ from committerd.errors import RefusedToRun
 from committerd.maintenance.names import named_by
 from committerd.maintenance.staged import StagedReader
 from committerd.queue.dead_letter import Letter
-from committerd.queue.port import Acknowledged, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position
-from committerd.queue.records import record_sha256
 from committerd.queue.start import QueueFacts, refuse_rewritten_log, starting_position
 from committerd_common.messages import Outcome, Transaction
 

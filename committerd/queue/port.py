@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from committerd_common.request import headers_size, sent_sha256
+
 READ_BYTES_MAX = 16 * 1024 * 1024
 """Maximum bytes of records that are read at a time."""
+HEADER_OVERHEAD_BYTES = 160
+"""Memory that a tuple, a str and a bytes object take in addition to their content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,17 @@ class Record:
     leader_epoch: int = -1
     headers_found: int = 0
     """The number of headers, if there are so many that `headers` holds only the first of them; otherwise 0."""
+
+
+def record_sha256(record: Record) -> str:
+    """The SHA-256 of key and value, as hex digits; it differs for another record at the same offset."""
+    return sent_sha256(record.key, record.value)
+
+
+def record_size(record: Record) -> int:
+    """The bytes that a record takes in memory: value, key, headers, and Python's overhead for each header."""
+    headers = record.headers
+    return len(record.value) + len(record.key or b"") + headers_size(headers) + HEADER_OVERHEAD_BYTES * len(headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,33 +123,27 @@ class Queue(Protocol):
 
     async def next_event(self) -> QueueEvent:
         """Wait for the next event. Only one caller at a time may wait."""
-        ...
 
     async def identity(self) -> TopicIdentity:
         """Ask the broker (not a cache) for the current identity of the staged topic.
 
         Raises `RefusedToRun` with code `topic_gone` if there is no such topic.
         """
-        ...
 
     async def bounds(self) -> tuple[int, int]:
         """Log start and log end of the staged partition: the half-open range of readable offsets."""
-        ...
 
     async def time_ms(self) -> int | None:
         """The brokers' time in Unix milliseconds; None if they don't report it."""
-        ...
 
     async def acknowledged(self) -> Acknowledged | None:
         """The offset that the group has committed; None if it has committed none."""
-        ...
 
     async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
         """Commit `offset`, the next record to read, for the group.
 
         Returns False if this member no longer owns the partition.
         """
-        ...
 
     async def seek(self, generation: int, offset: int) -> None:
         """Deliver records from this offset on.
@@ -142,33 +151,27 @@ class Queue(Protocol):
         The call drops records that were fetched before, ahead of its first await: `next_event` never returns them
         afterwards.
         """
-        ...
 
     async def done(self, generation: int, records: int, size: int) -> None:
         """Report that this many delivered records, of `size` bytes (value, key and headers), are settled.
 
         The queue then fetches more.
         """
-        ...
 
     async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         """The records of the staged partition from `start` up to `end` (exclusive) that still exist.
 
         Returns only the first of them if all have more than `bytes_max` bytes, but at least one.
         """
-        ...
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
         """The values of the last records of the outcomes topic, at most `limit` from each partition."""
-        ...
 
     async def publish(self, outcomes: Sequence[Publication]) -> None:
         """Write to the outcomes topic; returns once the broker has taken all records.
 
         A record for a partition that the topic does not have goes to partition 0.
         """
-        ...
 
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
         """Write to the dead letter topic; returns once the broker has taken all records."""
-        ...

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from committerd.errors import RefusedToRun
-from committerd.queue.port import Acknowledged, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position, start_of
-from committerd.queue.records import record_sha256
 from committerd_common.messages import Outcome
 
 OUTCOMES_TAIL = 200

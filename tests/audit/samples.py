@@ -10,9 +10,8 @@ from typing import Any
 from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.history import AuditedHistory, AuditedVersion
 from committerd.queue.outcomes import Settled
-from committerd.queue.port import Record, TopicIdentity
+from committerd.queue.port import Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position, start_of
-from committerd.queue.records import record_sha256
 from committerd_common.messages import Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from committerd.errors import InvalidRequest
-from committerd.queue.port import Record
-from committerd.queue.records import record_sha256, record_size
+from committerd.queue.port import Record, record_sha256, record_size
 from committerd_common.messages import Transaction
 from committerd_common.request import (
     COPIED_BYTES_MAX,

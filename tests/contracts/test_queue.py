@@ -7,8 +7,17 @@ import anyio.lowlevel
 import pytest
 
 from committerd.errors import RefusedToRun
-from committerd.queue.port import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Queue, Record, Revoked
-from committerd.queue.records import record_size
+from committerd.queue.port import (
+    Acknowledged,
+    Assigned,
+    Fetched,
+    FetchFailed,
+    Publication,
+    Queue,
+    Record,
+    Revoked,
+    record_size,
+)
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.contracts.clusters import Cluster, KafkaCluster, MemoryCluster
 from tests.kafka.staging import assignment, failure, revocation, settings_for, take, take_what_comes

@@ -8,8 +8,7 @@ import pytest
 from kafka import TopicPartition
 
 from committerd.kafka.assignment import Assignment, Delivery
-from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked
-from committerd.queue.records import record_size
+from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked, record_size
 
 STAGED = TopicPartition("t.staged", 0)
 OTHER = TopicPartition("t.staged", 1)

@@ -14,8 +14,7 @@ from committerd.kafka import queue as kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.queue import open_kafka_queue
 from committerd.kafka.reader import read_batches
-from committerd.queue.port import Acknowledged, Publication
-from committerd.queue.records import record_size
+from committerd.queue.port import Acknowledged, Publication, record_size
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.kafka_topics import configure_topic

@@ -20,9 +20,8 @@ from committerd.maintenance.cleaning import Cleanup, CleanupPlan, CleanupResult,
 from committerd.maintenance.waiting import CommitterProgress
 from committerd.queue.dead_letter import Letter
 from committerd.queue.outcomes import encode_settled
-from committerd.queue.port import Acknowledged, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity, record_sha256
 from committerd.queue.position import encode_metadata, start_of
-from committerd.queue.records import record_sha256
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table

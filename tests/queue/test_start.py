@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from committerd.errors import RefusedToRun
-from committerd.queue.port import Acknowledged, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position, start_of
-from committerd.queue.records import record_sha256
 from committerd.queue.start import (
     QueueFacts,
     acknowledgement,

@@ -32,8 +32,8 @@ from committerd.queue.port import (
     Record,
     Revoked,
     TopicIdentity,
+    record_size,
 )
-from committerd.queue.records import record_size
 from tests.simulation.faults import Lost, Refused, Weather
 
 _REJOIN_SECONDS = 1.0
