@@ -1,14 +1,17 @@
-"""Reads what data files say of themselves, for many files at once."""
+"""Reads what data files say of themselves: row counts and schemas."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+
+from anyio import to_thread
 
 from committerd.concurrency import for_each
 from committerd.errors import InvalidRequest, ObjectUnreadable
 from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     FOOTER_BYTES,
+    TAIL_BYTES,
     FileFacts,
     buffer_table,
     decode_descriptor,
@@ -16,7 +19,8 @@ from committerd.lance.format.data_file import (
     first_buffer,
 )
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.reading import decoded_descriptor
+from committerd.table.heavy_work import LIGHT_BYTES_MAX
+from committerd.table.reading import read_named
 from committerd_common.messages import FileDescriptor
 
 END_BYTES = 16 * 1024
@@ -43,11 +47,10 @@ class DataFileFacts:
     def take(self, key: str, tail: Tail) -> None:
         """Take what the end of a file says."""
         place = _descriptor_place(tail)
-        start = tail.size - len(tail.body)
-        if place is not None and place.start < start:
+        body = _part(tail, place) if place is not None else b""
+        if place is not None and body is None:
             self._beyond[key] = place, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
         else:
-            body = b"" if place is None else tail.body[place.start - start : place.end - start]
             self._note(key, tail, decode_descriptor(body) if body else None)
 
     async def finish(self) -> None:
@@ -57,7 +60,7 @@ class DataFileFacts:
             place, footer = self._beyond[key]
             with suppress(ObjectUnreadable, InvalidRequest):
                 body = await self._store.get_range(key, place.start, place.end) or b""
-                self._note(key, footer, await decoded_descriptor(body))
+                self._note(key, footer, await _decoded(body))
 
         await for_each(self._beyond, read, at_once=_DESCRIPTORS_AT_ONCE)
 
@@ -74,9 +77,32 @@ class DataFileFacts:
         return known or b""
 
 
+async def descriptor_of(store: ObjectStore, key: str) -> FileDescriptor | None:
+    """Read what a data file says of itself; None when it is missing or says nothing. Raises as `read_named`."""
+    tail = await read_named(store, key, lambda: store.get_tail(key, TAIL_BYTES))
+    place = _descriptor_place(tail) if tail is not None else None
+    if tail is None or place is None:
+        return None
+    body = _part(tail, place)
+    if body is None:
+        body = await read_named(store, key, lambda: store.get_range(key, place.start, place.end))
+    return await _decoded(body or b"")
+
+
+async def _decoded(body: bytes) -> FileDescriptor | None:
+    """As `decode_descriptor`; a large one takes up to 3 s, in a thread."""
+    if len(body) > LIGHT_BYTES_MAX:
+        return await to_thread.run_sync(decode_descriptor, body)
+    return decode_descriptor(body) if body else None
+
+
 def _descriptor_place(tail: Tail) -> ByteRange | None:
     table = buffer_table(tail.body, tail.size)
+    entry = _part(tail, table) if table is not None else None
+    return first_buffer(entry, tail.size) if entry is not None else None
+
+
+def _part(tail: Tail, extent: ByteRange) -> bytes | None:
+    """These bytes of an object; None if its end does not have them."""
     start = tail.size - len(tail.body)
-    if table is None or table.start < start:
-        return None
-    return first_buffer(tail.body[table.start - start : table.end - start], tail.size)
+    return tail.body[extent.start - start : extent.end - start] if extent.start >= start else None

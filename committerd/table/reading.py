@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from anyio import to_thread
-
 from committerd.errors import InvalidRequest, ObjectUnreadable
-from committerd.lance.format.byte_range import ByteRange
-from committerd.lance.format.data_file import TAIL_BYTES, buffer_table, decode_descriptor, first_buffer
 from committerd.stores.port import ObjectStore
 from committerd.table.file_checks import NAME_CHARS_MAX
-from committerd.table.heavy_work import LIGHT_BYTES_MAX
-from committerd_common.messages import FileDescriptor
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")
@@ -57,30 +51,3 @@ async def _require_readable(store: ObjectStore) -> None:
             return
     if unread:
         raise unread[0]
-
-
-async def descriptor_of(store: ObjectStore, key: str) -> FileDescriptor | None:
-    """Read what a data file says of itself (row count and schema); None when it is missing or says nothing.
-
-    Raises as `read_named`.
-    """
-    tail = await read_named(store, key, lambda: store.get_tail(key, TAIL_BYTES))
-    if tail is None:
-        return None
-
-    async def read(extent: ByteRange) -> bytes:
-        before = tail.size - len(tail.body)
-        if extent.start >= before:
-            return tail.body[extent.start - before : extent.end - before]
-        return await read_named(store, key, lambda: store.get_range(key, extent.start, extent.end)) or b""
-
-    table = buffer_table(tail.body, tail.size)
-    place = first_buffer(await read(table), tail.size) if table is not None else None
-    return await decoded_descriptor(await read(place)) if place is not None else None
-
-
-async def decoded_descriptor(body: bytes) -> FileDescriptor | None:
-    """As `decode_descriptor`; a large one takes up to 3 s, in a thread."""
-    if len(body) > LIGHT_BYTES_MAX:
-        return await to_thread.run_sync(decode_descriptor, body)
-    return decode_descriptor(body) if body else None
