@@ -19,11 +19,14 @@ from bench.machine import peak_memory_bytes
 from bench.pool import Pool
 from committerd.concurrency import Concurrently
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.queue.dedupe import Refused
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher
 from committerd.table.history import History
-from committerd.table.prepare import Judged, PrepareOptions, Refused, Sources, build_version, judge, require_buildable
+from committerd.table.judge import Judged, judge, require_buildable
+from committerd.table.prepare import build_version
 from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_referenced, write_transaction

@@ -15,11 +15,14 @@ from committerd.commands.committing import sources
 from committerd.commands.options import config_option, json_option
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.outcomes import Status
 from committerd.settings.load import load_storage_settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, create_options, explain
+from committerd.table.case import PrepareOptions
+from committerd.table.judge import explain
+from committerd.table.prepare import create_options
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Table
 from committerd_common.request import decode_transaction

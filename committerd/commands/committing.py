@@ -18,7 +18,7 @@ from committerd.daemon.process import Serve
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.settings.load import Settings
 from committerd.stores.open import Stores
-from committerd.table.prepare import Sources
+from committerd.table.case import Sources
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen

@@ -37,7 +37,7 @@ from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
 from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import require_buildable
+from committerd.table.judge import require_buildable
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from committerd.committer.containing import require_contained
 from committerd.errors import CommitterError
 from committerd.lance.conflicts.grid import VersionVerdict
-from committerd.queue.dedupe import looked_for_above
+from committerd.queue.dedupe import Refused, looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import OpenStore
 from committerd.table.landing import land_alone
-from committerd.table.prepare import PrepareOptions, Refused, Sources, prepare
+from committerd.table.prepare import prepare
 from committerd.table.refusals import mishandled
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction

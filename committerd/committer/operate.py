@@ -19,8 +19,10 @@ from committerd.queue.port import Queue, record_sha256
 from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
 from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
+from committerd.table.case import Sources
+from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
-from committerd.table.prepare import Judged, Sources, build
+from committerd.table.prepare import build
 from committerd.table.versions import Table
 from committerd.table.writing import complete
 from committerd_common.messages import Transaction

@@ -37,6 +37,7 @@ from committerd.committer.putting import Putter
 from committerd.committer.queued import DecideOptions
 from committerd.committer.starting import Starter
 from committerd.daemon.certificates import ends_of
+from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.memory import limit_bytes
 from committerd.queue.dead_letter import OVERHEAD_BYTES
@@ -48,8 +49,8 @@ from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
+from committerd.table.case import Sources
 from committerd.table.heavy_work import Work, at_once
-from committerd.table.prepare import Permissions, Sources
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry

@@ -20,7 +20,6 @@ from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
-from committerd.lance.operations.permissions import ANYTHING, Permissions
 from committerd.lance.transactions.build import build as next_version
 from committerd.lance.transactions.succession import require_next
 from committerd.lance.transactions.transaction import reserved_range
@@ -32,31 +31,13 @@ from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore
 from committerd.table.heavy_work import Work, at_once, heavy_size
 from committerd.table.history import History
-from committerd.table.judge import Judged, explain, judge, require_buildable
+from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.needs import NOTHING_KNOWN, Copy, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
 from committerd.table.running import run
 from committerd.table.versions import Committed, Table, committed_by
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
-
-__all__ = [
-    "ANYTHING",
-    "CreateOptions",
-    "Judged",
-    "Permissions",
-    "PrepareOptions",
-    "Prepared",
-    "Refused",
-    "Sources",
-    "build",
-    "build_version",
-    "create_options",
-    "explain",
-    "judge",
-    "prepare",
-    "require_buildable",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

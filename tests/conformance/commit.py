@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from committerd.lance.operations.permissions import ANYTHING
+from committerd.queue.dedupe import Refused
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused, Sources, create_options, prepare
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.prepare import Prepared, create_options, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import Transaction

@@ -26,7 +26,8 @@ import anyio
 from committerd.lance.conflicts.grid import Verdict
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.manifest_file import decode, encode
-from committerd.table.prepare import Prepared, Refused
+from committerd.queue.dedupe import Refused
+from committerd.table.prepare import Prepared
 from committerd_common.messages import Manifest, Transaction
 from harness.lance_table import old_python
 from tests.conformance import operations, reader

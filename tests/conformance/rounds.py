@@ -31,12 +31,14 @@ from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading, load
 from committerd.committer.prefetching import Prefetcher
 from committerd.committer.queued import DecideOptions
+from committerd.lance.operations.permissions import ANYTHING
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import start_of
 from committerd.queue.rounds import part_of
 from committerd.stores.port import Created
-from committerd.table.prepare import ANYTHING, Refused, Sources
+from committerd.table.case import Sources
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd.telemetry import Telemetry

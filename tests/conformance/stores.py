@@ -26,11 +26,13 @@ from botocore.credentials import Credentials
 
 from committerd.committer import direct
 from committerd.errors import RequestError
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, Sources, create_options
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.prepare import create_options
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Table
 from committerd_common.paths import VERSIONS, parse_manifest_name

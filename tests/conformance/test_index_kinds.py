@@ -21,11 +21,12 @@ from lance.query import MatchQuery, MinHashQuery
 
 from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.lance.versions.indices import holds_addresses
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions
+from committerd.table.case import PrepareOptions
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from tests.table.scene import sources

@@ -24,7 +24,7 @@ from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.open import Stores
 from committerd.stores.port import ExternallyDecided, ObjectStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions
+from committerd.table.case import PrepareOptions
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_client import staging

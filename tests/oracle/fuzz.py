@@ -22,11 +22,14 @@ import lance
 from committerd.errors import CorruptTable, RequestError, Unavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile, decode, encode
 from committerd.lance.format.support import require_supported
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.lance.transactions.transaction import footprint_of_theirs
 from committerd.lance.versions.invariants import require_sound_table
+from committerd.queue.dedupe import Refused
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused, Sources, prepare
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import BasePath, DataFragment, IndexSection, Manifest, Message, Transaction

@@ -20,11 +20,12 @@ import lance
 
 from committerd.committer.direct import commit
 from committerd.errors import CommitterError
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions, Sources
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.request import decode_transaction
 from tests.conformance import reader

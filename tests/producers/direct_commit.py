@@ -11,7 +11,8 @@ from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, Sources, create_options
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.prepare import create_options
 from committerd.table.versions import Table
 from committerd_client import Staged
 from committerd_common.messages import Transaction

@@ -17,7 +17,7 @@ from committerd.queue.outcomes import Status
 from committerd.settings.s3 import S3Settings
 from committerd.stores.s3 import S3Store, s3_client, s3_place
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, Sources
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_client import CommitTimeout, Staged, staging
 from committerd_client.leftovers import Leftovers, data_keys, index_keys

@@ -24,10 +24,11 @@ from pyroaring import BitMap
 
 from committerd.committer import direct
 from committerd.committer.direct import DirectOutcome
+from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.outcomes import Status, status_of
 from committerd.stores.local import LocalStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import ANYTHING, PrepareOptions
+from committerd.table.case import PrepareOptions
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
 from committerd_common.messages import DeletionFile, Transaction

@@ -17,7 +17,8 @@ from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.queue.position import FORMAT_KEY
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import Prepared, PrepareOptions, Sources, prepare
+from committerd.table.case import PrepareOptions, Sources
+from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, data_key, manifest_key

@@ -11,7 +11,7 @@ import anyio
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.errors import SettingsError
-from committerd.table.prepare import Sources
+from committerd.table.case import Sources
 from committerd.table.versions import Table
 from tests.simulation.process import EPOCH
 from tests.simulation.queue import FakeQueue

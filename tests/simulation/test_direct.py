@@ -14,7 +14,7 @@ from committerd.errors import StoreUnavailable
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, Sources
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import VERSIONS

@@ -16,7 +16,7 @@ from committerd.queue.outcomes import Status
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.port import ManifestEntry
 from committerd.table.backoff import Backoff
-from committerd.table.prepare import PrepareOptions, Sources
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.versions import Table
 from committerd_common.messages import Transaction
 from committerd_common.paths import VERSIONS, NamingScheme, manifest_key

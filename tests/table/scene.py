@@ -12,22 +12,16 @@ from typing import Any
 from pyroaring import BitMap
 
 from committerd.lance.format.manifest_file import ManifestFile, encode
+from committerd.lance.operations.permissions import ANYTHING
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
+from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher
 from committerd.table.history import History
-from committerd.table.prepare import (
-    ANYTHING,
-    Judged,
-    Prepared,
-    PrepareOptions,
-    Refused,
-    Sources,
-    build_version,
-    judge,
-    prepare,
-)
+from committerd.table.judge import Judged, judge
+from committerd.table.prepare import Prepared, build_version, prepare
 from committerd.table.running import run
 from committerd.table.versions import Committed, Gap, Table
 from committerd.table.writing import put, write_files

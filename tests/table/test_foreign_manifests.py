@@ -15,7 +15,8 @@ from committerd.commands.printing import when
 from committerd.commands.status.table import look_at_table
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode, encode
-from committerd.table.prepare import Prepared, Refused
+from committerd.queue.dedupe import Refused
+from committerd.table.prepare import Prepared
 from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from tests.lance.format.golden_tables import facts, manifest_bytes
 from tests.lance.samples import fragment, transaction

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from committerd.lance.format.manifest_file import decode
+from committerd.queue.dedupe import Refused
 from committerd.table.history import History
-from committerd.table.prepare import Prepared, Refused
+from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance.operations import create_index

@@ -11,19 +11,15 @@ from pyroaring import BitMap
 from committerd.errors import CorruptTable, InvalidRequest, StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode
 from committerd.lance.operations.create_index import REUSE_INLINE_BYTES_MAX
+from committerd.lance.versions.draft import CreateOptions
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Exists
+from committerd.table.case import PrepareOptions
 from committerd.table.history import History
-from committerd.table.prepare import (
-    CreateOptions,
-    Prepared,
-    PrepareOptions,
-    Refused,
-    create_options,
-    explain,
-    prepare,
-)
+from committerd.table.judge import explain
+from committerd.table.prepare import Prepared, create_options, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import put
 from committerd_common.index_details import pack_details

@@ -13,12 +13,15 @@ import pytest
 from lance.fragment import write_fragments
 
 from committerd.errors import CommitterError
+from committerd.lance.operations.permissions import ANYTHING
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.table import data_files
+from committerd.table.case import PrepareOptions
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, NamedFile, Staged
 from committerd.table.places import Location
-from committerd.table.prepare import ANYTHING, Prepared, PrepareOptions, Refused
+from committerd.table.prepare import Prepared
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import DataFile, DataFragment, Transaction
 from tests.lance.samples import fragment, manifest

@@ -11,10 +11,11 @@ from lance.fragment import write_fragments
 
 from committerd.errors import StoreUnavailable
 from committerd.lance.format.data_file import TAIL_BYTES
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.prepare import Prepared, Refused, prepare
+from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import Transaction

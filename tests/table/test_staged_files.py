@@ -11,12 +11,14 @@ import pytest
 from pyroaring import BitMap
 
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
+from committerd.lance.operations.permissions import ANYTHING, Permissions
+from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, StagedFacts
-from committerd.table.prepare import ANYTHING, Permissions, Prepared, Refused, prepare
+from committerd.table.prepare import Prepared, prepare
 from committerd.table.staged_files import FileLimits, needed_ahead
 from committerd.table.versions import Table
 from committerd.table.writing import write_files
