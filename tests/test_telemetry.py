@@ -152,7 +152,6 @@ async def test_requests_to_a_store_are_counted_by_what_they_found(
     await store.copy("missing", "q")
     await store.list("")
     await store.delete("p")
-    await store.aclose()
     assert requests(registry) == {
         ("put_if_absent", "ok"): 1,
         ("put_if_absent", "exists"): 1,

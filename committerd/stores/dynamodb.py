@@ -161,9 +161,6 @@ class DynamoStore:
                 ExpressionAttributeValues={":path": {"S": f"{self._base_uri}/{key}"}},
             )
 
-    async def aclose(self) -> None:
-        """Do nothing: the caller closes the shared client."""
-
     @property
     def _where(self) -> str:
         return f"{self._base_uri!r} in table {self._table}"

@@ -157,10 +157,6 @@ class ExternalManifests:
         if named is not None:
             await self._entries.delete(named.version, key=key)
 
-    async def aclose(self) -> None:
-        await self._objects.aclose()
-        await self._entries.aclose()
-
     async def conditions_hold(self) -> bool:
         """Put the latest entry again several times concurrently; True if every put is refused."""
         latest = await self._entries.latest()

@@ -172,9 +172,6 @@ class LocalStore:
         self._path(key)
         await self._in_thread(_remove, self._root, key)
 
-    async def aclose(self) -> None:
-        """There is nothing to release."""
-
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
         """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
         self._path(key)

@@ -69,9 +69,6 @@ class MeasuredStore:
     async def delete(self, key: str) -> None:
         await self._measured("delete", self._store.delete(key), nothing="ok")
 
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
 
 class MeasuredLocalStore(MeasuredStore):
     """`MeasuredStore` for a store that reads many objects in one call."""
@@ -102,9 +99,6 @@ class MeasuredManifests:
 
     async def delete(self, version: int, *, key: str) -> None:
         await self._measured("delete", self._entries.delete(version, key=key), nothing="ok")
-
-    async def aclose(self) -> None:
-        await self._entries.aclose()
 
 
 class _Measured:

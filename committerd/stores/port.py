@@ -135,9 +135,6 @@ class ObjectStore(Protocol):
     async def delete(self, key: str) -> None:
         """Delete an object that this process has staged; a missing object is not an error."""
 
-    async def aclose(self) -> None:
-        """Release connections."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
@@ -178,9 +175,6 @@ class ManifestStore(Protocol):
 
     async def delete(self, version: int, *, key: str) -> None:
         """Delete the entry of a version if it names this key; otherwise there is nothing to do. Idempotent."""
-
-    async def aclose(self) -> None:
-        """Release connections."""
 
 
 @runtime_checkable

@@ -239,9 +239,6 @@ class S3Store:
             if failure.code not in ABSENT:
                 raise _unread(failure) from failure
 
-    async def aclose(self) -> None:
-        """Do nothing: the caller closes the shared client."""
-
     async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
         try:

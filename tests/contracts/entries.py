@@ -70,9 +70,6 @@ class FakeManifests:
 
         await self._call(f"delete {version}", drop)
 
-    async def aclose(self) -> None:
-        """There is nothing to close."""
-
     def _versions(self) -> Iterable[ManifestEntry]:
         return (entry for entry in self._entries.values() if entry.version <= VERSION_MAX)
 

@@ -59,6 +59,15 @@ def open_store(place: str) -> ObjectStore:
             raise ValueError(f"no such kind of store: {kind}")
 
 
+async def close(store: object) -> None:
+    """Close the clients that were made for a store."""
+    if isinstance(store, ExternalManifests):
+        await close(store._objects)
+        await close(store._entries)
+    elif isinstance(store, OwnS3Store | OwnDynamoStore):
+        await store.aclose()
+
+
 class OwnS3Store(S3Store):
     """A store with a client of its own."""
 
@@ -128,7 +137,7 @@ async def _main(place: str, tag: str, keys: list[str]) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(await race(store, tag, keys)))
-    await store.aclose()
+    await close(store)
 
 
 if __name__ == "__main__":

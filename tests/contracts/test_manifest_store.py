@@ -13,7 +13,7 @@ from committerd.stores.port import Created, Exists, ManifestEntry, ManifestStore
 from committerd.telemetry import Telemetry
 from harness.dynamodb import DynamoDBEndpoint
 from tests.contracts.entries import FakeManifests, Shelf
-from tests.contracts.places import dynamo_store
+from tests.contracts.places import close, dynamo_store
 
 Open = Callable[[], ManifestStore]
 
@@ -46,7 +46,7 @@ async def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
     yield remembered
     for store in opened:
-        await store.aclose()
+        await close(store)
 
 
 @pytest.fixture

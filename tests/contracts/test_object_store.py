@@ -17,7 +17,7 @@ import pytest
 from committerd.stores.port import Created, Exists, ObjectStore, Tail
 from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint
-from tests.contracts.places import open_store, race
+from tests.contracts.places import close, open_store, race
 
 ROOT = Path(__file__).resolve().parents[2]
 RACED_KEYS = [f"_versions/{number}.manifest" for number in range(30)]
@@ -54,7 +54,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 async def store(place: str) -> AsyncIterator[ObjectStore]:
     store = open_store(place)
     yield store
-    await store.aclose()
+    await close(store)
 
 
 async def test_an_object_is_read_as_it_was_put(store: ObjectStore) -> None:
@@ -191,7 +191,7 @@ async def test_of_16_tasks_one_wins_each_key(place: str) -> None:
         for number in range(16):
             tasks.start_soon(run, f"task{number}", stores[number % len(stores)])
     for store in stores:
-        await store.aclose()
+        await close(store)
     await check_winners(place, winners)
 
 
@@ -229,7 +229,7 @@ async def check_winners(place: str, winners: dict[str, list[str]]) -> None:
         for key in keys:
             assert await store.get(key) == f"{tag} {key}".encode()
     assert await store.list("_versions/") == sorted(raced_keys(place))
-    await store.aclose()
+    await close(store)
 
 
 async def test_a_reader_sees_one_put_or_the_other_whole(place: str, store: ObjectStore) -> None:
@@ -252,7 +252,7 @@ async def test_a_reader_sees_one_put_or_the_other_whole(place: str, store: Objec
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(replace)
         tasks.start_soon(read)
-    await reader.aclose()
+    await close(reader)
     assert all(body in bodies for body in seen)
 
 

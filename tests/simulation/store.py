@@ -148,9 +148,6 @@ class FakeStore:
     async def delete(self, key: str) -> None:
         await self._read("delete", key, lambda: self._bucket.delete(key))
 
-    async def aclose(self) -> None:
-        """There is nothing to release."""
-
     async def _read(self, call: str, key: str, effect: Callable[[], Any]) -> Any:
         """A call that may be repeated: a lost response counts as none."""
         try:

@@ -186,7 +186,6 @@ async def test_other_objects_never_ask_for_entries(scene: Scene) -> None:
     assert await store.list("_versions/", start_after="_versions/d") == ["_versions/d9223372036854775809.manifest"]
     assert await store.copy("data/a", "data/b")
     await store.delete("data/a")
-    await store.aclose()
     assert not [call for call in trouble.calls if call.startswith("entries.")][:-1]
 
 
