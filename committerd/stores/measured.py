@@ -1,73 +1,44 @@
-"""Decorators that count and time the requests of an object store or an external manifest store."""
+"""Wrappers that count and time the requests of an object store or an external manifest store."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
 
 from committerd.errors import InvalidRequest, PutUnknown, Unavailable
-from committerd.stores.port import (
-    Created,
-    Exists,
-    ManifestEntry,
-    ManifestStore,
-    ObjectEntry,
-    ObjectStore,
-    Tail,
-    TailOrError,
-    tails_of_each,
-)
+from committerd.stores.port import Exists, ManifestStore, ObjectStore, TailOrError, tails_of_each
 
 if TYPE_CHECKING:
     # Commands without metrics do without prometheus_client, which takes 4 MiB.
     from committerd.telemetry import LabelledCounter, LabelledHistogram, Telemetry
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class MeasuredStore:
-    """`ObjectStore` that forwards every call to another one and reports it to `telemetry`."""
+    """The methods of an `ObjectStore`, with each call reported to `telemetry`."""
 
     def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
         self._store = store
-        self._measured = _Measured(telemetry.store_requests, telemetry.store_request_duration)
+        self._measured = measured = _Measured(telemetry.store_requests, telemetry.store_request_duration)
         self.uri = store.uri
-
-    async def get(self, key: str) -> bytes | None:
-        return await self._measured("get", self._store.get(key))
-
-    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        return await self._measured("get_range", self._store.get_range(key, start, end))
-
-    async def get_tail(self, key: str, size: int) -> Tail | None:
-        return await self._measured("get_tail", self._store.get_tail(key, size))
+        self.get = measured(store.get)
+        self.get_range = measured(store.get_range)
+        self.get_tail = measured(store.get_tail)
+        self.head = measured(store.head)
+        self.list = measured(store.list)
+        self.walk = store.walk
+        self.put = measured(store.put, nothing="ok")
+        self.put_if_absent = measured(store.put_if_absent)
+        self.copy = measured(store.copy)
+        self.delete = measured(store.delete, nothing="ok")
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         return await tails_of_each(self.get_tail, keys, size)
-
-    async def head(self, key: str) -> int | None:
-        return await self._measured("head", self._store.head(key))
-
-    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
-        return await self._measured("list", self._store.list(prefix, start_after=start_after, limit=limit))
-
-    def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
-        return self._store.walk(prefix)
-
-    async def put(self, key: str, body: bytes) -> None:
-        await self._measured("put", self._store.put(key, body), nothing="ok")
-
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        return await self._measured("put_if_absent", self._store.put_if_absent(key, body))
-
-    async def copy(self, source: str, target: str) -> bool:
-        return await self._measured("copy", self._store.copy(source, target))
-
-    async def delete(self, key: str) -> None:
-        await self._measured("delete", self._store.delete(key), nothing="ok")
 
 
 class MeasuredLocalStore(MeasuredStore):
@@ -75,58 +46,51 @@ class MeasuredLocalStore(MeasuredStore):
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         """Each object counts as one request, with an equal share of the call's time."""
-        return await self._measured.each("get_tail", self._store.get_tails(keys, size=size))
+        with self._measured.noted("get_tail") as statuses:
+            tails = await self._store.get_tails(keys, size=size)
+            statuses += [_status(tail, "absent") for tail in tails]
+            return tails
 
 
 class MeasuredManifests:
-    """`ManifestStore` that forwards every call to another one and reports it to `telemetry`."""
+    """The methods of a `ManifestStore`, with each call reported to `telemetry`."""
 
     def __init__(self, entries: ManifestStore, telemetry: Telemetry) -> None:
-        self._entries = entries
-        self._measured = _Measured(telemetry.manifest_store_requests, telemetry.manifest_store_request_duration)
-
-    async def get(self, version: int) -> ManifestEntry | None:
-        return await self._measured("get", self._entries.get(version))
-
-    async def latest(self) -> ManifestEntry | None:
-        return await self._measured("latest", self._entries.latest())
-
-    async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
-        return await self._measured("put_if_absent", self._entries.put_if_absent(entry))
-
-    async def replace(self, entry: ManifestEntry) -> bool:
-        return await self._measured("replace", self._entries.replace(entry))
-
-    async def delete(self, version: int, *, key: str) -> None:
-        await self._measured("delete", self._entries.delete(version, key=key), nothing="ok")
+        measured = _Measured(telemetry.manifest_store_requests, telemetry.manifest_store_request_duration)
+        self.get = measured(entries.get)
+        self.latest = measured(entries.latest)
+        self.put_if_absent = measured(entries.put_if_absent)
+        self.replace = measured(entries.replace)
+        self.delete = measured(entries.delete, nothing="ok")
 
 
 class _Measured:
-    """Counts and times requests, by operation and status.
-
-    The status of a request that raises is `unavailable`, `unknown`, `cancelled` or `failed`.
-    """
+    """Counts and times requests, by operation and status."""
 
     def __init__(self, requests: LabelledCounter, durations: LabelledHistogram) -> None:
         self._requests = requests
         self._durations = durations
 
-    async def __call__(self, operation: str, request: Awaitable[_T], *, nothing: str = "absent") -> _T:
-        """Await a request and return its result. `nothing`: the status of None and False."""
-        with self._noted(operation) as statuses:
-            result = await request
-            statuses.append(_status(result, nothing))
-            return result
+    def __call__(
+        self, request: Callable[_P, Coroutine[Any, Any, _T]], *, nothing: str = "absent"
+    ) -> Callable[_P, Coroutine[Any, Any, _T]]:
+        """Wrap a method; its name is the operation. `nothing`: the status of None and False."""
+        operation = request.__name__
 
-    async def each(self, operation: str, request: Awaitable[Sequence[_T]]) -> Sequence[_T]:
-        """As `__call__`, for a call that returns the result of each of several requests."""
-        with self._noted(operation) as statuses:
-            results = await request
-            statuses.extend(_status(result, "absent") for result in results)
-            return results
+        async def measured(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with self.noted(operation) as statuses:
+                result = await request(*args, **kwargs)
+                statuses.append(_status(result, nothing))
+                return result
+
+        return measured
 
     @contextmanager
-    def _noted(self, operation: str) -> Iterator[list[str]]:
+    def noted(self, operation: str) -> Iterator[list[str]]:
+        """Yield a list for the status of each request that the block sends. They share the block's time equally.
+
+        The status of a block that raises is `unavailable`, `unknown`, `cancelled` or `failed`.
+        """
         statuses: list[str] = []
         start = anyio.current_time()
         try:
