@@ -27,7 +27,7 @@ from botocore.loaders import create_loader
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws_failures import ABSENT, ERRORS, RESPONSES, CallFailed, Fault, failure_of
-from committerd.stores.plain_reads import GetResponse, NoResponse, PlainReads
+from committerd.stores.plain_reads import GetResponse, PlainReads
 
 _log = logging.getLogger(__name__)
 
@@ -166,12 +166,25 @@ class AwsClient:
         to a bucket, after a failure, and to tell a missing object from a missing bucket. `is_one_of_many`: leaves
         connections to other requests, and takes an object for missing without asking the SDK. Raises as `repeated`.
         """
-        async with self._many if is_one_of_many else nullcontext():
-            quick = await self._get_plainly(bucket, key, span)
-        if isinstance(quick, GetResponse):
-            return quick
-        if is_one_of_many and quick is NoResponse.ABSENT:
-            return None
+        plain = self._plain_reads.get(bucket)
+        if plain is not None:
+            await self._opened()  # reads the credentials again if they have changed
+            async with self._many if is_one_of_many else nullcontext():
+                quick = await plain.get(
+                    quote(key, safe=_UNQUOTED),
+                    span,
+                    seconds_max=self._seconds_max(b""),
+                    read_seconds_max=self.settings.read_timeout_seconds,
+                )
+            if isinstance(quick, GetResponse):
+                return quick
+            if quick == 404 and is_one_of_many:
+                return None
+            if quick in (429, 503):
+                self._failed(Fault.THROTTLED)
+            elif 300 <= quick < 500 and quick not in (404, 416):
+                # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
+                self._plain_reads.pop(bucket, None)
         sent: list[Any] = []
         token = _reads_sent.set(sent)
         ranged = {"Range": span} if span else {}
@@ -188,23 +201,6 @@ class AwsClient:
                 if learnt is not None:
                     self._plain_reads[bucket] = learnt
         return GetResponse(response["Body"], response.get("ContentRange"))
-
-    async def _get_plainly(self, bucket: str, key: str, span: str) -> GetResponse | NoResponse:
-        if bucket not in self._plain_reads:
-            return NoResponse.FAILED
-        await self._opened()  # reads the credentials again if they have changed
-        response = await self._plain_reads[bucket].get(
-            quote(key, safe=_UNQUOTED),
-            span,
-            seconds_max=self._seconds_max(b""),
-            read_seconds_max=self.settings.read_timeout_seconds,
-        )
-        if response is NoResponse.THROTTLED:
-            self._failed(Fault.THROTTLED)
-        if response is NoResponse.REFUSED:
-            # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
-            self._plain_reads.pop(bucket, None)
-        return response
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
