@@ -13,12 +13,11 @@ from committerd.settings.s3 import S3Settings
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
-from committerd.stores.port import ManifestStore, ObjectStore
+from committerd.stores.port import ObjectStore
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
     from committerd.stores.aws_failures import Fault
-    from committerd.stores.dynamodb import DynamoPlace
     from committerd.telemetry import Telemetry
 
 # Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, and only tables there need them.
@@ -54,21 +53,23 @@ class Stores:
         Raises `SettingsError` for a scheme that is not supported.
         """
         path = local_path(uri)
+        telemetry = self._telemetry
         if path is not None:
             local = LocalStore(path, durable=self._durable)
-            return local if self._telemetry is None else MeasuredLocalStore(local, self._telemetry)
-        from committerd.stores.dynamodb import dynamo_place
+            return local if telemetry is None else MeasuredLocalStore(local, telemetry)
+        from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
+        from committerd.stores.s3 import S3Store, s3_client, s3_place
 
         place = dynamo_place(uri)
-        return self._measured(self._open(uri)) if place is None else self._with_manifest_store(uri, place)
-
-    def _with_manifest_store(self, uri: str, place: DynamoPlace) -> ObjectStore:
-        from committerd.stores.dynamodb import DynamoStore
-        from committerd.stores.s3 import S3Store
-
-        client, telemetry = self._dynamodb_client(), self._telemetry
-        objects = self._measured(S3Store(self._s3_client(), place.objects))
-        entries: ManifestStore = DynamoStore(client, table=place.table, base_uri=place.base_uri)
+        bucket = s3_place(uri) if place is None else place.objects
+        if bucket is None:
+            raise SettingsError(_not_served(uri))
+        s3_store = S3Store(self._client("s3", partial(s3_client, self._s3)), bucket)
+        objects: ObjectStore = s3_store if telemetry is None else MeasuredStore(s3_store, telemetry)
+        if place is None:
+            return objects
+        client = self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
+        entries = DynamoStore(client, table=place.table, base_uri=place.base_uri)
         if telemetry is None:
             return ExternalManifests(objects, entries, uri=uri)
         return ExternalManifests(
@@ -78,56 +79,31 @@ class Stores:
             count=lambda event: telemetry.external_manifests.add(event=event),
         )
 
-    def _measured(self, store: ObjectStore) -> ObjectStore:
-        return store if self._telemetry is None else MeasuredStore(store, self._telemetry)
-
-    def _open(self, uri: str) -> ObjectStore:
-        from committerd.stores.s3 import S3Store, s3_place
-
-        place = s3_place(uri)
-        if place is not None:
-            return S3Store(self._s3_client(), place)
-        raise SettingsError(_not_served(uri))
-
-    def _s3_client(self) -> AwsClient:
-        from committerd.stores.s3 import s3_client
-
-        return self._client("s3", partial(s3_client, self._s3))
-
-    def _dynamodb_client(self) -> AwsClient:
-        from committerd.stores.dynamodb import dynamodb_client
-
-        return self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
-
     def _client(self, service: str, make: Callable[..., AwsClient]) -> AwsClient:
-        if service not in self._clients:
-            client = self._clients[service] = make(failed=self._failed(service), rng=random.Random())
-            if self._telemetry is not None:
-                self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
-        return self._clients[service]
-
-    def _failed(self, service: str) -> Callable[[Fault], None]:
-        """Return a function that counts the failed requests of a service."""
+        if service in self._clients:
+            return self._clients[service]
         telemetry = self._telemetry
-        if telemetry is None:
-            return lambda fault: None
-        return lambda fault: telemetry.store_failed_requests.add(service=service, fault=fault.value)
+
+        def failed(fault: Fault) -> None:
+            if telemetry is not None:
+                telemetry.store_failed_requests.add(service=service, fault=fault.value)
+
+        client = self._clients[service] = make(failed=failed, rng=random.Random())
+        if telemetry is not None:
+            telemetry.credentials_expiry.track(client.credentials_end, service=service)
+        return client
 
     @property
     def keeps_old_versions(self) -> bool:
         """Whether a bucket that was written to keeps what is replaced or deleted in it (S3 Versioning)."""
         return any(client.keeps_old_versions for client in self._clients.values())
 
-    async def aclose(self) -> None:
-        """Close the clients."""
-        while self._clients:
-            await self._clients.popitem()[1].aclose()
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        while self._clients:
+            await self._clients.popitem()[1].aclose()
 
 
 def _not_served(uri: str) -> str:
