@@ -101,7 +101,14 @@ class S3Store:
         self._bucket = place.bucket
         self._prefix = place.prefix
         self.uri = place.uri
-        self._sealed, self._checked = _write_headers(client.settings)
+        settings = client.settings
+        writing = {
+            "ServerSideEncryption": settings.server_side_encryption,
+            "SSEKMSKeyId": settings.sse_kms_key_id,
+            "ChecksumAlgorithm": settings.checksum_algorithm,
+        }
+        self._writing = {name: value for name, value in writing.items() if value is not None}
+        """Parameters of each request that writes an object: its encryption and its checksum."""
 
     async def get(self, key: str) -> bytes | None:
         part = await self._read(key)
@@ -129,15 +136,11 @@ class S3Store:
         return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
-        name = self._name(key)
-        try:
-            response = await self._client.repeated("head_object", name, Bucket=self._bucket, Key=self._key(key))
-        except CallFailed as failure:
-            if failure.code in ABSENT:
-                return None
-            raise _unread(failure) from failure
+        response = await self._of_object("head_object", key)
+        if response is None:
+            return None
         if "ContentLength" not in response:
-            raise StoreUnavailable(f"s3 head_object of {name}: the server does not report the object's size")
+            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
         return int(response["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
@@ -185,9 +188,7 @@ class S3Store:
             chosen["ContinuationToken"] = response["NextContinuationToken"]
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._repeated(
-            "put_object", self._name(key), Key=self._key(key), Body=body, **self._sealed, **self._checked
-        )
+        await self._repeated("put_object", self._name(key), Key=self._key(key), Body=body, **self._writing)
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         name = self._name(key)
@@ -199,8 +200,7 @@ class S3Store:
                 Key=self._key(key),
                 Body=body,
                 IfNoneMatch="*",
-                **self._sealed,
-                **self._checked,
+                **self._writing,
             )
         except CallFailed as failure:
             if failure.status == 412:
@@ -215,16 +215,14 @@ class S3Store:
         return Created()
 
     async def copy(self, source: str, target: str) -> bool:
-        place = {"Bucket": self._bucket, "Key": self._key(source)}
         try:
             await self._client.repeated(
                 "copy_object",
                 self._name(target),
                 Bucket=self._bucket,
                 Key=self._key(target),
-                CopySource=place,
-                **self._sealed,
-                **self._checked,
+                CopySource={"Bucket": self._bucket, "Key": self._key(source)},
+                **self._writing,
             )
         except CallFailed as failure:
             if failure.code in ABSENT:
@@ -233,11 +231,16 @@ class S3Store:
         return True
 
     async def delete(self, key: str) -> None:
+        await self._of_object("delete_object", key)
+
+    async def _of_object(self, operation: str, key: str) -> dict[str, Any] | None:
+        """Send a request about an existing object, and return its response; None when the object does not exist."""
         try:
-            await self._client.repeated("delete_object", self._name(key), Bucket=self._bucket, Key=self._key(key))
+            return await self._client.repeated(operation, self._name(key), Bucket=self._bucket, Key=self._key(key))
         except CallFailed as failure:
-            if failure.code not in ABSENT:
-                raise _unread(failure) from failure
+            if failure.code in ABSENT:
+                return None
+            raise _unread(failure) from failure
 
     async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
@@ -271,13 +274,6 @@ class S3Store:
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
-
-
-def _write_headers(settings: S3Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Parameters of each request that writes an object: those of its encryption, and those of its checksum."""
-    sealed = {"ServerSideEncryption": settings.server_side_encryption, "SSEKMSKeyId": settings.sse_kms_key_id}
-    checked = {"ChecksumAlgorithm": settings.checksum_algorithm}
-    return {k: v for k, v in sealed.items() if v is not None}, {k: v for k, v in checked.items() if v is not None}
 
 
 def _part_of(body: bytes, content_range: str | None) -> _Part:
