@@ -200,7 +200,7 @@ class AwsClient:
                 learnt = await PlainReads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
                 if learnt is not None:
                     self._plain_reads[bucket] = learnt
-        return GetResponse(response["Body"], response.get("ContentRange"))
+        return GetResponse.of(response["Body"], response.get("ContentRange"))
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
         """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.

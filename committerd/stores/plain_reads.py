@@ -25,13 +25,23 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 _SCOPE_END = "aws4_request"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GetResponse:
-    """The response to a GET request for an object that exists."""
+    """The response to a GET request for an object or a range of it."""
 
     body: bytes
-    content_range: str | None
-    """The header Content-Range; None = the body is the whole object."""
+    start: int
+    """Position of the body in the object."""
+    whole: int | None
+    """Size of the whole object in bytes; None when the server does not report it, as for an unsatisfiable range."""
+
+    @classmethod
+    def of(cls, body: bytes, content_range: str | None) -> Self:
+        """`content_range`: the header Content-Range, as `bytes 3-9/10`; None = the body is the whole object."""
+        if content_range is None:
+            return cls(body=body, start=0, whole=len(body))
+        bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
+        return cls(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
 
 
 class Signer:
@@ -146,7 +156,7 @@ class PlainReads:
                 async with request as response:
                     scope.deadline = math.inf
                     if response.status in (200, 206):
-                        return GetResponse(await response.read(), response.headers.get("Content-Range"))
+                        return GetResponse.of(await response.read(), response.headers.get("Content-Range"))
                     return response.status
         except (BotoCoreError, aiohttp.ClientError, OSError, ValueError):
             return 0

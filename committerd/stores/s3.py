@@ -17,6 +17,7 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, Sett
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
 from committerd.stores.aws_failures import ABSENT, CallFailed, Fault
+from committerd.stores.plain_reads import GetResponse
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
 from committerd_common.paths import DATA
 
@@ -51,14 +52,6 @@ class S3Place:
     @property
     def uri(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    body: bytes
-    start: int
-    whole: int | None
-    """Size of the whole object in bytes; None when the server does not report it, as for an unsatisfiable range."""
 
 
 def s3_place(uri: str) -> S3Place | None:
@@ -242,10 +235,10 @@ class S3Store:
                 return None
             raise _unread(failure) from failure
 
-    async def _read(self, key: str, span: str = "") -> _Part | None:
+    async def _read(self, key: str, span: str = "") -> GetResponse | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
         try:
-            found = await self._client.get(
+            return await self._client.get(
                 self._name(key),
                 bucket=self._bucket,
                 key=self._key(key),
@@ -254,9 +247,8 @@ class S3Store:
             )
         except CallFailed as failure:
             if failure.status == 416:
-                return _Part(body=b"", start=0, whole=None)
+                return GetResponse(body=b"", start=0, whole=None)
             raise _unread(failure) from failure
-        return None if found is None else _part_of(found.body, found.content_range)
 
     async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         try:
@@ -274,14 +266,6 @@ class S3Store:
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
         return full
-
-
-def _part_of(body: bytes, content_range: str | None) -> _Part:
-    """`content_range`: as `bytes 3-9/10`; None = the body is the whole object."""
-    if content_range is None:
-        return _Part(body=body, start=0, whole=len(body))
-    bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
-    return _Part(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
 
 
 def _unread(failure: CallFailed) -> StoreUnavailable:
