@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from committerd.concurrency import for_each
+from committerd.concurrency import map_each
 from committerd.errors import InvalidRequest, ObjectUnreadable
 
 _READS_AT_ONCE = 256
@@ -68,16 +68,14 @@ async def tails_of_each(
     get_tail: Callable[[str, int], Awaitable[Tail | None]], keys: Sequence[str], size: int
 ) -> Sequence[TailOrError]:
     """`ObjectStore.get_tails` for a store that reads one object at a time: many reads at once."""
-    found: dict[str, TailOrError] = {}
 
-    async def read(key: str) -> None:
+    async def read(key: str) -> TailOrError:
         try:
-            found[key] = await get_tail(key, size)
+            return await get_tail(key, size)
         except (ObjectUnreadable, InvalidRequest) as error:
-            found[key] = error
+            return error
 
-    await for_each(dict.fromkeys(keys), read, at_once=_READS_AT_ONCE)
-    return [found[key] for key in keys]
+    return await map_each(keys, read, at_once=_READS_AT_ONCE)
 
 
 class ObjectStore(Protocol):

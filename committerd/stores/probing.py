@@ -14,11 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 import anyio
 
-from committerd.concurrency import for_each
+from committerd.concurrency import for_each, map_each
 from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.stores.port import Created, Exists, ExternallyDecided, ObjectStore, Tail
 from committerd_common.paths import VERSIONS
@@ -60,40 +61,25 @@ async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUI
     Raises `StoreUnavailable` when the store does not respond, which proves nothing.
     """
     trial = _Trial(store, f"{_PREFIX}{int(now.timestamp()):010}-{new_uuid().hex[:12]}-")
-    attempts = dict(trial.attempts())
-    checks: dict[str, Check] = {}
 
-    async def run(name: str) -> None:
+    async def run(check: tuple[str, Callable[[], Awaitable[None]]]) -> Check:
+        name, attempt = check
         start, fault = anyio.current_time(), ""
         try:
-            await attempts[name]()
+            await attempt()
         except _Fault as found:
             fault = str(found)
         except SettingsError as found:
             if found.code != "no_atomic_create":
                 raise
             fault = str(found)
-        checks[name] = Check(name=name, fault=fault, seconds=anyio.current_time() - start)
+        return Check(name=name, fault=fault, seconds=anyio.current_time() - start)
 
     try:
-        await for_each(attempts, run)  # together, because a committer starts after them
+        return await map_each(trial.attempts(), run)  # together, because a committer starts after them
     finally:
         with anyio.move_on_after(_CLEANING_SECONDS_MAX, shield=True):
             await trial.clean(now)
-    return [checks[name] for name in attempts]
-
-
-async def require_sound_store(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUID]) -> None:
-    """Raise `RefusedToRun` (`store_unsafe`) for a store that fails the probe, and `StoreUnavailable` as `probe`."""
-    checks = await probe(store, now=now, new_uuid=new_uuid)
-    faults = [f"{check.name}: {check.fault}" for check in checks if not check.good]
-    if faults:
-        raise RefusedToRun(
-            f"the store of {store.uri} can't keep a table safe: {'; '.join(faults)}. Nothing was committed. Use a "
-            "server or file system that does it right (on S3: conditional writes, `If-None-Match: *` on PutObject, "
-            "including proxies on the way); `committerd probe` tries again",
-            code="store_unsafe",
-        )
 
 
 class Prover:
@@ -106,13 +92,24 @@ class Prover:
         self._proved = False
 
     async def prove(self) -> None:
-        """Probe the store unless it has passed before. Raises as `require_sound_store`."""
-        if not self._proved:
-            start = anyio.current_time()
-            await require_sound_store(self._store, now=self._wall_clock(), new_uuid=self._new_uuid)
-            self._proved = True
-            seconds = round(anyio.current_time() - start, 3)
-            _log.info("store.proved", extra={"uri": self._store.uri, "duration_seconds": seconds})
+        """Probe the store unless it has passed before.
+
+        Raises `RefusedToRun` (`store_unsafe`) for a store that fails, and `StoreUnavailable` as `probe`.
+        """
+        if self._proved:
+            return
+        start, uri = anyio.current_time(), self._store.uri
+        checks = await probe(self._store, now=self._wall_clock(), new_uuid=self._new_uuid)
+        faults = [f"{check.name}: {check.fault}" for check in checks if not check.good]
+        if faults:
+            raise RefusedToRun(
+                f"the store of {uri} can't keep a table safe: {'; '.join(faults)}. Nothing was committed. Use a "
+                "server or file system that does it right (on S3: conditional writes, `If-None-Match: *` on PutObject, "
+                "including proxies on the way); `committerd probe` tries again",
+                code="store_unsafe",
+            )
+        self._proved = True
+        _log.info("store.proved", extra={"uri": uri, "duration_seconds": round(anyio.current_time() - start, 3)})
 
 
 class _Trial:
@@ -126,25 +123,20 @@ class _Trial:
     def attempts(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
         return (
             # The object store needs no conditional puts where an external manifest store decides.
-            self._decider(),
+            ("manifest_store", partial(self._decides, self._store))
+            if isinstance(self._store, ExternallyDecided)
+            else ("put_if_absent", self._races),
             ("read", self._reads),
             ("list", self._lists),
             ("copy", self._copies),
             ("delete", self._deletes),
         )
 
-    def _decider(self) -> tuple[str, Callable[[], Awaitable[None]]]:
-        store = self._store
-        if not isinstance(store, ExternallyDecided):
-            return "put_if_absent", self._races
-
-        async def tries() -> None:
-            if not await store.conditions_hold():
-                raise _Fault(
-                    "a put that must only create replaced an entry that existed, so one commit would replace another"
-                )
-
-        return "manifest_store", tries
+    async def _decides(self, store: ExternallyDecided) -> None:
+        if not await store.conditions_hold():
+            raise _Fault(
+                "a put that must only create replaced an entry that existed, so one commit would replace another"
+            )
 
     async def clean(self, now: datetime) -> None:
         """Delete the objects of this probe and the leftovers of killed ones, as far as the store permits."""
@@ -218,11 +210,11 @@ class _Trial:
     async def _lists(self) -> None:
         keys = [self._key(f"list-{name}") for name in ("1", "10", "2", "B", "a")]
         await for_each(reversed(keys), lambda key: self._store.put(key, b""))
-        before = f"{self._prefix}list-"
-        _same("a listing", await self._listed(before, limit=len(keys)), keys)
-        _same("a listing from a key on", await self._listed(keys[1], limit=2), keys[2:4])
-        await self._store.delete(keys[0])
-        _same("a listing after a delete", await self._listed(before, limit=1), keys[1:2])
+        store, before = self._store, f"{self._prefix}list-"
+        _same("a listing", await store.list(VERSIONS, start_after=before, limit=len(keys)), keys)
+        _same("a listing from a key on", await store.list(VERSIONS, start_after=keys[1], limit=2), keys[2:4])
+        await store.delete(keys[0])
+        _same("a listing after a delete", await store.list(VERSIONS, start_after=before, limit=1), keys[1:2])
 
     async def _copies(self) -> None:
         source, target = self._key("copy-source"), self._key("copy-target")
@@ -238,9 +230,6 @@ class _Trial:
         _same("a deleted object", await self._store.get(key), None)
         if await self._put(key, _BODY) != Created():
             raise _Fault("the key of a deleted object can't be used again")
-
-    async def _listed(self, start_after: str, *, limit: int) -> list[str]:
-        return await self._store.list(VERSIONS, start_after=start_after, limit=limit)
 
     async def _put(self, key: str, body: bytes) -> Created | Exists:
         """Put if absent, and retry while the put result is unknown."""

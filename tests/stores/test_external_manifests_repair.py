@@ -10,7 +10,7 @@ import pytest
 from committerd.errors import CorruptTable, PutUnknown, RefusedToRun, StoreUnavailable
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.port import Created, Exists, ManifestEntry
-from committerd.stores.probing import probe, require_sound_store
+from committerd.stores.probing import Prover, probe
 from committerd_common.paths import NamingScheme, manifest_key, staging_name
 from tests.contracts.entries import FakeManifests, Trouble
 from tests.simulation.process import EPOCH
@@ -228,7 +228,7 @@ class TestProbe:
         with pytest.raises(
             RefusedToRun, match="manifest_store: a put that must only create replaced an entry"
         ) as raised:
-            await require_sound_store(store, now=EPOCH, new_uuid=uuid4)
+            await Prover(store, wall_clock=lambda: EPOCH, new_uuid=uuid4).prove()
         assert raised.value.code == "store_unsafe"
         scene.require_finished(b"one")
 

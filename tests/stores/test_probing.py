@@ -16,7 +16,7 @@ from committerd.__main__ import cli
 from committerd.errors import PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, ObjectStore, Tail
-from committerd.stores.probing import Check, Prover, probe, require_sound_store
+from committerd.stores.probing import Check, Prover, probe
 from committerd.stores.s3 import S3Store
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
@@ -31,6 +31,10 @@ CHECKS = ["put_if_absent", "read", "list", "copy", "delete"]
 
 async def tried(store: ObjectStore) -> dict[str, Check]:
     return {check.name: check for check in await probe(store, now=NOW, new_uuid=uuid.uuid4)}
+
+
+def prover_of(store: ObjectStore) -> Prover:
+    return Prover(store, wall_clock=lambda: NOW, new_uuid=uuid.uuid4)
 
 
 def on(server: FakeS3) -> AbstractAsyncContextManager[S3Store]:
@@ -61,7 +65,7 @@ async def test_a_server_that_takes_no_notice_of_conditions_is_refused_with_the_r
     server.honest = False
     async with on(server) as store:
         with pytest.raises(RefusedToRun, match=r"4 of 4 writers.*its rows would be lost.*If-None-Match") as caught:
-            await require_sound_store(store, now=NOW, new_uuid=uuid.uuid4)
+            await prover_of(store).prove()
     assert caught.value.code == "store_unsafe"
     assert not server.objects
 
@@ -130,7 +134,7 @@ async def test_a_file_system_without_atomic_creation_is_refused() -> None:
             raise SettingsError("neither hard links nor", code="no_atomic_create")
 
     with pytest.raises(RefusedToRun, match="neither hard links nor"):
-        await require_sound_store(Plain(Bucket()), now=NOW, new_uuid=uuid.uuid4)
+        await prover_of(Plain(Bucket())).prove()
 
 
 class Forgetful(FakeStore):
@@ -179,7 +183,7 @@ async def test_what_a_killed_probe_left_is_deleted_after_an_hour() -> None:
 
 async def test_a_store_is_proved_once(server: FakeS3) -> None:
     async with on(server) as store:
-        prover = Prover(store, wall_clock=lambda: NOW, new_uuid=uuid.uuid4)
+        prover = prover_of(store)
         server.script.append(Answer(status=403, code="AccessDenied"))
         with pytest.raises(StoreUnavailable, match="AccessDenied"):
             await prover.prove()
