@@ -19,13 +19,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from committerd.concurrency import Concurrently, for_each
+from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
 from committerd.stores.port import (
     Created,
@@ -95,20 +94,22 @@ class ExternalManifests:
         if prefix != VERSIONS or start_after:
             return await self._objects.list(prefix, start_after=start_after, limit=limit)
         while True:
-            latest, keys = await self._latest_and_list(limit)
+            reading = Concurrently(self._entries.latest)
+            keys = await reading.of(partial(self._objects.list, prefix, limit=limit))
+            latest = reading.required()
             if latest is None:  # the table is older than its manifest store, or does not exist
-                return [*keys]
+                return keys
             if _place(latest) != latest.key:
                 await self._repair(latest)
                 continue
             listed = max(filter(None, map(_parse, keys)), default=None)
             if listed is None or listed.version < latest.version:
                 if await self._is_there(latest):  # beyond the listing's limit
-                    return [*keys]
+                    return keys
                 continue
             if listed.version > latest.version:
                 await self._register(listed)
-            return [*keys]
+            return keys
 
     def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """As the port says; of the objects alone."""
@@ -162,16 +163,14 @@ class ExternalManifests:
         latest = await self._entries.latest()
         if latest is None or _place(latest) != latest.key:  # putting a staged entry again could undo a repair
             return True
-        results: deque[Created | Exists] = deque()
 
-        async def put() -> None:
+        async def put(_: int) -> bool:
             try:
-                results.append(await self._entries.put_if_absent(latest))
+                return isinstance(await self._entries.put_if_absent(latest), Created)
             except PutUnknown as lost:
                 raise StoreUnavailable(f"the manifest store does not reply to a put: {lost}") from lost
 
-        await for_each([put] * _TRIAL_PUTS, lambda request: request())
-        return not any(isinstance(result, Created) for result in results)
+        return not any(await map_each(range(_TRIAL_PUTS), put))
 
     async def _finished(self, key: str, read: Callable[[], Awaitable[_Found | None]]) -> _Found | None:
         """Read an object. A manifest that is still staged is first copied to its final key."""
@@ -185,11 +184,6 @@ class ExternalManifests:
         if _place(entry) != entry.key:
             await self._repair(entry)
         return await read()
-
-    async def _latest_and_list(self, limit: int | None) -> tuple[ManifestEntry | None, Sequence[str]]:
-        latest = Concurrently(self._entries.latest)
-        keys = await latest.of(partial(self._objects.list, VERSIONS, limit=limit))
-        return latest.required(), keys
 
     async def _stage(self, staged: ManifestEntry, body: bytes) -> bool:
         """Step 1. True when the final key is taken: by a version with an entry, or by a writer that creates none."""
