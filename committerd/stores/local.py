@@ -25,7 +25,6 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import BufferedWriter
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 from urllib.parse import unquote_to_bytes
@@ -34,14 +33,7 @@ import anyio
 from anyio import to_thread
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
-from committerd.stores.local_files import (
-    Superseded,
-    discard,
-    link,
-    reason,
-    regular,
-    sync_folder,
-)
+from committerd.stores.local_files import Superseded, discard, link, reason, regular, sync_folder
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
@@ -169,8 +161,13 @@ class LocalStore:
         return await self._in_thread(self._duplicate, source, self._path(target))
 
     async def delete(self, key: str) -> None:
-        self._path(key)
-        await self._in_thread(_remove, self._root, key)
+        path = self._path(key)
+
+        def remove() -> None:
+            with _reading(self._root, key):
+                os.unlink(path)
+
+        await self._in_thread(remove)
 
     async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
         """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
@@ -178,8 +175,11 @@ class LocalStore:
         return await self._within_limits(key, lambda: self._read_here(key, work))
 
     def _read_here(self, key: str, work: Callable[[int], _T]) -> _T | None:
-        """As `_read`, in this thread."""
-        with _reading(self._root, key), regular(self._root, key, follow=_may_be_link(key)) as descriptor:
+        """As `_read`, in this thread.
+
+        Follows a symbolic link only for a manifest: no record names a manifest, so the table's owner made the link.
+        """
+        with _reading(self._root, key), regular(self._root, key, follow=key.startswith(VERSIONS)) as descriptor:
             return work(descriptor)
         return None
 
@@ -286,14 +286,10 @@ class LocalStore:
     def _stage(self, path: str, chunks: Iterable[bytes]) -> str:
         """Write a temporary file in the folder of `path`, and return its path. Creates the folder if necessary."""
         folder = os.path.dirname(path)
+        self._make_folder(folder)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
-            file = _opened(temporary)
-        except FileNotFoundError:
-            self._make_folder(folder)
-            file = _opened(temporary)
-        try:
-            with file:
+            with open(temporary, "xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
                 if self._durable:
@@ -342,15 +338,6 @@ def _entries(root: str, folder: str) -> tuple[Sequence[ObjectEntry], Sequence[st
     return found, below
 
 
-def _may_be_link(key: str) -> bool:
-    """Whether a symbolic link is followed: only for a manifest. No record names those, so the owner made the link."""
-    return key.startswith(VERSIONS)
-
-
-def _opened(path: str) -> BufferedWriter:
-    return open(path, "xb")
-
-
 def _whole(descriptor: int) -> bytes:
     with open(descriptor, "rb", closefd=False) as file:
         return file.read()
@@ -366,11 +353,6 @@ def _tail(descriptor: int, size: int) -> Tail:
     whole = os.fstat(descriptor).st_size
     start = max(0, whole - size)
     return Tail(body=_part(descriptor, start, whole), size=whole)
-
-
-def _remove(root: str, key: str) -> None:
-    with _reading(root, key):
-        os.unlink(os.path.join(root, key))
 
 
 @contextmanager

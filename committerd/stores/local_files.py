@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
@@ -77,24 +77,29 @@ def link(temporary: str, path: str) -> bool:
     (`no_atomic_create`) when the file system has neither hard links nor RENAME_NOREPLACE.
     """
     try:
-        os.link(temporary, path)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _rename_without_replacing(temporary, path)
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
-            return _rename_without_replacing(temporary, path)
-        raise _not_created(path, error) from error
+        if error.errno in _LINK_NOT_MADE:
+            raise StoreUnavailable(f"can't write {path}: {reason(error)}") from error
+        raise PutUnknown(f"{path} may have been created: {reason(error)}") from error
     return True
 
 
-def _rename_without_replacing(temporary: str, path: str) -> bool:
-    rename, code = _renameat2(), errno.ENOSYS
+def _rename_without_replacing(temporary: str, path: str) -> None:
+    """Call renameat2(2), which the C library of Linux has, with RENAME_NOREPLACE. Raises `OSError`, and as `link`."""
+    rename, code = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None), errno.ENOSYS
     if rename is not None:
+        rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
         if rename(_AT_FDCWD, os.fsencode(temporary), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
-            return True
+            return
         code = ctypes.get_errno()
-    if code == errno.EEXIST:
-        return False
     if code in _NO_HARD_LINKS or code == errno.EINVAL:
         raise SettingsError(
             f"the file system of {os.path.dirname(path)} has neither hard links nor a rename that "
@@ -103,21 +108,7 @@ def _rename_without_replacing(temporary: str, path: str) -> bool:
             "object store",
             code="no_atomic_create",
         )
-    raise _not_created(path, OSError(code, os.strerror(code)))
-
-
-def _not_created(path: str, error: OSError) -> StoreUnavailable | PutUnknown:
-    if error.errno in _LINK_NOT_MADE:
-        return StoreUnavailable(f"can't write {path}: {reason(error)}")
-    return PutUnknown(f"{path} may have been created: {reason(error)}")
-
-
-def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Return renameat2(2); None when the C library lacks it (it exists on Linux)."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return function
+    raise OSError(code, os.strerror(code))
 
 
 @contextmanager
