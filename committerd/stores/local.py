@@ -33,7 +33,7 @@ import anyio
 from anyio import to_thread
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
-from committerd.stores.local_files import Superseded, discard, link, reason, regular, sync_folder
+from committerd.stores.local_files import Superseded, link, reason, regular, sync_folder
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
@@ -237,12 +237,8 @@ class LocalStore:
     def _create(self, path: str, body: bytes) -> Created | Exists:
         if len(body) >= _LARGE_BYTES_MIN:
             self._superseded.before(path)
-        with _unchanged(path):
-            temporary = self._stage(path, [body])
-        try:
+        with _unchanged(path), self._staged(path, [body]) as temporary:
             created = link(temporary, path)
-        finally:
-            discard(temporary)
         if self._durable:
             # Sync even if the name was taken: it may be our own earlier link, whose sync failed.
             try:
@@ -254,13 +250,8 @@ class LocalStore:
 
     def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
         """Write a file atomically, replacing an existing one."""
-        with _unchanged(path):
-            temporary = self._stage(path, chunks)
-            try:
-                os.rename(temporary, path)
-            except OSError:
-                discard(temporary)
-                raise
+        with _unchanged(path), self._staged(path, chunks) as temporary:
+            os.rename(temporary, path)
             if self._durable:
                 sync_folder(os.path.dirname(path))
 
@@ -283,8 +274,9 @@ class LocalStore:
                 sync_folder(folder)
         return names
 
-    def _stage(self, path: str, chunks: Iterable[bytes]) -> str:
-        """Write a temporary file in the folder of `path`, and return its path. Creates the folder if necessary."""
+    @contextmanager
+    def _staged(self, path: str, chunks: Iterable[bytes]) -> Iterator[str]:
+        """Write a temporary file in the folder of `path`, and yield its path. Creates the folder if necessary."""
         folder = os.path.dirname(path)
         self._make_folder(folder)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
@@ -295,21 +287,20 @@ class LocalStore:
                 if self._durable:
                     file.flush()
                     os.fsync(file.fileno())
-        except BaseException:
-            discard(temporary)
-            raise
-        return temporary
+            yield temporary
+        finally:
+            with suppress(OSError):  # it was renamed, or stays as a harmless leftover
+                os.unlink(temporary)
 
     def _make_folder(self, folder: str) -> None:
-        missing = []
-        while not os.path.isdir(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-        for path in reversed(missing):
-            with suppress(FileExistsError):  # another writer made it, or it is a file and the next step fails
-                os.mkdir(path)
-            if self._durable:
-                sync_folder(os.path.dirname(path))
+        if os.path.isdir(folder):
+            return
+        above = os.path.dirname(folder)
+        self._make_folder(above)
+        with suppress(FileExistsError):  # another writer made it, or it is a file and the next step fails
+            os.mkdir(folder)
+        if self._durable:
+            sync_folder(above)
 
 
 def _is_object(entry: os.DirEntry[str]) -> bool:

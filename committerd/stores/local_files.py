@@ -166,11 +166,6 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def discard(temporary: str) -> None:
-    with suppress(OSError):  # a leftover is harmless
-        os.unlink(temporary)
-
-
 def reason(error: OSError) -> str:
     name = errno.errorcode.get(error.errno or 0, "no errno")
     return f"{error.strerror or error} ({name})"
