@@ -138,13 +138,10 @@ class AwsClient:
                 self._failed(failure.fault)
             raise failure from error
         if operation == "put_object" and response.get("VersionId", "null") != "null":
-            self._note_versioning(parameters["Bucket"])
-        return response
-
-    def _note_versioning(self, bucket: str) -> None:
-        if not self.keeps_old_versions:
+            if not self.keeps_old_versions:
+                _log.info("s3.bucket_versioned", extra={"bucket": parameters["Bucket"], "advice": VERSIONING_ADVICE})
             self.keeps_old_versions = True
-            _log.info("s3.bucket_versioned", extra={"bucket": bucket, "advice": VERSIONING_ADVICE})
+        return response
 
     async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
         """As `once`, for an idempotent request: retries every failure but a refusal, up to `s3.attempts` attempts."""
@@ -203,13 +200,9 @@ class AwsClient:
         return GetResponse.of(response["Body"], response.get("ContentRange"))
 
     async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
-        """Sleep before the next attempt: full jitter with exponential backoff, on top of the server's Retry-After.
-
-        Sleeps at most 20 s.
-        """
+        """Sleep for full jitter with exponential backoff, on top of the server's Retry-After; at most 20 s."""
         limit = min(_WAIT_SECONDS_FIRST * 2.0 ** (attempt - 1), _WAIT_SECONDS_MAX)
-        jittered = self._rng.uniform(0, limit)
-        await anyio.sleep(min(failure.retry_after + jittered, _WAIT_SECONDS_MAX))
+        await anyio.sleep(min(failure.retry_after + self._rng.uniform(0, limit), _WAIT_SECONDS_MAX))
 
     def credentials_end(self) -> float:
         """Unix time at which temporary credentials end that the AWS chain renews; 0 if there are none, or none yet."""
