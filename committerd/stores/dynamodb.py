@@ -118,27 +118,27 @@ class DynamoStore:
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         await self._check()
-        put = {
-            "TableName": self._table,
-            "Item": self._item(entry),
-            "ConditionExpression": "attribute_not_exists(base_uri) AND attribute_not_exists(version)",
-        }
-        what = f"the entry of version {entry.version} in {self._table}"
         attempt = 0
         while True:
             attempt += 1
             try:
-                await self._client.once("put_item", self._where, **put)
+                await self._client.once(
+                    "put_item",
+                    self._where,
+                    TableName=self._table,
+                    Item=self._item(entry),
+                    ConditionExpression="attribute_not_exists(base_uri) AND attribute_not_exists(version)",
+                )
+                return Created()
             except CallFailed as failure:
                 if failure.code == _CONDITION_FAILED:
                     return Exists()
                 if failure.may_have_landed:
+                    what = f"the entry of version {entry.version} in {self._table}"
                     raise PutUnknown(f"{what} may have been written: {failure}") from failure
                 if failure.fault is not Fault.THROTTLED or attempt == _THROTTLED_TRIES:
                     raise StoreUnavailable(str(failure)) from failure
                 await self._client.wait(failure, attempt=attempt)
-            else:
-                return Created()
 
     async def replace(self, entry: ManifestEntry) -> bool:
         try:
@@ -166,10 +166,7 @@ class DynamoStore:
         return f"{self._base_uri!r} in table {self._table}"
 
     async def _check(self) -> None:
-        """Check once that the DynamoDB table has Lance's key schema. Raises `SettingsError` when it has another one.
-
-        Raises `StoreUnavailable` when the table does not exist or can't be described.
-        """
+        """Check once that the DynamoDB table has Lance's key schema; raise `SettingsError` for another one."""
         async with self._checking:
             if self._checked:
                 return
@@ -214,7 +211,7 @@ class DynamoStore:
     def _entry(self, item: Mapping[str, Any]) -> ManifestEntry:
         try:
             size, path = item.get("size"), item["path"]["S"]
-            entry = ManifestEntry(
+            return ManifestEntry(
                 version=int(item["version"]["N"]),
                 key=path.removeprefix(f"{self._base_uri}/"),
                 size=None if size is None else int(size["N"]),
@@ -225,7 +222,6 @@ class DynamoStore:
                 "path of type S",
                 code="manifest_entry",
             ) from error
-        return entry
 
 
 class _NoItem(Exception):

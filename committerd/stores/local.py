@@ -90,8 +90,7 @@ class _Thread:
 class LocalStore:
     """`ObjectStore` on a directory, which the first write creates.
 
-    Each operation blocks in a worker thread. A cancelled caller waits until the thread returns, except when it reads an
-    object: then the thread is abandoned.
+    Each operation blocks in a worker thread. A cancelled caller waits for the thread, unless it reads an object.
     """
 
     def __init__(self, root: Path, *, durable: bool = True, read_seconds_max: float = _READ_SECONDS_MAX) -> None:
@@ -192,10 +191,10 @@ class LocalStore:
             return error
 
     async def _within_limits(self, key: str, read: Callable[[], _T]) -> _T:
-        """Call `read` in a thread and return its result; abandon the thread after `read_seconds_max`.
+        """Call `read` in a thread and return its result.
 
-        Raises `ObjectUnreadable` in that case, and `StoreUnavailable` when the read got no thread in time or too many
-        threads are abandoned.
+        Raises `ObjectUnreadable` when it takes longer than `read_seconds_max`, and `StoreUnavailable` when it got no
+        thread in that time or too many threads are abandoned.
         """
         if len(self._abandoned) >= _ABANDONED_MAX:
             raise StoreUnavailable(

@@ -1,8 +1,4 @@
-"""File operations of the local store: read, write, sync, and link a file to its name.
-
-An `OSError` propagates, except where callers need to know more: whether a link was created or may have been, and that a
-file is not a regular one.
-"""
+"""File operations of the local store: read, sync, and link a file to its name."""
 
 from __future__ import annotations
 
@@ -115,9 +111,8 @@ def _rename_without_replacing(temporary: str, path: str) -> None:
 def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
     """Open the regular file of this key below `root` for reading, and yield its descriptor.
 
-    Follows symbolic links only for the table's root and its own folders, such as `data`; with `follow`, also for the
-    file itself. Never blocks on a device or a pipe. Raises `ObjectUnreadable` for a link and for anything but a regular
-    file, and `OSError`.
+    `follow`: the file itself may be a symbolic link. Never blocks on a device or a pipe. Raises `ObjectUnreadable` for
+    a link that is not followed and for anything but a regular file, and `OSError`.
     """
     with _folder_of(root, key) as (folder, name):
         _require_regular(root, key, os.stat(name, dir_fd=folder, follow_symlinks=follow))
