@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -310,10 +310,7 @@ def _written(session: Any) -> object:
     """Return a value that changes whenever a credentials file does: inode, modification time and size of each."""
     found: list[object] = []
     for variable in ("credentials_file", "config_file"):
-        try:
+        with suppress(OSError):
             status = os.stat(os.path.expanduser(session.get_config_variable(variable)))  # follows links, as of a Secret
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+            found.append((variable, status.st_ino, status.st_mtime_ns, status.st_size))
     return found

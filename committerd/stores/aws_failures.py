@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
@@ -84,29 +85,23 @@ class Fault(StrEnum):
     REFUSED = "refused"
 
 
+@dataclass(eq=False)
 class CallFailed(Exception):
     """One request failed, or its response is an error."""
 
-    def __init__(
-        self,
-        message: str,
-        fault: Fault,
-        *,
-        may_have_landed: bool,
-        status: int = 0,
-        code: str = "",
-        retry_after: float = 0.0,
-    ) -> None:
-        super().__init__(message)
-        self.fault = fault
-        self.may_have_landed = may_have_landed
-        """Whether the server may have executed the request, or may still execute it."""
-        self.status = status
-        """HTTP status; 0 = there was no response."""
-        self.code = code
-        """Error code of S3 or DynamoDB; the HTTP status if the response has no body."""
-        self.retry_after = retry_after
-        """Seconds that the server asks the client to wait."""
+    message: str
+    fault: Fault
+    may_have_landed: bool
+    """Whether the server may have executed the request, or may still execute it."""
+    status: int = 0
+    """HTTP status; 0 = there was no response."""
+    code: str = ""
+    """Error code of S3 or DynamoDB; the HTTP status if the response has no body."""
+    retry_after: float = 0.0
+    """Seconds that the server asks the client to wait."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> CallFailed:
@@ -120,7 +115,7 @@ def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> CallFa
     fault, may_have_landed = _fault_of(error)
     if isinstance(error, EndpointConnectionError):
         message = f"{message}: {_cut(str(error.kwargs.get('error')))}"
-    return CallFailed(message, fault, may_have_landed=may_have_landed)
+    return CallFailed(message, fault, may_have_landed)
 
 
 def _fault_of(error: Exception) -> tuple[Fault, bool]:
@@ -158,7 +153,7 @@ def _failed_response(error: ClientError, what: str, advice: Mapping[str, str]) -
     return CallFailed(
         message,
         fault,
-        may_have_landed=may_have_landed,
+        may_have_landed,
         status=status,
         code=code,
         retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,

@@ -133,7 +133,9 @@ class ExternalManifests:
         uuid = str(UUID(bytes=hashlib.sha256(self._salt + body).digest()[:16], version=4))
         name = staging_name(named.version, named.scheme, uuid)
         staged = ManifestEntry(version=named.version, key=VERSIONS + name, size=len(body))
-        if await self._stage(staged, body):
+        size = Concurrently(partial(self._objects.head, _place(staged)))
+        await size.of(partial(self._objects.put, staged.key, body))
+        if size.required() is not None:  # a version with an entry has the final key, or a writer that creates none
             return await self._read_back(staged, occupied=True)
         try:
             result = await self._entries.put_if_absent(staged)
@@ -184,12 +186,6 @@ class ExternalManifests:
         if _place(entry) != entry.key:
             await self._repair(entry)
         return await read()
-
-    async def _stage(self, staged: ManifestEntry, body: bytes) -> bool:
-        """Step 1. True when the final key is taken: by a version with an entry, or by a writer that creates none."""
-        size = Concurrently(partial(self._objects.head, _place(staged)))
-        await size.of(partial(self._objects.put, staged.key, body))
-        return size.required() is not None
 
     async def _read_back(
         self, staged: ManifestEntry, *, occupied: bool = False, lost: PutUnknown | None = None
