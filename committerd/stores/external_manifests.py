@@ -112,7 +112,6 @@ class ExternalManifests:
             return keys
 
     def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
-        """As the port says; of the objects alone."""
         return self._objects.walk(prefix)
 
     async def put(self, key: str, body: bytes) -> None:
@@ -161,7 +160,7 @@ class ExternalManifests:
             await self._entries.delete(named.version, key=key)
 
     async def conditions_hold(self) -> bool:
-        """Put the latest entry again several times concurrently; True if every put is refused."""
+        """Whether several concurrent puts of the latest entry are all refused. Also True when there is no version."""
         latest = await self._entries.latest()
         if latest is None or _place(latest) != latest.key:  # putting a staged entry again could undo a repair
             return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from committerd.concurrency import map_each
 from committerd.errors import InvalidRequest, ObjectUnreadable
@@ -173,14 +173,3 @@ class ManifestStore(Protocol):
 
     async def delete(self, version: int, *, key: str) -> None:
         """Delete the entry of a version if it names this key; otherwise there is nothing to do. Idempotent."""
-
-
-@runtime_checkable
-class ExternallyDecided(Protocol):
-    """An `ObjectStore` in which a `ManifestStore` decides which manifest becomes a version."""
-
-    async def conditions_hold(self) -> bool:
-        """Whether the manifest store refuses to create the latest version's entry again. The entry stays as it is.
-
-        Also True when there is no version to test with.
-        """

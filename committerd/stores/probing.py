@@ -21,7 +21,8 @@ import anyio
 
 from committerd.concurrency import for_each, map_each
 from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
-from committerd.stores.port import Created, Exists, ExternallyDecided, ObjectStore, Tail
+from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.port import Created, Exists, ObjectStore, Tail
 from committerd_common.paths import VERSIONS
 
 _log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class _Trial:
         return (
             # The object store needs no conditional puts where an external manifest store decides.
             ("manifest_store", partial(self._decides, self._store))
-            if isinstance(self._store, ExternallyDecided)
+            if isinstance(self._store, ExternalManifests)
             else ("put_if_absent", self._races),
             ("read", self._reads),
             ("list", self._lists),
@@ -132,7 +133,7 @@ class _Trial:
             ("delete", self._deletes),
         )
 
-    async def _decides(self, store: ExternallyDecided) -> None:
+    async def _decides(self, store: ExternalManifests) -> None:
         if not await store.conditions_hold():
             raise _Fault(
                 "a put that must only create replaced an entry that existed, so one commit would replace another"

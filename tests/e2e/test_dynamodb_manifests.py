@@ -22,7 +22,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.open import Stores
-from committerd.stores.port import ExternallyDecided, ObjectStore
+from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions
 from committerd.table.versions import Table
@@ -307,7 +307,7 @@ async def test_we_create_what_pylance_opens_and_cleans_up(ground: Ground) -> Non
     assert ids_of(table) == [0, 1, 2]
     assert ids_of(table.checkout_version(2)) == [0, 1]
     store = ground.stores.open(uri)
-    assert isinstance(store, ExternallyDecided)
+    assert isinstance(store, ExternalManifests)
     assert await store.conditions_hold()
     # The entries of cleaned-up versions stay. They are harmless.
     table.cleanup_old_versions(retain_versions=1)
