@@ -206,9 +206,11 @@ class TestOnlyRegularFilesAreRead:
         (data / "o").write_bytes(b"own")
         monkeypatch.setattr(local, "_whole", lambda _: hangs.wait(30))
         try:
-            for _ in range(16):
-                with pytest.raises(ObjectUnreadable, match=r"data/o: no response within 0\.05 s"):
+            given_up = 0
+            while given_up < 16:  # a busy machine may have no thread for a read in time: that blames no object
+                with pytest.raises(StoreUnavailable, match=r"data/o: no response within 0\.05 s") as late:
                     await store.get("data/o")
+                given_up += isinstance(late.value, ObjectUnreadable)
             with pytest.raises(StoreUnavailable, match="16 reads there have not ended") as hanging:
                 await store.head("data/o")
             assert not isinstance(hanging.value, ObjectUnreadable)
