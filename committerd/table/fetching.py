@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 import anyio.lowlevel
 
-from committerd.concurrency import for_each, map_each
+from committerd.concurrency import map_each
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
@@ -115,22 +115,15 @@ class Fetcher:
             ) from error
 
     async def _entries(self, versions: Sequence[int]) -> dict[int, Settled | None]:
-        wanted = list(dict.fromkeys(versions))
-        found = await map_each(wanted, self._table.settled, at_once=_ENTRIES_AT_ONCE)
-        return dict(zip(wanted, found, strict=True))
+        found = await map_each(versions, self._table.settled, at_once=_ENTRIES_AT_ONCE)
+        return dict(zip(versions, found, strict=True))
 
     async def _empty_folders(self, prefixes: Sequence[str]) -> list[str]:
         listed = await map_each(prefixes, lambda prefix: self._table.store.list(prefix, limit=1))
         return [prefix for prefix, keys in zip(prefixes, listed, strict=True) if not keys]
 
     async def _described(self, files: Sequence[Location]) -> list[FileDescriptor | None]:
-        found: dict[Location, FileDescriptor | None] = {}
-
-        async def read(one: Location) -> None:
-            found[one] = await descriptor_of(self.open(one), one.key)
-
-        await for_each(dict.fromkeys(files), read)
-        return [found[one] for one in files]
+        return await map_each(files, lambda one: descriptor_of(self.open(one), one.key))
 
     async def _reuse(self, need: Reuse) -> Content | None:
         index = next((index for index in need.indices if index.name == FRAGMENT_REUSE_INDEX), None)

@@ -86,29 +86,23 @@ def heavy_size_to_judge(transaction: Transaction, latest: ManifestFile | None) -
 
 def _size_if_heavy(transaction: Transaction, there: int) -> int:
     """`there`: the bytes of encoded fragments that an operation which reads them decodes."""
-    operation = known_operation(transaction)
-    size = transaction.ByteSize()
-    return (
-        0
-        if _is_light(transaction, size, ScalesWith.MESSAGE if operation is None else operation.scales_with, there)
-        else size
-    )
-
-
-def _is_light(transaction: Transaction, size: int, cost: ScalesWith, there: int) -> bool:
-    """Whether the work on a transaction of `size` bytes takes a few milliseconds."""
+    operation, size = known_operation(transaction), transaction.ByteSize()
+    cost = ScalesWith.MESSAGE if operation is None else operation.scales_with
     match cost:
         case ScalesWith.FRAGMENTS:
             fragments = len(transaction.append.fragments)
-            return fragments <= LIGHT_FRAGMENTS_MAX and size <= LIGHT_BYTES_MAX + fragments * LIGHT_FRAGMENT_BYTES_MAX
+            is_light = (
+                fragments <= LIGHT_FRAGMENTS_MAX and size <= LIGHT_BYTES_MAX + fragments * LIGHT_FRAGMENT_BYTES_MAX
+            )
         case ScalesWith.MESSAGE:
-            return size <= LIGHT_BYTES_MAX
+            is_light = size <= LIGHT_BYTES_MAX
         case ScalesWith.TABLE:
-            return size <= LIGHT_BYTES_MAX and there <= LIGHT_MANIFEST_BYTES_MAX
+            is_light = size <= LIGHT_BYTES_MAX and there <= LIGHT_MANIFEST_BYTES_MAX
         case ScalesWith.UNBOUNDED:
-            return False
+            is_light = False
         case _:
             assert_never(cost)
+    return 0 if is_light else size
 
 
 def comparing_size(transaction: Transaction, ours: Footprint, versions: int) -> int:

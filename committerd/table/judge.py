@@ -144,7 +144,8 @@ def judge(
             sources=sources,
             size=size,
         )
-        _require_valid(case)
+        version, room = latest.version if latest is not None else 0, history.table.key_room
+        require_valid(transaction, case.files, latest_version=version, allowed=options.allowed, key_bytes_max=room)
         refused = _existence(case)
         if refused is not None:
             return refused
@@ -158,15 +159,6 @@ def judge(
         return member or (yield from _alone(case, since))
     except RequestError as error:
         return refused_by(error, found)
-
-
-def _require_valid(case: Case) -> None:
-    """Check the transaction alone. Raises as `require_valid`."""
-    version = case.latest.version if case.latest is not None else 0
-    room = case.history.table.key_room
-    require_valid(
-        case.transaction, case.files, latest_version=version, allowed=case.options.allowed, key_bytes_max=room
-    )
 
 
 def require_buildable(latest: ManifestFile | None) -> None:

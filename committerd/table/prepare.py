@@ -137,27 +137,6 @@ async def prepare(
     return await run(steps(), Fetcher(table, open_store), work=work)
 
 
-async def build(
-    table: Table,
-    latest: ManifestFile | None,
-    judged: Judged,
-    *,
-    sources: Sources,
-    table_metadata: Mapping[str, str],
-    holds_records: bool = True,
-) -> Prepared:
-    """As `build_version`, for one that needs no facts but the table's own. Raises `StoreUnavailable` too."""
-    steps = build_version(
-        latest,
-        judged,
-        scheme=table.scheme,
-        sources=sources,
-        table_metadata=table_metadata,
-        holds_records=holds_records,
-    )
-    return await run(steps, Fetcher(table))
-
-
 def build_version(
     latest: ManifestFile | None,
     judged: Judged,
