@@ -23,12 +23,10 @@ from committerd.queue.dedupe import Refused
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.fetching import Fetcher
-from committerd.table.history import History
+from committerd.table.fetching import Fetcher, run
 from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.prepare import build_version
-from committerd.table.running import run
-from committerd.table.versions import Table
+from committerd.table.versions import History, Table
 from committerd.table.writing import put, write_referenced, write_transaction
 from committerd_common.messages import Transaction
 

@@ -19,10 +19,9 @@ from committerd.committer.queued import Queued, in_turn
 from committerd.committer.self_trial import self_trial
 from committerd.queue.dedupe import Refused
 from committerd.queue.reservations import Reservations
-from committerd.table.fetching import Fetcher, OpenStore
+from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
-from committerd.table.running import run
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
 

@@ -16,8 +16,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import Ledger
 from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
 from committerd.queue.race import VersionSummary
-from committerd.table.history import History
-from committerd.table.versions import Committed, Table
+from committerd.table.versions import Committed, History, Table
 
 
 class StartAgain(Exception):

@@ -29,8 +29,7 @@ from committerd.queue.ledger import LEDGER_BYTES, Ledger
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
 from committerd.queue.race import VersionSummary
-from committerd.table.history import History
-from committerd.table.versions import Table, VersionState
+from committerd.table.versions import History, Table, VersionState
 
 _log = logging.getLogger(__name__)
 

@@ -20,11 +20,10 @@ from committerd.queue.position import AppMark, LostHistory, Position, encode_met
 from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
 from committerd.table.case import Sources
-from committerd.table.fetching import Fetcher
+from committerd.table.fetching import Fetcher, run
 from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
 from committerd.table.prepare import build_version
-from committerd.table.running import run
 from committerd.table.versions import Table
 from committerd.table.writing import complete
 from committerd_common.messages import Transaction

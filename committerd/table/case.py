@@ -16,10 +16,10 @@ from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import CreateOptions
-from committerd.table.history import History
 from committerd.table.needs import StagedFacts
 from committerd.table.row_groups import DeletionFiles
 from committerd.table.staged_files import FileLimits
+from committerd.table.versions import History
 from committerd_common.messages import BasePath, Manifest, Transaction
 
 

@@ -1,13 +1,14 @@
-"""Fetches the facts that decisions need from the table's store, from base paths, and from a table that is cloned.
+"""Runs decisions, and fetches the facts that they need: from the table's store, base paths, and a cloned table.
 
-It decides nothing. What is read often is kept: footprints and manifests (`versions`), deletion vectors, the content of
-fragment reuse indices.
+Fetching decides nothing. What is read often is kept: footprints and manifests (`versions`), deletion vectors, the
+content of fragment reuse indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar, assert_never
 
 import anyio.lowlevel
 
@@ -20,6 +21,7 @@ from committerd.stores.port import ObjectStore
 from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
 from committerd.table.file_checks import missing_file
+from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import (
     Checkpoint,
     Copies,
@@ -37,6 +39,7 @@ from committerd.table.needs import (
     Stage,
     Staged,
     StagedFacts,
+    Steps,
     Versions,
 )
 from committerd.table.places import Location, data_file_location, deletion_file_location, located
@@ -47,7 +50,45 @@ from committerd_common.index_details import FRAGMENT_REUSE_INDEX
 from committerd_common.messages import FileDescriptor, Transaction
 from committerd_common.paths import VERSIONS, data_key, deletion_key, index_prefix
 
+_T = TypeVar("_T")
+
+Fetch = Callable[[Need], Awaitable[Any]]
+"""Reads the fact that answers a need, as its class says; raises the error of the read."""
+
 OpenStore = Callable[[str], ObjectStore]
+
+
+async def run(steps: Steps[_T], fetch: Fetch, *, work: Work = at_once) -> _T:
+    """Run a decision to its end; returns its result or raises its error.
+
+    An error of a read is thrown into the decision, which refuses a record for it or raises it again. `work`: runs the
+    steps that may take long.
+    """
+    step: Need | _End[_T] = _step(steps, partial(next, steps))
+    while not isinstance(step, _End):
+        try:
+            if isinstance(step, InThread):
+                step = await work(partial(_step, steps, partial(next, steps)), size=step.size)
+                continue
+            fact = await fetch(step)
+        except Exception as error:  # noqa: BLE001  # the decision knows whose fault it is
+            step = _step(steps, partial(steps.throw, error))
+        else:
+            step = _step(steps, partial(steps.send, fact))
+    result: _T = step.result
+    return result
+
+
+class _End(NamedTuple, Generic[_T]):
+    result: _T
+
+
+def _step(steps: Steps[_T], advance: Callable[[], Need]) -> Need | _End[_T]:
+    """Go on to the next need, or to the end."""
+    try:
+        return advance()
+    except StopIteration as end:
+        return _End(end.value)
 
 
 class Fetcher:

@@ -46,7 +46,6 @@ from committerd.table.file_checks import (
     with_schema_metadata,
 )
 from committerd.table.heavy_work import heavy_size_to_judge
-from committerd.table.history import History
 from committerd.table.needs import (
     NOTHING_KNOWN,
     Copies,
@@ -74,7 +73,7 @@ from committerd.table.refusals import (
 from committerd.table.row_groups import with_rows
 from committerd.table.since import Since, since_read
 from committerd.table.staged_files import needed
-from committerd.table.versions import Gap
+from committerd.table.versions import Gap, History
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import index_prefix

@@ -28,14 +28,12 @@ from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.fetching import Fetcher, OpenStore
+from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once, heavy_size
-from committerd.table.history import History
 from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.needs import NOTHING_KNOWN, Copy, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
-from committerd.table.running import run
-from committerd.table.versions import Committed, Table, committed_by
+from committerd.table.versions import Committed, History, Table, committed_by
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
 

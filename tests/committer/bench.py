@@ -31,8 +31,7 @@ from committerd.queue.position import Position
 from committerd.stores.local import LocalStore
 from committerd.stores.port import TailOrError
 from committerd.table.caches import DeletionVectorCache
-from committerd.table.fetching import Fetcher
-from committerd.table.running import run
+from committerd.table.fetching import Fetcher, run
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Transaction

@@ -14,8 +14,7 @@ from committerd.queue.ledger import Ledger
 from committerd.queue.outcomes import Settled
 from committerd.queue.position import AppMark, Position
 from committerd.queue.race import VersionSummary
-from committerd.table.history import History
-from committerd.table.versions import Committed, Table
+from committerd.table.versions import Committed, History, Table
 from tests.simulation.store import Bucket, FakeStore
 
 START = Position(cluster_id="c", topic="t", topic_id="i", next_offset=5, last_offset=4, last_sha256="x")

@@ -15,8 +15,7 @@ from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.outcomes import Settled, encode_settled
 from committerd.queue.position import Position, encode_metadata
 from committerd.stores.port import Tail
-from committerd.table.history import History
-from committerd.table.versions import Table
+from committerd.table.versions import History, Table
 from committerd_common.messages import Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.committer.bench import earlier

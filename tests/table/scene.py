@@ -18,12 +18,10 @@ from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, ObjectStore
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.fetching import Fetcher
-from committerd.table.history import History
+from committerd.table.fetching import Fetcher, run
 from committerd.table.judge import Judged, judge
 from committerd.table.prepare import Prepared, build_version, prepare
-from committerd.table.running import run
-from committerd.table.versions import Committed, Gap, Table
+from committerd.table.versions import Committed, Gap, History, Table
 from committerd.table.writing import put, write_files
 from committerd_common.deletion_file import encode_bitmap
 from committerd_common.messages import DataFragment, IndexMetadata, Manifest, Transaction

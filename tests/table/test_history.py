@@ -12,8 +12,7 @@ from committerd.lance.conflicts.grid import NOTHING_FOUND
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import Body, ManifestFile
 from committerd.queue.dedupe import Refused
-from committerd.table.history import History
-from committerd.table.versions import Committed, Gap, committed_by
+from committerd.table.versions import Committed, Gap, History, committed_by
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme
 from tests.lance import samples

@@ -8,8 +8,8 @@ import pytest
 
 from committerd.lance.format.manifest_file import decode
 from committerd.queue.dedupe import Refused
-from committerd.table.history import History
 from committerd.table.prepare import Prepared
+from committerd.table.versions import History
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance.operations import create_index

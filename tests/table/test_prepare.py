@@ -17,10 +17,9 @@ from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import Exists
 from committerd.table.case import PrepareOptions
-from committerd.table.history import History
 from committerd.table.judge import explain
 from committerd.table.prepare import Prepared, create_options, prepare
-from committerd.table.versions import Table
+from committerd.table.versions import History, Table
 from committerd.table.writing import put
 from committerd_common.index_details import pack_details
 from committerd_common.messages import DataFragment, FragmentReuseIndexDetails, Transaction

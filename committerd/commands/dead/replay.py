@@ -23,8 +23,7 @@ from committerd.queue.port import Publication
 from committerd.queue.position import Position
 from committerd.queue.replay import refuse_replay
 from committerd.settings.load import Settings
-from committerd.table.fetching import Fetcher
-from committerd.table.running import run
+from committerd.table.fetching import Fetcher, run
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.request import Request
