@@ -11,6 +11,7 @@ refusals of records that can't be committed. The group ends before the first rec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -27,7 +28,7 @@ from committerd.committer.stale_history import StaleHistory
 from committerd.lance.format.kind import Kind
 from committerd.queue.dedupe import Refused, again, dedupe, no_room_for
 from committerd.queue.grouping import joins, refusal_of
-from committerd.queue.ledger import NOT_SEEN, Earlier
+from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.outcomes import Status
 from committerd.queue.position import MarkRoom, is_new_to
 from committerd.queue.put_back import lost_refusal, on_the_latest
@@ -63,23 +64,31 @@ class Decider:
         how many can: the caller passes that as `most`. `most`: maximum number of records in the version; None = as many
         as the settings allow. Raises `CorruptTable` when nothing can be built upon the head.
         """
+        limits = self.options.limits if most is None else replace(self.options.limits, records=most)
         unbuildable: dict[int, Refused] = {}
         ordered = queued.ordered
         while True:
             yield Stage("judge")
-            group = yield from self._gather(head, replace(queued, ordered=ordered), unbuildable, most=most)
+            group = Members(
+                head=head,
+                now_ms=self._now_ms(),
+                limits=limits,
+                reservations=queued.reservations,
+                unbuildable=unbuildable,
+            )
+            yield from self._gather(group, ordered, begun=queued.begun)
             if not group.requests and not group.refusals:
                 return None
             yield Stage("build")
             try:
-                formed = yield from built_group(group, head, queued.waiting, self.sources)
+                formed = yield from built_group(group, queued.waiting, self.sources)
             except Exception as error:  # any error is the fault of one of the records
                 require_contained(error)
                 if not group.requests:
                     raise nothing_can_follow(head, error) from error
                 if len(group.requests) > 1:
                     # Each was accepted by itself, but they can't be built together: find the record at fault.
-                    return (yield from self._buildable(group, head))
+                    return (yield from self._buildable(group))
                 offset = group.requests[0].offset
                 unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
                 if len(unbuildable) == _CULPRITS_MAX:
@@ -93,29 +102,29 @@ class Decider:
 
         `is_first`: no record waits before it.
         """
-        group, request = Members(now_ms=self._now_ms()), known.decoded
+        group, request = Members(head=head, now_ms=self._now_ms(), limits=self.options.limits), known.decoded
         if isinstance(request, Refused):
             return request
         try:
-            decision = yield from self._judge(request, known, group, head, earlier={})
+            decision = yield from self._judge(request, known, group)
             if isinstance(decision, Refused):
                 return decision
-            group.take(request, decision, known.pending, head, limits=self.options.limits)
-            return (yield from built_group(group, head, [known.pending] if is_first else [], self.sources))
+            group.take(request, decision, known.pending)
+            return (yield from built_group(group, [known.pending] if is_first else [], self.sources))
         except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             return self.containment.refuse(error, stage="create", offset=request.offset)
 
     def decide_keys(self, head: Head) -> Steps[FormedVersion]:
         """Build a version that puts back position and marks, which a foreign version lowered or dropped."""
-        return (yield from built_group(Members(marks=dict(head.marks), now_ms=self._now_ms()), head, [], self.sources))
+        return (yield from built_group(Members(head=head, now_ms=self._now_ms()), [], self.sources))
 
-    def _buildable(self, group: Members, head: Head) -> Steps[int]:
+    def _buildable(self, group: Members) -> Steps[int]:
         """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""
         low, high = 0, len(group.requests)
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                yield from built_group(group.first(middle), head, None, self.sources)
+                yield from built_group(group.first(middle), None, self.sources)
             except Exception as error:  # noqa: BLE001  # as in `decide`
                 require_contained(error)
                 high = middle
@@ -124,35 +133,23 @@ class Decider:
             yield Checkpoint()
         return max(1, low)
 
-    def _gather(
-        self, head: Head, queued: Queued, unbuildable: Mapping[int, Refused], *, most: int | None
-    ) -> Steps[Members]:
+    def _gather(self, group: Members, ordered: Sequence[Prefetched], *, begun: int) -> Steps[None]:
         """Judge the records of the first part of the first round, until one can't join the group.
 
-        Continues with the next part, and with the next round, while none can be committed.
+        Continues with the next part, and with the next round, while none can be committed. `begun`: as `Queued.begun`.
         """
-        group = Members.on(head, now_ms=self._now_ms())
-        begun, left = queued.begun, list(queued.ordered[: self.options.limits.records])
+        left = list(ordered[: self.options.limits.records])
         while left and not group.requests:
-            parts = self._round(group, head, left[:begun] or left)
+            parts = self._round(group, left[:begun] or left)
             collected = [one for some in parts.values() for one in some]
             if not collected and begun:
                 begun = 0  # all that is left of that round waits for what is unread
                 continue
             if not collected:
                 break
-            earlier = yield from self._look_up(collected, left, head)
+            yield from self._look_up(group, collected, left)
             for part in (*Part, None):  # before a record that is a version of its own, only those that can't be decoded
-                yield from self._gather_part(
-                    group,
-                    part,
-                    parts.get(part, ()),
-                    head,
-                    reservations=queued.reservations,
-                    unbuildable=unbuildable,
-                    earlier=earlier,
-                    most=most,
-                )
+                yield from self._gather_part(group, part, parts.get(part, ()))
                 if group.requests:
                     break
             settled = set(group.offsets())
@@ -165,13 +162,10 @@ class Decider:
             group.round_end = max(still_wait, default=None)
             gone = {one.pending.offset for one in collected}
             left, begun = [one for one in left if one.pending.offset not in gone], max(begun - len(collected), 0)
-        return group
 
-    def _round(
-        self, group: Members, head: Head, ordered: Sequence[Prefetched]
-    ) -> Mapping[Part | None, Sequence[Prefetched]]:
+    def _round(self, group: Members, ordered: Sequence[Prefetched]) -> Mapping[Part | None, Sequence[Prefetched]]:
         """Collect the records of one round, by part, in this order; None = a record that is a version of its own."""
-        limits = self.options.limits
+        head = group.head
         first = sum(1 for _ in takewhile(lambda one: one.pending.retry_of is not None, ordered))
         lowest = min(one.pending.offset for one in ordered)
         passing = sum(refusal.offset > lowest for refusal in group.refusals)
@@ -193,43 +187,30 @@ class Decider:
                 # It waits until the versions since its read version are read, and those behind it go on.
                 round_.leaves(app_id=app_id, producer=envelope.producer)
                 continue
-            part = part_of(request.transaction, limits.coalesce)
+            part = part_of(request.transaction, self.options.limits.coalesce)
             if not round_.takes(part, app_id=app_id, producer=envelope.producer):
                 break
             parts.setdefault(part, []).append(one)
         return parts
 
-    def _look_up(
-        self, collected: Sequence[Prefetched], left: Sequence[Prefetched], head: Head
-    ) -> Steps[Mapping[AskedUuid, Earlier]]:
+    def _look_up(self, group: Members, collected: Sequence[Prefetched], left: Sequence[Prefetched]) -> Steps[None]:
         """Look up the uuids of records that may have been settled before, for many at once: each may cost a read.
 
         If one of the records `collected` needs it, others that wait, `left`, are looked up too: after a restart a
         producer may stage all of its records again.
         """
+        head = group.head
         asked = _to_look_up(collected, head) and _to_look_up(left, head)
-        try:
-            return (yield from look_up(asked, head.ledger, created=head.history.created)) if asked else {}
-        except Exception:  # noqa: BLE001  # judging the record looks it up again, and shows whose fault it is
-            return {}
+        if asked:
+            with suppress(Exception):  # judging the record looks it up again, and shows whose fault it is
+                group.earlier |= yield from look_up(asked, head.ledger, created=head.history.created)
 
-    def _gather_part(
-        self,
-        group: Members,
-        part: Part | None,
-        records: Sequence[Prefetched],
-        head: Head,
-        *,
-        reservations: Reservations,
-        unbuildable: Mapping[int, Refused],
-        earlier: Mapping[AskedUuid, Earlier],
-        most: int | None,
-    ) -> Steps[None]:
-        """Judge the records of one part of a round, until one can't join the group; the other arguments as `_gather`.
+    def _gather_part(self, group: Members, part: Part | None, records: Sequence[Prefetched]) -> Steps[None]:
+        """Judge the records of one part of a round, until one can't join the group.
 
         `part`: None = the records, of which there is one, are versions of their own.
         """
-        hold = reservations.hold
+        hold = group.reservations.hold
         for number, one in enumerate(records, start=1):
             if number % AT_ONCE == 0:
                 yield Checkpoint()
@@ -237,29 +218,21 @@ class Decider:
             if isinstance(request, Refused):
                 self._refuse(group, one, request)
                 continue
-            if len(group.requests) == most or not joins(request, group.weight, self.options.limits):
+            if not joins(request, group.weight, group.limits):
                 break
             try:
-                decision: Judged | Refused | None = unbuildable.get(pending.offset)
+                decision: Judged | Refused | None = group.unbuildable.get(pending.offset)
                 if decision is None:
-                    tells = part is Part.ROWS and _tells_rows_and_keys(request, pending, reservations)
+                    tells = part is Part.ROWS and _tells_rows_and_keys(request, pending, group.reservations)
                     decision = yield from self._judge(
-                        request,
-                        one,
-                        group,
-                        head,
-                        earlier=earlier,
-                        as_member=part is Part.ROWS,
-                        tells_rows_and_keys=tells,
+                        request, one, group, as_member=part is Part.ROWS, tells_rows_and_keys=tells
                     )
                     if part is Part.ROWS and isinstance(decision, Judged):
                         if not group.can_record_with(decision):
                             break
-                        decision = _among_others(
-                            decision, group, head, pending, reservations=reservations, tells_rows_and_keys=tells
-                        )
+                        decision = _among_others(decision, group, pending, tells_rows_and_keys=tells)
                 if isinstance(decision, Judged) and (not hold or pending.retry_of in hold):
-                    group.take(request, decision, pending, head, limits=self.options.limits)
+                    group.take(request, decision, pending)
             except Exception as error:  # noqa: BLE001  # any error refuses this record
                 decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(decision, Refused):
@@ -270,21 +243,20 @@ class Decider:
         request: Request,
         known: Prefetched,
         group: Members,
-        head: Head,
         *,
-        earlier: Mapping[AskedUuid, Earlier],
         as_member: bool = False,
         tells_rows_and_keys: bool = False,
     ) -> Steps[Judged | Refused]:
         """Judge one request against the latest version and the group that it may join: duplicate, expired, conflict.
 
-        `earlier`: what was looked up already. `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
+        `as_member`, `tells_rows_and_keys`: as in `PrepareOptions`.
         """
+        head, envelope = group.head, request.envelope
         published = self.before_table.get(known.pending.offset)
         if published is not None:
             return again(published)
-        envelope, is_lost = request.envelope, (yield from is_read_at_lost(request, head))
-        decision = yield from self._settled_before(request, group, head, earlier, is_lost=is_lost)
+        is_lost = yield from is_read_at_lost(request, head)
+        decision = yield from self._settled_before(request, group, is_lost=is_lost)
         decision = decision or _expired(envelope, group.now_ms) or self._no_room(request, group)
         if decision is None and is_lost:
             decision = None if request.operation == Kind.APPEND else lost_refusal(request)
@@ -303,16 +275,15 @@ class Decider:
             )
         )
 
-    def _settled_before(
-        self, request: Request, group: Members, head: Head, earlier: Mapping[AskedUuid, Earlier], *, is_lost: bool
-    ) -> Steps[Refused | None]:
+    def _settled_before(self, request: Request, group: Members, *, is_lost: bool) -> Steps[Refused | None]:
         """The outcome of a record that was settled before; None for a new record."""
+        head = group.head
         after = known_from(request, head) if is_lost else request.transaction.read_version
         asked, known = (request.uuid, after), NOT_SEEN
         if not head.ledger.rules_out(*asked):
-            if asked not in earlier:
-                earlier = yield from look_up([asked], head.ledger, created=head.history.created)
-            known = earlier[asked]
+            if asked not in group.earlier:
+                group.earlier |= yield from look_up([asked], head.ledger, created=head.history.created)
+            known = group.earlier[asked]
             group.verdicts.looked_up(known)
         return dedupe(
             request,
@@ -376,15 +347,7 @@ class Decider:
         return int(self.sources.wall_clock().timestamp() * 1000)
 
 
-def _among_others(
-    judged: Judged,
-    group: Members,
-    head: Head,
-    pending: Pending,
-    *,
-    reservations: Reservations,
-    tells_rows_and_keys: bool,
-) -> Judged | Refused:
+def _among_others(judged: Judged, group: Members, pending: Pending, *, tells_rows_and_keys: bool) -> Judged | Refused:
     """Judge a Delete or Update against the members of the version, and against the rows and keys that are reserved."""
     change = judged.change
     if change is None:
@@ -392,11 +355,11 @@ def _among_others(
     found = group.rows.conflict(change)
     if found is not None:
         rows_and_keys = change.rows_and_keys() if tells_rows_and_keys else None
-        return can_not_follow(found, judged.found, version=head.version + 1, rows_and_keys=rows_and_keys)
-    if pending.retry_of is not None or not reservations.reserved:
+        return can_not_follow(found, judged.found, version=group.head.version + 1, rows_and_keys=rows_and_keys)
+    if pending.retry_of is not None or not group.reservations.reserved:
         return judged
     rows_and_keys = change.rows_and_keys()
-    first = reservations.conflict_of(rows_and_keys)
+    first = group.reservations.conflict_of(rows_and_keys)
     if first is None:
         return judged
     return goes_later(first.kind, judged.found, rows_and_keys=rows_and_keys if tells_rows_and_keys else None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
+from committerd.committer.look_ups import AskedUuid
 from committerd.committer.putting import FormedVersion
 from committerd.committer.verdicts import Verdicts
 from committerd.lance.conflicts.grid import NOTHING_FOUND
@@ -24,10 +25,11 @@ from committerd.queue.grouping import (
     position_only,
     with_entries,
 )
+from committerd.queue.ledger import Earlier
 from committerd.queue.outcomes import Settled
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, encode_metadata, is_new_to, kept_marks
 from committerd.queue.race import VersionSummary
-from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX
+from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX, Reservations
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
@@ -43,9 +45,20 @@ from committerd_common.request import Request
 class Members:
     """The records that a version commits and refuses, while they are gathered."""
 
-    marks: dict[str, AppMark] = field(default_factory=dict)
+    head: Head
+    """What the version is built on."""
     now_ms: int
     """When gathering began, in Unix milliseconds."""
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    reservations: Reservations = field(default_factory=Reservations)
+    """What is reserved for refused transactions that come again."""
+    unbuildable: Mapping[int, Refused] = field(default_factory=dict)
+    """The refusals of records that no version can be built of, by offset."""
+    earlier: dict[AskedUuid, Earlier] = field(default_factory=dict)
+    """What was found of the uuids that were looked up."""
+    marks: dict[str, AppMark] = field(init=False)
+    rows: RowGroup = field(init=False)
+    """What the requests delete, if they are of part `ROWS`."""
     requests: list[Request] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -57,8 +70,6 @@ class Members:
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
-    rows: RowGroup = field(default_factory=RowGroup)
-    """What the requests delete, if they are of part `ROWS`."""
     newest: int = 0
     """`Pending.number` of the last record to arrive among those that the group settles."""
     round_end: int | None = None
@@ -66,19 +77,19 @@ class Members:
     mark_room: MarkRoom | None = None
     """The room for marks of more applications; None = none has asked for it."""
 
-    @classmethod
-    def on(cls, head: Head, *, now_ms: int) -> Members:
-        """No records yet, of a version that follows this head."""
-        has_mem_wal = head.manifest is not None and any(index.name == MEM_WAL_INDEX for index in head.manifest.indices)
-        return cls(marks=dict(head.marks), now_ms=now_ms, rows=RowGroup(keeps_apart=has_mem_wal))
+    def __post_init__(self) -> None:
+        manifest, self.marks = self.head.manifest, dict(self.head.marks)
+        has_mem_wal = manifest is not None and any(index.name == MEM_WAL_INDEX for index in manifest.indices)
+        self.rows = RowGroup(keeps_apart=has_mem_wal)
 
     def first(self, count: int) -> Members:
         """The first requests alone."""
-        judged, rows = self.judged[:count], RowGroup()
-        for one in judged:
+        first = replace(self, requests=self.requests[:count], judged=self.judged[:count], refusals=[])
+        first.marks = self.marks
+        for one in first.judged:
             if one.change is not None:
-                rows.add(one.change)
-        return replace(self, requests=self.requests[:count], judged=judged, refusals=[], rows=rows)
+                first.rows.add(one.change)
+        return first
 
     def offsets(self) -> list[int]:
         """Return the offsets of the records that the group settles."""
@@ -88,17 +99,18 @@ class Members:
         """Whether the version can record this Delete or Update together with its members; False: it starts another."""
         return not self.requests if judged.change is None else self.rows.takes(judged.change)
 
-    def take(self, request: Request, judged: Judged, pending: Pending, head: Head, *, limits: GroupLimits) -> None:
+    def take(self, request: Request, judged: Judged, pending: Pending) -> None:
         """Add a request that is committed."""
         marks: Mapping[str, AppMark] = {}
         app = request.envelope.app
         if app is not None:
             used_ms = pending.record.timestamp_ms
-            marks = mark_of(request, self.marks, version=head.version + 1, used_ms=used_ms, era=head.position.era)
+            version, era = self.head.version + 1, self.head.position.era
+            marks = mark_of(request, self.marks, version=version, used_ms=used_ms, era=era)
         change = judged.change
         shares = change is not None or part_of(request.transaction) is not Part.ROWS
         # All that may raise is done above, so a request is taken as a whole or not at all.
-        self.weight.add(request, limits, shares=shares, more_bytes=change.bytes if change else 0)
+        self.weight.add(request, self.limits, shares=shares, more_bytes=change.bytes if change else 0)
         if change is not None:
             self.rows.add(change)
         self.newest = max(self.newest, pending.number)
@@ -124,17 +136,15 @@ class Members:
             self.rows_and_keys[pending.offset] = known
 
 
-def built_group(
-    group: Members, head: Head, waiting: Sequence[Pending] | None, sources: Sources
-) -> Steps[FormedVersion]:
+def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sources) -> Steps[FormedVersion]:
     """Build the version that holds this group. `waiting`: the first records without an outcome; None = the version is a
     trial, and keeps the head's position.
 
     Raises a `RequestError` when the content can't be built.
     """
-    position = head.position if waiting is None else _advanced(group, head, waiting)
-    marks = kept_marks(group.marks)
-    judged, members = yield from _together(group, head, position, marks, sources=sources)
+    head, marks = group.head, kept_marks(group.marks)
+    position = head.position if waiting is None else _advanced(group, waiting)
+    judged, members = yield from _together(group, position, marks, sources)
     transaction = judged.transaction
     prepared = yield from build_version(
         head.manifest,
@@ -165,18 +175,19 @@ def built_group(
     )
 
 
-def _advanced(group: Members, head: Head, waiting: Sequence[Pending]) -> Position:
+def _advanced(group: Members, waiting: Sequence[Pending]) -> Position:
     """The position once the records of the group are settled."""
     settled = group.offsets()
     passable = waiting[: len(settled) + 1]  # one more than the position can pass
     by_offset = {pending.offset: pending for pending in passable}
-    return advance(head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
+    return advance(group.head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
 
 
 def _together(
-    group: Members, head: Head, position: Position, marks: Mapping[str, AppMark], *, sources: Sources
+    group: Members, position: Position, marks: Mapping[str, AppMark], sources: Sources
 ) -> Steps[tuple[Judged, list[Member]]]:
     """Return the transaction that the version stores, with all that building it needs, and its members."""
+    head = group.head
     uuid, topic_id = str(sources.new_uuid()), position.topic_id
     if not group.requests:
         only = position_only(position, marks, group.refusals, read_version=head.version, uuid=uuid)
@@ -184,7 +195,7 @@ def _together(
     judged, transactions = group.judged[0], [one.transaction for one in group.judged]
     is_shared = len(transactions) > 1
     if judged.change is not None:
-        judged = yield from _by_rows(group, head, judged, sources)
+        judged = yield from _by_rows(group, judged, sources)
         together = judged.transaction
     elif is_shared:
         is_config = group.weight.part is Part.CONFIG
@@ -200,8 +211,9 @@ def _together(
     return replace(judged, transaction=stored), members
 
 
-def _by_rows(group: Members, head: Head, judged: Judged, sources: Sources) -> Steps[Judged]:
+def _by_rows(group: Members, judged: Judged, sources: Sources) -> Steps[Judged]:
     """The Delete or Update that records all members, with the deletion files to write."""
+    head = group.head
     assert head.manifest is not None
     latest, rows = head.manifest.part(group.rows.fragments), group.rows
     files = DeletionFiles(latest=head.manifest.outline.base_paths, unwritten=head.history.unwritten, staged_bytes_max=0)

@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from committerd.committer.deciding import Decider
+from committerd.committer.members import Members
 from committerd.committer.queued import DecideOptions
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.queue.reservations import Reservation, Reservations, Retryable
@@ -43,10 +44,9 @@ async def test_a_group_keeps_no_version_that_its_members_were_compared_with(
     assert isinstance(await scene.commit(moved(0, 90), table=table), Prepared)
     one, gathered, seen = bench(scene), Decider._gather, list[Comparison]()
 
-    def noted(self: Decider, *arguments: Any, **options: Any) -> Any:
-        forming = yield from gathered(self, *arguments, **options)
-        seen.extend(judged.found for judged in forming.judged)
-        return forming
+    def noted(self: Decider, group: Members, *arguments: Any, **options: Any) -> Any:
+        yield from gathered(self, group, *arguments, **options)
+        seen.extend(judged.found for judged in group.judged)
 
     monkeypatch.setattr(Decider, "_gather", noted)
     one.arrive(*(record(offset, removal(offset)) for offset in range(3)))
