@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import anyio
 
 from committerd.committer.containing import Containment, require_contained
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import Decider, Queued
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
-from committerd.committer.putting import FormedVersion
-from committerd.committer.queued import Queued, in_turn
 from committerd.committer.self_trial import self_trial
 from committerd.queue.dedupe import Refused
+from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once
@@ -81,11 +81,11 @@ class Assembler:
         hold = reservations.hold
         retries.sort(key=lambda pending: pending.retry_of not in hold)  # a stable sort: the others by offset
         begun = [p for p in waiting if round_end is not None and not hold and p.offset <= round_end]
-        ordered = in_turn(head, waiting, retries, only_retries=bool(hold))
-        if begun:
-            of_round = {p.offset for p in begun}
-            ordered = [*begun, *(p for p in ordered if p.offset not in of_round)]
-        ordered = self.containment.to_judge(ordered)
+        # As many re-executions go before the others as the position can carry offsets that are settled ahead.
+        room = max(AHEAD_MAX - len(head.position.settled), 0)
+        first = [p for p in retries if not head.position.passes(p.offset)][:room]
+        in_turn = {p.offset: p for p in (*begun, *first, *(() if hold else waiting))}
+        ordered = self.containment.to_judge(list(in_turn.values()))
         if not ordered:
             return None
         try:

@@ -14,36 +14,76 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Literal
 
 from committerd.committer.containing import Containment, nothing_can_follow, require_contained
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
-from committerd.committer.look_ups import AskedUuid, look_up
-from committerd.committer.members import Members, built_group
+from committerd.committer.members import FormedVersion, Members, built_group
 from committerd.committer.prefetching import Prefetched
-from committerd.committer.putting import FormedVersion
-from committerd.committer.queued import AT_ONCE, DecideOptions, Queued
-from committerd.committer.read_versions import is_read_at_lost, known_from, recreated
+from committerd.committer.record_history import AskedUuid, is_read_at_lost, known_from, look_up, recreated
 from committerd.committer.stale_history import StaleHistory
 from committerd.lance.format.kind import Kind
+from committerd.lance.operations.permissions import Permissions
 from committerd.queue.dedupe import Refused, again, dedupe, no_room_for
-from committerd.queue.grouping import joins, refusal_of
+from committerd.queue.grouping import GroupLimits, joins, refusal_of
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.outcomes import Status
 from committerd.queue.position import MarkRoom, is_new_to
 from committerd.queue.put_back import lost_refusal, on_the_latest
 from committerd.queue.reservations import Reservations
-from committerd.queue.rounds import Part, Round, part_of
+from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
 from committerd.table.needs import Checkpoint, Stage, Steps
 from committerd.table.prepare import create_options
 from committerd.table.refusals import can_not_follow, goes_later
+from committerd.table.staged_files import FileLimits
 from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
+_AT_ONCE = 64
+"""Records to judge before other tasks take their turn: a few milliseconds of work."""
+STALE_MS = 5 * 24 * 3600 * 1000
+"""Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 _CULPRITS_MAX = 4
 """Maximum number of records that one attempt to form a version may refuse because a group with them can't be built."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideOptions:
+    """The operator's settings for deciding about records."""
+
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    verify_files: Literal["always", "stale", "never"] = "always"
+    trusts_rewrites: bool = False
+    """Whether the Rewrites of all writers count as in order."""
+    file_limits: FileLimits = field(default_factory=FileLimits)
+    allowed: Permissions = field(default_factory=Permissions)
+    app_marks_max: int = 1000
+
+    def verifies(self, age_ms: int) -> bool:
+        """Whether the files of a record of this age, in milliseconds, are checked."""
+        return self.verify_files == "always" or (self.verify_files == "stale" and age_ms > STALE_MS)
+
+    @property
+    def most(self) -> int:
+        """The most records to look at for one version."""
+        return min(self.limits.records, _AT_ONCE) if self.limits.coalesce is Coalesce.NONE else self.limits.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """The records to decide about."""
+
+    ordered: Sequence[Prefetched]
+    """Those whose facts are there, in the order in which they are judged."""
+    waiting: Sequence[Pending]
+    """The first records without an outcome, by offset."""
+    begun: int = 0
+    """The number of records, from the first on, that belong to a round that has begun."""
+    reservations: Reservations = field(default_factory=Reservations)
+    """What is reserved for refused transactions that come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +252,7 @@ class Decider:
         """
         hold = group.reservations.hold
         for number, one in enumerate(records, start=1):
-            if number % AT_ONCE == 0:
+            if number % _AT_ONCE == 0:
                 yield Checkpoint()
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):

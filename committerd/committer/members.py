@@ -1,16 +1,15 @@
-"""The group of one version: the records that it commits and refuses, and the version that is built of them."""
+"""The group of one version: the records that it commits and refuses, how they were judged, and what it is built as."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
-from committerd.committer.look_ups import AskedUuid
-from committerd.committer.putting import FormedVersion
-from committerd.committer.verdicts import Verdicts
-from committerd.lance.conflicts.grid import NOTHING_FOUND
+from committerd.committer.record_history import AskedUuid
+from committerd.lance.conflicts.grid import NOTHING_FOUND, Verdict
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
@@ -27,6 +26,7 @@ from committerd.queue.grouping import (
 )
 from committerd.queue.ledger import Earlier
 from committerd.queue.outcomes import Settled
+from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, encode_metadata, is_new_to, kept_marks
 from committerd.queue.race import VersionSummary
 from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX, Reservations
@@ -34,11 +34,74 @@ from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
 from committerd.table.needs import Steps
-from committerd.table.prepare import build_version
+from committerd.table.prepare import Prepared, build_version
 from committerd.table.row_groups import DeletionFiles, recorded
+from committerd.telemetry import Telemetry
 from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
 from committerd_common.request import Request
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """How the records of a version were judged: counted once it is created, however often it was formed."""
+
+    _conflicts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """By (operation of ours, of theirs, verdict)."""
+    _rebases: Counter[str] = field(default_factory=Counter)
+    """By operation of ours, as the next one."""
+    _followed_rows: Counter[str] = field(default_factory=Counter)
+    _look_ups: Counter[str] = field(default_factory=Counter)
+    """By what was found."""
+
+    def looked_up(self, earlier: Earlier) -> None:
+        """Add a look-up of a uuid in the ledger."""
+        self._look_ups[earlier.found] += 1
+
+    def add(self, operation: str, judged: Judged | Refused) -> None:
+        """Add a record: a member, or a refusal."""
+        conflicts = judged.found.conflicts
+        for checked in conflicts:
+            if checked.theirs is not None:
+                self._conflicts[operation, checked.theirs.value, checked.verdict.name.lower()] += 1
+        if isinstance(judged, Judged) and any(checked.verdict is Verdict.REBASABLE for checked in conflicts):
+            self._rebases[operation] += 1
+            if judged.followed is not None:
+                self._followed_rows[operation] += judged.followed.rows
+
+    def count(self, telemetry: Telemetry) -> None:
+        """Count them: the version was created."""
+        for (ours, theirs, verdict), times in self._conflicts.items():
+            telemetry.conflicts.add(times, ours=ours, theirs=theirs, verdict=verdict)
+        for found, times in self._look_ups.items():
+            telemetry.ledger_lookups.add(times, found=found)
+        for operation, times in self._rebases.items():
+            telemetry.rebases.add(times, operation=operation)
+        for operation, rows in self._followed_rows.items():
+            telemetry.followed_rows.add(rows, operation=operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormedVersion:
+    """A version that is formed and not put yet: its records, every byte to write, and the head that follows."""
+
+    prepared: Prepared
+    own: VersionSummary
+    """Its queue entries and position, which tell it from other writers' versions."""
+    after: Head
+    """The head after it is created."""
+    newest: int = 0
+    """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
+    unused_marks: int = 0
+    """The number of application marks that it drops because they were unused for 30 days."""
+    round_end: int | None = None
+    """The last offset of the version's round, if records of it still wait; None = the round is over."""
+    rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)
+    """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    """How its members and refusals were judged."""
+    identity: TopicIdentity | None = None
+    """The topic's identity, requested after the records had arrived; None = requested before the put."""
 
 
 @dataclass(slots=True, kw_only=True)

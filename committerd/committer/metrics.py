@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from datetime import datetime
 
-from committerd.committer.putting import FormedVersion
+from committerd.committer.members import FormedVersion
 from committerd.committer.view import View
 from committerd.queue.position import AppMark, MarkRoom
 from committerd.telemetry import UNUSED, Telemetry

@@ -21,7 +21,8 @@ from anyio.abc import TaskGroup
 from committerd.committer.assembling import Assembler
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
-from committerd.committer.putting import FormedVersion, Putter, RaceResult
+from committerd.committer.members import FormedVersion
+from committerd.committer.putting import Putter, RaceResult
 from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.queue.port import TopicIdentity

@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from committerd.committer.head import Head, StartAgain
-from committerd.committer.verdicts import Verdicts
+from committerd.committer.head import StartAgain
+from committerd.committer.members import FormedVersion
 from committerd.committer.view import SAME_SECONDS_MAX, View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
-from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.port import Queue, TopicIdentity
+from committerd.queue.port import Queue
 from committerd.queue.race import Race, VersionSummary, race
 from committerd.queue.start import refuse_other_topic
 from committerd.stores.port import Exists
 from committerd.table.backoff import Backoff
 from committerd.table.landing import land
 from committerd.table.manifests import end_of
-from committerd.table.prepare import Prepared
 from committerd.table.versions import VersionState
 from committerd.table.writing import complete, put, write_referenced, write_transaction
 from committerd.telemetry import STARTED_AGAIN, Telemetry
@@ -41,29 +39,6 @@ _T = TypeVar("_T")
 
 _LISTING_AGE_SECONDS_MAX = 60.0
 """Maximum age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormedVersion:
-    """A version that is formed and not put yet: its records, every byte to write, and the head that follows."""
-
-    prepared: Prepared
-    own: VersionSummary
-    """Its queue entries and position, which tell it from other writers' versions."""
-    after: Head
-    """The head after it is created."""
-    newest: int = 0
-    """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
-    unused_marks: int = 0
-    """The number of application marks that it drops because they were unused for 30 days."""
-    round_end: int | None = None
-    """The last offset of the version's round, if records of it still wait; None = the round is over."""
-    rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)
-    """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
-    verdicts: Verdicts = field(default_factory=Verdicts)
-    """How its members and refusals were judged."""
-    identity: TopicIdentity | None = None
-    """The topic's identity, requested after the records had arrived; None = requested before the put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,12 @@ from typing import NoReturn
 import anyio
 
 from committerd.committer.containing import Containment, Stage
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import Decider, Queued
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
+from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import Prefetched
-from committerd.committer.putting import FormedVersion
-from committerd.committer.queued import Queued
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.port import Record
 from committerd.table.needs import NOTHING_KNOWN, Steps

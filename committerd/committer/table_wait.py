@@ -16,8 +16,8 @@ import anyio
 from committerd.committer.assembling import Assembler
 from committerd.committer.head import StartAgain
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.members import FormedVersion
 from committerd.committer.outcome_maker import OutcomeMaker
-from committerd.committer.putting import FormedVersion
 from committerd.committer.state import State
 from committerd.committer.view import View
 from committerd.queue.before_table import may_be_published

@@ -26,7 +26,7 @@ from committerd.committer import Committer, Components, Intervals, State
 from committerd.committer.assembling import Assembler
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading
@@ -34,7 +34,6 @@ from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.prefetching import Prefetcher
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
-from committerd.committer.queued import DecideOptions
 from committerd.committer.starting import Starter
 from committerd.daemon.certificates import ends_of
 from committerd.lance.operations.permissions import Permissions

@@ -15,15 +15,14 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer.assembling import Assembler
 from committerd.committer.containing import Containment
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.loading import Loading, load
-from committerd.committer.look_ups import look_up
+from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import Prefetched, Prefetcher
-from committerd.committer.putting import FormedVersion
-from committerd.committer.queued import DecideOptions
+from committerd.committer.record_history import look_up
 from committerd.errors import StoreUnavailable
 from committerd.queue.ledger import Earlier
 from committerd.queue.port import Queue, Record

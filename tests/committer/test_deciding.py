@@ -10,9 +10,8 @@ from uuid import UUID, uuid4
 import anyio.lowlevel
 import pytest
 
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.members import Members
-from committerd.committer.queued import DecideOptions
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
 from committerd.queue.reservations import Reservation, Reservations, Retryable
 from committerd.stores.port import Tail

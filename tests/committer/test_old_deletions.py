@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from committerd.committer import direct
-from committerd.committer.queued import DecideOptions
+from committerd.committer.deciding import DecideOptions
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
 from committerd.table.prepare import Prepared

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from committerd.committer import prefetching
-from committerd.committer.queued import STALE_MS, DecideOptions
+from committerd.committer.deciding import STALE_MS, DecideOptions
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record

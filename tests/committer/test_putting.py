@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
-from committerd.committer.putting import FormedVersion, Putter
+from committerd.committer.members import FormedVersion
+from committerd.committer.putting import Putter
 from committerd.committer.view import View
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.position import start_of

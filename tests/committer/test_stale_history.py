@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from committerd.committer import stale_history
+from committerd.committer.deciding import DecideOptions
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
-from committerd.committer.putting import FormedVersion
-from committerd.committer.queued import DecideOptions
+from committerd.committer.members import FormedVersion
 from committerd.errors import StoreUnavailable
 from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from committerd.committer.queued import DecideOptions
+from committerd.committer.deciding import DecideOptions
 from committerd.table.prepare import Prepared
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import IN_ORDER, ROWS

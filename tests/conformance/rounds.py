@@ -25,12 +25,11 @@ from prometheus_client import CollectorRegistry
 
 from committerd.committer.assembling import Assembler
 from committerd.committer.containing import Containment
-from committerd.committer.deciding import Decider
+from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loading, load
 from committerd.committer.prefetching import Prefetcher
-from committerd.committer.queued import DecideOptions
 from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import status_of

@@ -21,19 +21,19 @@ from committerd.committer import (
     head,
     intake,
     loading,
-    look_ups,
     members,
     operate,
     putting,
-    queued,
+    record_history,
     starting,
 )
 from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
+from committerd.committer.members import FormedVersion
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, _Ahead
 from committerd.committer.publisher import OutcomeBatch, Publisher
-from committerd.committer.putting import FormedLanding, FormedVersion, RaceResult
+from committerd.committer.putting import FormedLanding, RaceResult
 from committerd.committer.starting import Starter
 from committerd.committer.view import View
 from committerd.errors import PutUnknown
@@ -170,19 +170,19 @@ def reads_the_table_before_the_queue(patch: pytest.MonkeyPatch) -> None:
 def forgets_refusals(patch: pytest.MonkeyPatch) -> None:
     known = ledger.Ledger.known
     patch.setattr(ledger.Ledger, "known", lambda self, uuid: known(self, uuid)._replace(refusal=None))
-    patch.setattr(look_ups, "refusal_in", lambda settled, uuid: None)
+    patch.setattr(record_history, "refusal_in", lambda settled, uuid: None)
 
 
 def forgets_uuids(patch: pytest.MonkeyPatch) -> None:
     known = ledger.Ledger.known
     patch.setattr(ledger.Ledger, "known", lambda self, uuid: known(self, uuid)._replace(committed=None))
-    patch.setattr(look_ups, "names", lambda settled, uuid: False)
+    patch.setattr(record_history, "names", lambda settled, uuid: False)
 
 
 def looks_only_above_the_read_version(patch: pytest.MonkeyPatch) -> None:
-    look_up = look_ups.look_up
+    look_up = record_history.look_up
 
-    def above(asked: Iterable[look_ups.AskedUuid], known: ledger.Ledger, **named: Any) -> Any:
+    def above(asked: Iterable[record_history.AskedUuid], known: ledger.Ledger, **named: Any) -> Any:
         found = yield from look_up(asked, known, **named)
         return {
             (uuid, after): one if (one.committed or 0) > after else one._replace(committed=None)
@@ -236,7 +236,7 @@ def hashes_meet(patch: pytest.MonkeyPatch) -> None:
 
 def believes_a_hash(patch: pytest.MonkeyPatch) -> None:
     hashes_meet(patch)
-    patch.setattr(look_ups, "names", lambda settled, uuid: True)
+    patch.setattr(record_history, "names", lambda settled, uuid: True)
 
 
 def forgets_uuids_of_its_own_group(patch: pytest.MonkeyPatch) -> None:
@@ -492,7 +492,7 @@ def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_look_for_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queued.DecideOptions, "verifies", lambda self, age_ms: False)
+    patch.setattr(deciding.DecideOptions, "verifies", lambda self, age_ms: False)
 
 
 def does_not_judge_members_against_each_other(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from committerd.committer.assembling import Assembler
 from committerd.committer.head import Head
+from committerd.committer.members import FormedVersion
 from committerd.committer.pipeline import Pipeline
-from committerd.committer.putting import FormedVersion
 from committerd.errors import StoreUnavailable
 from committerd.queue.port import TopicIdentity
 from tests.simulation.faults import Rates

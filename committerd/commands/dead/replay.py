@@ -13,7 +13,7 @@ from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
-from committerd.committer.look_ups import look_up
+from committerd.committer.record_history import look_up
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter
