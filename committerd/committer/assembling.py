@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import anyio
@@ -15,8 +15,10 @@ from committerd.committer.head import Head
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
-from committerd.committer.self_trial import self_trial
+from committerd.committer.self_trial import Raising, own_changes, require_room
+from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
+from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore, run
@@ -25,26 +27,11 @@ from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class _RecordLimit:
-    """A reduced limit of records per version, after a group could not be built.
-
-    It keeps the search for the records at fault cheap, however many there are.
-    """
-
-    records: int | None = None
-    """Maximum number of records in a version; None = as many as the settings allow."""
-
-    def succeeded(self, count: int, *, limit: int) -> None:
-        """Raise the limit again after `count` records shared a version. `limit`: as many as the settings allow."""
-        if self.records is not None and count >= self.records:
-            self.records = None if self.records * 2 >= limit else self.records * 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Assembler:
     """Assembles versions of one table without writing them.
 
@@ -58,7 +45,11 @@ class Assembler:
     """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
     work: Work = at_once
     """Runs steps that may take long."""
-    _limit: _RecordLimit = field(default_factory=_RecordLimit)
+    _records_max: int | None = None
+    """The most records in a version, after a group could not be built; None = as many as the settings allow.
+
+    It keeps the search for the records at fault cheap, however many there are.
+    """
 
     @property
     def containment(self) -> Containment:
@@ -97,16 +88,45 @@ class Assembler:
             return None
         count = len(decided.own.settled.members)
         if self.containment.judges_alone:
-            self._limit.records = 1
-        self._limit.succeeded(count, limit=options.limits.records)
+            self._records_max = 1
+        if self._records_max is not None and count >= self._records_max:
+            doubled = self._records_max * 2
+            self._records_max = doubled if doubled < options.limits.records else None
         self.containment.formed(count)
         if self.containment.in_doubt:
             self.containment.tried(await self.self_trial(head))
         return decided
 
     async def self_trial(self, head: Head) -> Exception | None:
-        """Decode, judge and build changes of our own on this head, without a put; returns what fails."""
-        return await self_trial(self.decider, self.prefetcher.decoder, head, partial(self._run, head=head))
+        """Decode, judge and build changes of our own on this head, without a put; returns what fails.
+
+        A change that is refused, because the table can't take it, is no failure.
+        """
+        try:
+            await self._try_itself(head)
+        except Exception as error:  # noqa: BLE001  # the caller decides whose fault it is
+            _log.error("self_trial.failed", extra={"error": repr(error)}, exc_info=error)
+            return error
+        _log.info("self_trial.passed", extra={"version": head.version})
+        return None
+
+    async def _try_itself(self, head: Head) -> None:
+        require_room()
+        if head.manifest is None:
+            return
+        await head.table.standing(head.version)
+        decider, containment = self.decider, Raising()
+        options = replace(decider.options, verify_files="never", allowed=Permissions(operations=ALL_OPERATIONS))
+        decider = replace(decider, options=options, containment=containment, before_table={})
+        decoder = replace(self.prefetcher.decoder, containment=containment)
+        offset = max([head.position.next_offset, *head.position.settled]) + 1
+        now_ms = int(decider.sources.wall_clock().timestamp() * 1000)
+        for change in own_changes(head.manifest):
+            change.uuid, change.read_version = str(decider.sources.new_uuid()), head.version
+            value = change.SerializeToString()
+            pending = Pending(Record(offset=offset, value=value, timestamp_ms=now_ms), len(value))
+            known = _known(pending, await decoder.decode(pending.record, head.table))
+            await self._run(decider.decide(head, Queued(ordered=[known], waiting=[pending])), head)
 
     async def _decided(
         self,
@@ -121,9 +141,9 @@ class Assembler:
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:
             queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
-            decided = await self._run(self.decider.decide(head, queued, most=self._limit.records), head)
+            decided = await self._run(self.decider.decide(head, queued, most=self._records_max), head)
             if isinstance(decided, int):
-                self._limit.records = decided
+                self._records_max = decided
                 continue
             if decided is not None or len(ready) == len(ordered) or _is_much(ready):
                 return decided
