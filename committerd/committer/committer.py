@@ -88,6 +88,7 @@ class Committer:
             intake=parts.intake,
             assembler=parts.assembler,
             outcome_maker=parts.outcome_maker,
+            publisher=parts.publisher,
             state=self.state,
             recheck_seconds=intervals.recheck,
         )
@@ -312,7 +313,7 @@ class Committer:
                 self._holding.hold_back(entry.offset, entry.uuid, make([(of, entry)]))
         self._holding.note_settled(view.head.acknowledgeable())
         room = parts.intake.settle(view.head.position)
-        await parts.outcome_maker.publish(
+        await parts.publisher.give(
             make([one for one in entries if one[1].offset not in later]),
             generation=generation,
             acknowledge=self._holding.acknowledgeable(),
@@ -323,7 +324,7 @@ class Committer:
         """Publish outcomes that were held back, and acknowledge the offsets that waited for them."""
         for place, batch in enumerate(held_back, start=1):
             upto = self._holding.acknowledgeable() if place == len(held_back) else None
-            await self._parts.outcome_maker.publish(batch, generation=generation, acknowledge=upto)
+            await self._parts.publisher.give(batch, generation=generation, acknowledge=upto)
 
     async def _drop_settled_elsewhere(self, generation: int, view: View) -> None:
         """Drop records that were delivered although another committer had settled them, and free their room."""

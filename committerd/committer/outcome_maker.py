@@ -1,4 +1,4 @@
-"""Makes outcomes, dead letters and acknowledgements from the queue entries of versions."""
+"""Makes outcomes and dead letters from the queue entries of versions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import logging
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from committerd.committer.log_parts import read_parts
-from committerd.committer.publisher import OutcomeBatch, Publisher
+from committerd.committer.publisher import OutcomeBatch
 from committerd.queue.before_table import outcome_before_table
 from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
-from committerd.queue.start import acknowledgement
 from committerd.telemetry import Telemetry
 from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
 from committerd_common.messages import Status as StatusNumber
@@ -40,37 +38,12 @@ class PutTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeMaker:
-    """Makes outcomes and dead letters, and hands them to the publisher."""
+    """Makes outcomes and dead letters."""
 
     queue: Queue
-    publisher: Publisher
     telemetry: Telemetry
     log_all: bool = False
     letter_bytes_max: int = 1024 * 1024
-
-    async def publish(
-        self,
-        batch: OutcomeBatch,
-        *,
-        generation: int,
-        acknowledge: tuple[Position, int] | None = None,
-        room: tuple[int, int] = (0, 0),
-    ) -> None:
-        """Hand over outcomes for publishing.
-
-        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: number and bytes of
-        the settled records whose room in the queue is freed.
-        """
-        await self.publisher.give(
-            replace(
-                batch,
-                generation=generation,
-                acknowledge=acknowledge[0].next_offset if acknowledge else None,
-                metadata=acknowledgement(*acknowledge) if acknowledge else "",
-                records=room[0],
-                bytes=room[1],
-            )
-        )
 
     async def make_again(self, entries: Sequence[Entry], position: Position) -> AsyncIterator[OutcomeBatch]:
         """Yield the outcomes of entries (by ascending offset) again, from the table alone, in some batches.
@@ -95,7 +68,7 @@ class OutcomeMaker:
             "transaction.refused_before_table",
             extra={"uuid": outcome.uuid, "reason": outcome.reason, "text": outcome.message, "offset": outcome.offset},
         )
-        return OutcomeBatch(generation=0, outcomes=[_publication(refusal, outcome, position)])
+        return OutcomeBatch(outcomes=[_publication(refusal, outcome, position)])
 
     def make(
         self,
@@ -133,7 +106,7 @@ class OutcomeMaker:
                     letters.append(self._letter(record, outcome))
         if put is not None:
             self._count(made)
-        return OutcomeBatch(generation=0, outcomes=outcomes, letters=letters, submitted=submitted)
+        return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted)
 
     def _letter(self, record: Record, outcome: Outcome) -> Publication:
         """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""
@@ -181,18 +154,30 @@ class OutcomeMaker:
         )
 
 
+async def read_parts(queue: Queue, offsets: Sequence[int]) -> AsyncIterator[Sequence[Record]]:
+    """Yield the records at these offsets (ascending) that still exist, in parts as large as `Queue.read` returns them.
+
+    No part is empty. Raises `QueueUnavailable`.
+    """
+    wanted, place = frozenset(offsets), 0
+    while place < len(offsets):
+        records = await queue.read(offsets[place], offsets[-1] + 1)
+        if not records:
+            return
+        place = bisect_right(offsets, records[-1].offset)
+        found = [record for record in records if record.offset in wanted]
+        if found:
+            yield found
+
+
 def _publication(entry: Member | Refusal, outcome: Outcome, position: Position) -> Publication:
+    """The outcome as a message. By topic and offset, clients find an outcome without a uuid."""
+    headers = [("topic", position.topic.encode()), ("offset", str(entry.offset).encode())]
+    if entry.traceparent:
+        headers.append(("traceparent", entry.traceparent.encode()))
     return Publication(
         key=outcome.uuid.encode(),
         value=outcome.SerializeToString(),
-        headers=_headers(entry, position.topic.encode()),
+        headers=headers,
         partition=entry.outcome_partition,
     )
-
-
-def _headers(entry: Member | Refusal, topic: bytes) -> list[tuple[str, bytes]]:
-    """Headers of an outcome: topic and offset, by which clients find an outcome without a uuid, and the trace."""
-    headers = [("topic", topic), ("offset", str(entry.offset).encode())]
-    if entry.traceparent:
-        headers.append(("traceparent", entry.traceparent.encode()))
-    return headers

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import anyio
 
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Publication, Queue
+from committerd.queue.position import Position
+from committerd.queue.start import acknowledgement
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ Each one blocks the thread that polls for records. All that it saves is publishi
 class OutcomeBatch:
     """The outcomes and dead letters of one run or one Start, with the acknowledgement that follows them."""
 
-    generation: int
+    generation: int = 0
     outcomes: Sequence[Publication] = ()
     letters: Sequence[Publication] = ()
     acknowledge: int | None = None
@@ -63,12 +65,32 @@ class Publisher:
         self._acknowledge_due = anyio.Event()
         self._draining = anyio.Event()
 
-    async def give(self, batch: OutcomeBatch) -> None:
-        """Hand over outcomes for publishing; waits while `_WAITING_MAX` are waiting."""
+    async def give(
+        self,
+        batch: OutcomeBatch,
+        *,
+        generation: int,
+        acknowledge: tuple[Position, int] | None = None,
+        room: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Hand over outcomes for publishing; waits while `_WAITING_MAX` batches are waiting.
+
+        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: number and bytes of
+        the settled records whose room in the queue is freed.
+        """
         if not self._unsent:
             self._idle = anyio.Event()
         self._unsent += 1
-        await self._send.send(batch)
+        await self._send.send(
+            replace(
+                batch,
+                generation=generation,
+                acknowledge=acknowledge[0].next_offset if acknowledge else None,
+                metadata=acknowledgement(*acknowledge) if acknowledge else "",
+                records=room[0],
+                bytes=room[1],
+            )
+        )
 
     async def drained(self) -> None:
         """Wait until everything given so far is published and its acknowledgement was tried.

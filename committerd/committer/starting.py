@@ -19,10 +19,9 @@ from committerd.committer.containing import Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loaded, Loading, load
-from committerd.committer.log_parts import read_parts
 from committerd.committer.older_history import OutcomeVersions
-from committerd.committer.outcome_maker import OutcomeMaker
-from committerd.committer.publisher import OutcomeBatch
+from committerd.committer.outcome_maker import OutcomeMaker, read_parts
+from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.view import View
 from committerd.concurrency import for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
@@ -62,6 +61,7 @@ class Starter:
     queue: Queue
     intake: Intake
     outcome_maker: OutcomeMaker
+    publisher: Publisher
     new_table: Callable[[], Table]
     loading: Loading
     clock: QueueClock
@@ -135,10 +135,9 @@ class Starter:
 
     async def _publish_the_rest(self, report: Callable[[str], None]) -> None:
         """Wait until Kafka has taken all outcomes sent so far. Raises `QueueUnavailable` when that takes too long."""
-        publisher = self.outcome_maker.publisher
         report("waits until Kafka has taken the earlier outcomes")
         with anyio.move_on_after(_PUBLISHING_SECONDS_MAX) as waited:
-            await publisher.drained()
+            await self.publisher.drained()
         if waited.cancelled_caught:
             raise QueueUnavailable(
                 f"Kafka has not taken all earlier outcomes within {_PUBLISHING_SECONDS_MAX:g} s; nothing is committed "
@@ -160,9 +159,7 @@ class Starter:
             report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
             await self._publish_offsets(passed, outcome_versions, head, generation)
         await self._publish_offsets(head.position.settled, outcome_versions, head, generation)
-        await self.outcome_maker.publish(
-            OutcomeBatch(generation=generation), generation=generation, acknowledge=head.acknowledgeable()
-        )
+        await self.publisher.give(OutcomeBatch(), generation=generation, acknowledge=head.acknowledgeable())
 
     async def _publish_offsets(
         self, passed: Sequence[int], outcome_versions: OutcomeVersions, head: Head, generation: int
@@ -179,9 +176,9 @@ class Starter:
                     entries[record.offset] = self._without_version(record, head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
             async for batch in self.outcome_maker.make_again([entries[o] for o in chunk], position):
-                await self.outcome_maker.publish(batch, generation=generation)
+                await self.publisher.give(batch, generation=generation)
                 if batch.letters:
-                    await self.outcome_maker.publisher.drained()  # they may be large: one batch in memory at a time
+                    await self.publisher.drained()  # they may be large: one batch in memory at a time
 
     def _without_version(
         self, record: Record, marks: Mapping[str, AppMark], era: int

@@ -18,6 +18,7 @@ from committerd.committer.head import StartAgain
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.outcome_maker import OutcomeMaker
+from committerd.committer.publisher import Publisher
 from committerd.committer.state import State
 from committerd.committer.view import View
 from committerd.queue.before_table import may_be_published
@@ -78,6 +79,7 @@ class TableWait:
     intake: Intake
     assembler: Assembler
     outcome_maker: OutcomeMaker
+    publisher: Publisher
     state: State
     recheck_seconds: float
     first: Pending | None = None
@@ -146,7 +148,7 @@ class TableWait:
         request = await assembler.decode(pending, view.head)
         refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
         known[pending.offset] = refusal
-        await maker.publish(maker.make_before_table(refusal, view.head.position), generation=generation)
+        await self.publisher.give(maker.make_before_table(refusal, view.head.position), generation=generation)
 
     async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
         """Whether a record may create the table. It is decoded again when it is tried: many of them may wait."""

@@ -163,7 +163,6 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
     outcome_maker = OutcomeMaker(
         queue=around.queue,
-        publisher=publisher,
         telemetry=around.telemetry,
         log_all=settings.log.transactions == "all",
         letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
@@ -206,6 +205,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
             clock=clock,
             intake=intake,
             outcome_maker=outcome_maker,
+            publisher=publisher,
             new_table=lambda: Table(
                 around.store,
                 footprint_bytes_max=settings.memory.footprint_bytes,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer.log_parts import read_parts
-from committerd.committer.outcome_maker import Entry, OutcomeMaker
-from committerd.committer.publisher import Publisher
+from committerd.committer.outcome_maker import Entry, OutcomeMaker, read_parts
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import READ_BYTES_MAX, TopicIdentity
 from committerd.queue.position import start_of
@@ -48,11 +44,7 @@ async def test_each_part_has_no_more_bytes_than_are_read_at_a_time(
 
 
 async def test_outcomes_are_made_again_with_few_dead_letters_at_a_time(broker: FakeBroker) -> None:
-    maker = OutcomeMaker(
-        queue=FakeQueue(broker),
-        publisher=cast(Publisher, None),  # nothing is published
-        telemetry=Telemetry(CollectorRegistry()),
-    )
+    maker = OutcomeMaker(queue=FakeQueue(broker), telemetry=Telemetry(CollectorRegistry()))
     settled = Settled(version=3, uuid="", operation="", ours=True)
     entries: list[Entry] = [
         (settled, Refusal(offset=offset, status=INVALID, reason="missing_file")) for offset in range(5)
