@@ -20,7 +20,6 @@ from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
-from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
@@ -80,7 +79,8 @@ class Assembler:
         if not ordered:
             return None
         try:
-            decided = await self._decided(head, ordered, waiting, begun=len(begun), reservations=reservations)
+            queued = Queued(ordered=(), waiting=waiting, begun=len(begun), reservations=reservations)
+            decided = await self._decided(head, ordered, queued)
         except Exception as error:
             require_contained(error)  # raises `MachineUnavailable` instead of an error of the machine
             raise
@@ -128,20 +128,13 @@ class Assembler:
             known = _known(pending, await decoder.decode(pending.record, head.table))
             await self._run(decider.decide(head, Queued(ordered=[known], waiting=[pending])), head)
 
-    async def _decided(
-        self,
-        head: Head,
-        ordered: Sequence[Pending],
-        waiting: Sequence[Pending],
-        *,
-        begun: int,
-        reservations: Reservations,
-    ) -> FormedVersion | None:
+    async def _decided(self, head: Head, ordered: Sequence[Pending], queued: Queued) -> FormedVersion | None:
+        """Decide about the first of these records whose facts are there, and about more as long as they only wait."""
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:
-            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
-            decided = await self._run(self.decider.decide(head, queued, most=self._records_max), head)
+            steps = self.decider.decide(head, replace(queued, ordered=ready), most=self._records_max)
+            decided = await self._run(steps, head)
             if isinstance(decided, int):
                 self._records_max = decided
                 continue

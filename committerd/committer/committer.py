@@ -77,7 +77,11 @@ class Committer:
         """Time between two versions of refusals, in seconds, that keeps them to a small share of the time."""
         self._holding = Holding(parts.intake, parts.telemetry, seconds_max=intervals.hold_max)
         self._pipeline = Pipeline(
-            parts.assembler, parts.putter, parts.intake, parts.queue.identity, telemetry=parts.telemetry
+            assembler=parts.assembler,
+            putter=parts.putter,
+            intake=parts.intake,
+            identity=parts.queue.identity,
+            telemetry=parts.telemetry,
         )
         self._refused_code = ""
         self._metrics = HeadMetrics(parts.telemetry, app_marks_max=parts.assembler.decider.options.app_marks_max)

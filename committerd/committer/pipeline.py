@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import anyio
@@ -69,34 +69,26 @@ class _Ahead:
         return self._monotonic() - self._begun_at
 
 
+@dataclass(slots=True, kw_only=True)
 class Pipeline:
     """Puts versions, and forms the version that follows in a concurrent task."""
 
-    def __init__(
-        self,
-        assembler: Assembler,
-        putter: Putter,
-        intake: Intake,
-        identity: Callable[[], Awaitable[TopicIdentity]],
-        *,
-        telemetry: Telemetry,
-    ) -> None:
-        """`identity`: asks the broker for the topic's identity."""
-        self._assembler = assembler
-        self._putter = putter
-        self._intake = intake
-        self._identity = identity
-        self._telemetry = telemetry
-        self._put_seconds = _PUT_SECONDS
-        """Time of the last put, in seconds."""
-        self._form_seconds = 0.0
-        """Time to form the last version, in seconds."""
-        self._tasks: TaskGroup | None = None
-        self._ahead: _Ahead | None = None
-        self._round_end: int | None = None
-        """`FormedVersion.round_end` of the last version that was created."""
-        self._known: tuple[int, TopicIdentity] | None = None
-        """The number of records that had arrived when the topic's identity was requested, and the identity."""
+    assembler: Assembler
+    putter: Putter
+    intake: Intake
+    identity: Callable[[], Awaitable[TopicIdentity]]
+    """Asks the broker for the topic's identity."""
+    telemetry: Telemetry
+    _put_seconds: float = _PUT_SECONDS
+    """Time of the last put, in seconds."""
+    _form_seconds: float = 0.0
+    """Time to form the last version, in seconds."""
+    _tasks: TaskGroup | None = None
+    _ahead: _Ahead | None = None
+    _round_end: int | None = None
+    """`FormedVersion.round_end` of the last version that was created."""
+    _known: tuple[int, TopicIdentity] | None = None
+    """The number of records that had arrived when the topic's identity was requested, and the identity."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -137,7 +129,7 @@ class Pipeline:
     async def form_keys(self, head: Head) -> FormedVersion:
         """Form a version, as `Assembler.assemble_keys`; drops what was formed ahead."""
         await self._drop()
-        return await self._assembler.assemble_keys(head)
+        return await self.assembler.assemble_keys(head)
 
     async def put(self, formed: FormedVersion, view: View) -> RaceResult:
         """As `Putter.put`, and form the next version meanwhile; drops that one unless this one was created."""
@@ -147,7 +139,7 @@ class Pipeline:
             self._tasks.start_soon(self._form_ahead, self._ahead, delay)
         began, is_ours = view.monotonic(), False
         try:
-            result = await self._putter.put(formed, view)
+            result = await self.putter.put(formed, view)
             is_ours = result.race is Race.OURS
         finally:
             if self._ahead is not None:
@@ -187,7 +179,7 @@ class Pipeline:
         if self._known_of(self._newest_expected(head)) is not None:
             formed = await forming()
         else:
-            arrived, request = self._intake.arrived, Concurrently(self._identity)
+            arrived, request = self.intake.arrived, Concurrently(self.identity)
             formed = await request.of(forming)
             if formed is None:
                 return None
@@ -199,12 +191,12 @@ class Pipeline:
     @property
     def _has_records(self) -> bool:
         """Whether a record waits that the next version may settle."""
-        return bool(self._intake.waiting_retries() if self._intake.reservations.hold else self._intake.pending)
+        return bool(self.intake.waiting_retries() if self.intake.reservations.hold else self.intake.pending)
 
     async def _timed(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
         """Call `Assembler.assemble`, and remember how long it took to form a version."""
         began = anyio.current_time()
-        formed = await self._assembler.assemble(head, self._intake, round_end=round_end)
+        formed = await self.assembler.assemble(head, self.intake, round_end=round_end)
         if formed is not None:
             self._form_seconds = anyio.current_time() - began
         return formed
@@ -219,7 +211,7 @@ class Pipeline:
                     ahead.formed = formed if formed is not None and formed.own.settled.members else None
         except Exception as error:  # noqa: BLE001  # shows again when the version is formed on the current head
             reason = getattr(error, "code", "other")
-            self._telemetry.commit_retries.add(reason=reason)
+            self.telemetry.commit_retries.add(reason=reason)
             _log.warning("commit.not_formed_ahead", extra={"reason": reason, "error": repr(error)})
         finally:
             ahead.ended.set()
@@ -238,10 +230,10 @@ class Pipeline:
 
     def _newest_expected(self, head: Head) -> int:
         """Return an upper bound of the `number` of the records that the next version may settle."""
-        if self._intake.waiting_retries():
-            return self._intake.arrived
-        first = self._intake.first(self._assembler.decider.options.limits.full, behind=head.position)
-        return first[-1].number if first else self._intake.arrived
+        if self.intake.waiting_retries():
+            return self.intake.arrived
+        first = self.intake.first(self.assembler.decider.options.limits.full, behind=head.position)
+        return first[-1].number if first else self.intake.arrived
 
     def _delay(self, formed: FormedVersion) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
@@ -258,20 +250,20 @@ class Pipeline:
             return False
         if formed.round_end is not None:
             return True
-        if self._intake.waiting_retries():
+        if self.intake.waiting_retries():
             return False
-        full = self._assembler.decider.options.limits.full
-        return len(self._intake.first(full, behind=formed.after.position)) == full
+        full = self.assembler.decider.options.limits.full
+        return len(self.intake.first(full, behind=formed.after.position)) == full
 
     def _is_ready(self, formed: FormedVersion) -> bool:
         """Whether the next version can be formed of what waits behind this one: the first record's facts are there.
 
         A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
         """
-        if formed.own.settled.refusals or self._intake.waiting_retries():
+        if formed.own.settled.refusals or self.intake.waiting_retries():
             return False
-        waiting = self._intake.first(1, behind=formed.after.position)
-        return bool(waiting) and self._assembler.prefetcher.is_ready(waiting[0])
+        waiting = self.intake.first(1, behind=formed.after.position)
+        return bool(waiting) and self.assembler.prefetcher.is_ready(waiting[0])
 
     async def _drop(self) -> None:
         """Drop what was formed ahead."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -71,42 +71,35 @@ class Prefetched:
         return decoded_bytes_max(size)
 
 
+@dataclass(slots=True, kw_only=True)
 class Prefetcher:
     """Prefetches for the records that wait."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        decoder: Decoder,
-        table: Table,
-        *,
-        file_limits: FileLimits,
-        verifies: Callable[[int], bool],
-        wall_clock: Callable[[], datetime],
-        work: Work = at_once,
-    ) -> None:
-        """`table`: a `Table` for this alone, on the same store as the committer's table. `verifies`: whether the files
-        of a record of this age, in milliseconds, are verified. `work`: lists the files of a heavy record.
-        """
-        self._intake = intake
-        self.decoder = decoder
-        self._table = table
-        self._fetch = Fetcher(table)
-        self._file_limits = file_limits
-        self._verifies = verifies
-        self._wall_clock = wall_clock
-        self._work = work
-        self._on = False
-        self._found: dict[int, Prefetched] = {}
-        """By `Pending.number`, as the next two."""
-        self._begun: dict[int, anyio.Event] = {}
-        """Records that are being prefetched."""
-        self._large: set[int] = set()
-        """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
-        self._epoch = 0
-        """Counts how often prefetching was switched off: what was begun before that is dropped."""
-        self.latest: ManifestFile | None = None
-        """The latest version, as far as the committer knows; None = none is known."""
+    intake: Intake
+    decoder: Decoder
+    table: Table
+    """For this alone, on the same store as the committer's table."""
+    file_limits: FileLimits
+    verifies: Callable[[int], bool]
+    """Whether the files of a record of this age, in milliseconds, are verified."""
+    wall_clock: Callable[[], datetime]
+    work: Work = at_once
+    """Lists the files of a heavy record."""
+    latest: ManifestFile | None = None
+    """The latest version, as far as the committer knows; None = none is known."""
+    _fetch: Fetcher = field(init=False)
+    _on: bool = False
+    _epoch: int = 0
+    """Counts how often prefetching was switched off: what was begun before that is dropped."""
+    _found: dict[int, Prefetched] = field(default_factory=dict)
+    """By `Pending.number`, as the next two."""
+    _begun: dict[int, anyio.Event] = field(default_factory=dict)
+    """Records that are being prefetched."""
+    _large: set[int] = field(default_factory=set)
+    """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
+
+    def __post_init__(self) -> None:
+        self._fetch = Fetcher(self.table)
 
     def switch(self, *, on: bool) -> None:
         """Switch prefetching on or off. It is off while there is no table. Forgets what was prefetched before."""
@@ -114,7 +107,7 @@ class Prefetcher:
         self._epoch += 1
         self._found.clear()
         self._large.clear()
-        self._intake.notify()
+        self.intake.notify()
 
     async def run(self) -> None:
         """Prefetch until cancelled."""
@@ -122,11 +115,11 @@ class Prefetcher:
         async with anyio.create_task_group() as tasks:
             while True:
                 await batches.acquire()
-                moment = self._intake.moment()
-                batch = self._claim(self._intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
+                moment = self.intake.moment()
+                batch = self._claim(self.intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
                 if not batch:
                     batches.release()
-                    await self._intake.changed(since=moment)
+                    await self.intake.changed(since=moment)
                     continue
                 tasks.start_soon(self._prefetch_in_background, batch, batches)
                 await anyio.lowlevel.checkpoint()
@@ -200,7 +193,7 @@ class Prefetcher:
             await anyio.sleep(_AFTER_ERROR_SECONDS)
         finally:
             batches.release()
-            self._intake.notify()  # records can be judged, and there may be room for others
+            self.intake.notify()  # records can be judged, and there may be room for others
 
     async def _prefetch(self, batch: Sequence[Pending], *, is_first: bool = False) -> None:
         """Decode these records and fetch their facts. `is_first`: the first of them may be of any size."""
@@ -234,26 +227,26 @@ class Prefetcher:
         """Decode records; leaves out claim checks whose file is large, but for the first if `is_first`."""
         keys = {pending.number: claim_key(pending.record) for pending in batch if pending.is_claim}
         claimed = [key for key in keys.values() if key is not None]
-        bodies: dict[str, bytes | None] = await self._contained(partial(small_bodies, self._table.store, claimed), {})
+        bodies: dict[str, bytes | None] = await self._contained(partial(small_bodies, self.table.store, claimed), {})
         decoded = list[tuple[Pending, Request | Refused]]()
         for place, pending in enumerate(batch):
             if pending.size > LIGHT_BYTES_MAX:
                 await anyio.lowlevel.checkpoint()  # lets other tasks run
             key = keys.get(pending.number)
             if key is None or key in bodies or (is_first and not place):
-                decoded.append((pending, await self.decoder.decode(pending.record, self._table, bodies=bodies)))
+                decoded.append((pending, await self.decoder.decode(pending.record, self.table, bodies=bodies)))
         return decoded
 
     async def _facts(self, decoded: Sequence[tuple[Pending, Request | Refused]]) -> dict[int, StagedFacts]:
         """Fetch what is needed to judge these requests, by `Pending.number`."""
-        now_ms = int(self._wall_clock().timestamp() * 1000)
+        now_ms = int(self.wall_clock().timestamp() * 1000)
         numbers, needs, requests = list[int](), list[Staged](), list[Request]()
         for pending, request in decoded:
             if isinstance(request, Request):
-                verifies = self._verifies(now_ms - pending.record.timestamp_ms)
-                listed = partial(needed_ahead, request.transaction, self._file_limits, verifies=verifies)
+                verifies = self.verifies(now_ms - pending.record.timestamp_ms)
+                listed = partial(needed_ahead, request.transaction, self.file_limits, verifies=verifies)
                 is_light = request.size <= LIGHT_BYTES_MAX
-                needs.append(listed() if is_light else await self._work(listed, size=request.size))
+                needs.append(listed() if is_light else await self.work(listed, size=request.size))
                 numbers.append(pending.number)
                 requests.append(request)
         if not needs:
@@ -285,7 +278,7 @@ class Prefetcher:
 
     def _forget_settled(self) -> None:
         """Forget the records that no longer wait: they are settled in any order, and decoded records take memory."""
-        waiting = {pending.number for pending in self._intake.pending}
+        waiting = {pending.number for pending in self.intake.pending}
         for number in self._found.keys() - waiting:
             del self._found[number]
         self._large &= waiting

@@ -37,9 +37,6 @@ from committerd.telemetry import STARTED_AGAIN, Telemetry
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_LISTING_AGE_SECONDS_MAX = 60.0
-"""Maximum age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceResult:
@@ -69,7 +66,7 @@ class Putter:
 
         Raises `RefusedToRun` when the topic is another one now, and `StartAgain` as the view does.
         """
-        landing = FormedLanding(self, formed, view)
+        landing = FormedLanding(self, formed, view, view.monotonic())
         try:
             return await land(landing, Backoff(self.rng))
         except (StartAgain, CommitterError):
@@ -77,25 +74,24 @@ class Putter:
             raise
 
 
+@dataclass(slots=True)
 class FormedLanding:
     """The `committerd.table.landing.Landing` of a formed version."""
 
-    def __init__(self, putter: Putter, formed: FormedVersion, view: View) -> None:
-        self._putter = putter
-        self._formed = formed
-        self._view = view
-        self._telemetry = putter.telemetry
-        self._sent_at = view.monotonic()
-        """When the last put was sent, in monotonic seconds."""
-        self._is_first = True
-        """Whether no earlier attempt has checked topic and table."""
-        self._is_unknown = False
-        """Whether a put's result is unknown, and counted as such."""
+    _putter: Putter
+    _formed: FormedVersion
+    _view: View
+    _sent_at: float
+    """When the last put was sent, in monotonic seconds."""
+    _is_first: bool = True
+    """Whether no earlier attempt has checked topic and table."""
+    _is_unknown: bool = False
+    """Whether a put's result is unknown, and counted as such."""
 
     def resolved(self, result: str) -> None:
         """Count that an unknown put result is known now."""
         if self._is_unknown:
-            self._telemetry.unknown_outcomes_settled.add(result=result)
+            self._putter.telemetry.unknown_outcomes_settled.add(result=result)
         self._is_unknown = False
 
     async def put(self) -> RaceResult | None:
@@ -109,7 +105,7 @@ class FormedLanding:
         self._is_first = False
         view, table, base, prepared = self._view, self._view.table, self._view.head.version, self._formed.prepared
         sent_at = self._sent_at = view.monotonic()
-        self._telemetry.commit_attempts.add()
+        self._putter.telemetry.commit_attempts.add()
         transaction = Concurrently(partial(write_transaction, table, prepared))
         look = Concurrently(self._standing)
         put_manifest = partial(put, table, prepared)
@@ -144,7 +140,7 @@ class FormedLanding:
             return None
         result = race(self._formed.own, news.found)
         if result is not Race.OURS:
-            self._telemetry.commit_retries.add(reason=result.value)
+            self._putter.telemetry.commit_retries.add(reason=result.value)
             _log.info(
                 "commit.raced",
                 extra={
@@ -162,7 +158,7 @@ class FormedLanding:
 
     def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
         if isinstance(error, PutUnknown) and not self._is_unknown:
-            self._telemetry.unknown_outcomes.add()
+            self._putter.telemetry.unknown_outcomes.add()
             self._is_unknown = True
         self._report_failure(error)
 
@@ -190,15 +186,13 @@ class FormedLanding:
         request. Raises `StartAgain` when the table is another one.
         """
         view = self._view
-        latest = partial(
-            view.still_latest, age_max=self._putter.recheck_seconds, asked_age_max=_LISTING_AGE_SECONDS_MAX
-        )
-        if not await latest():
+        age_max = self._putter.recheck_seconds
+        if not await view.still_latest(age_max=age_max):
             return False
         if self._is_first and view.confirmed_seconds <= SAME_SECONDS_MAX:
             return True
         await view.confirm()
-        return await latest()  # the process may have slept meanwhile
+        return await view.still_latest(age_max=age_max)  # the process may have slept meanwhile
 
     async def _standing(self) -> VersionState:
         """Whether the version that we built on still exists and is the same."""
@@ -233,5 +227,5 @@ class FormedLanding:
         self._putter.note_error(error)
         version = self._formed.prepared.version
         reason = "unknown" if isinstance(error, PutUnknown) else getattr(error, "code", "other")
-        self._telemetry.commit_retries.add(reason=reason)
+        self._putter.telemetry.commit_retries.add(reason=reason)
         _log.warning("commit.retried", extra={"version": version, "reason": reason, "error": str(error)})

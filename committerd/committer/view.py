@@ -12,6 +12,8 @@ from committerd.table.versions import Table, VersionState
 
 SAME_SECONDS_MAX = 1.0
 """How long the head's version counts as the same before it is read again."""
+_LISTING_AGE_SECONDS_MAX = 60.0
+"""Maximum age of the listing made for a put. Cleanups keep the versions of the last hour at least."""
 
 
 @dataclass(slots=True)
@@ -59,11 +61,11 @@ class View:
         self.head = head
         self.read_at = self.confirmed_at = read_at
 
-    async def still_latest(self, *, age_max: float, asked_age_max: float) -> bool:
+    async def still_latest(self, *, age_max: float) -> bool:
         """Whether the head's version is still the latest; lists the versions if that is older than `age_max` seconds.
 
-        Lists again if the listing took longer than `asked_age_max` seconds. Raises `StartAgain` when the table went
-        back or is another one, and `StoreUnavailable`.
+        Lists again if the listing took very long. Raises `StartAgain` when the table went back or is another one, and
+        `StoreUnavailable`.
         """
         while self.monotonic() - self.read_at > age_max:
             read_at = self.monotonic()
@@ -73,7 +75,7 @@ class View:
             if newest > self.head.version:
                 return False
             await self.confirm()
-            self.read_at, age_max = read_at, asked_age_max
+            self.read_at, age_max = read_at, _LISTING_AGE_SECONDS_MAX
         return True
 
     @property

@@ -221,9 +221,9 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         assembler=Assembler(
             decider=Decider(before_table=before_table, options=options, sources=sources, containment=containment),
             prefetcher=Prefetcher(
-                intake,
-                decoder,
-                Table(around.store, deletion_vectors=deletion_vectors),
+                intake=intake,
+                decoder=decoder,
+                table=Table(around.store, deletion_vectors=deletion_vectors),
                 file_limits=options.file_limits,
                 verifies=options.verifies,
                 wall_clock=clock.now,

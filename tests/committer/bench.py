@@ -104,9 +104,9 @@ class Bench:
         self.telemetry = Telemetry(self.registry)
         self.deletion_vectors = DeletionVectorCache()
         self.prefetcher = Prefetcher(
-            self.intake,
-            Decoder(),
-            Table(self.store, deletion_vectors=self.deletion_vectors),
+            intake=self.intake,
+            decoder=Decoder(),
+            table=Table(self.store, deletion_vectors=self.deletion_vectors),
             file_limits=self.options.file_limits,
             verifies=self.options.verifies,
             wall_clock=lambda: NOW,

@@ -198,9 +198,9 @@ async def committed_by_round(
         ]
     )
     prefetcher = Prefetcher(
-        intake,
-        Decoder(),
-        table,
+        intake=intake,
+        decoder=Decoder(),
+        table=table,
         file_limits=options.file_limits,
         verifies=options.verifies,
         wall_clock=lambda: datetime.now(UTC),

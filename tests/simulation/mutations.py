@@ -117,7 +117,7 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
         if formed.prepared.before is not None:
             self._ahead = _Ahead(formed, view.monotonic)
             await self._form_ahead(self._ahead)
-        return await self._putter.put(formed, view)
+        return await self.putter.put(formed, view)
 
     patch.setattr(Pipeline, "take", stubborn)
     patch.setattr(Pipeline, "put", put)
