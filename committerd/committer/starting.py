@@ -18,8 +18,7 @@ from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.intake import Intake
-from committerd.committer.loading import Loaded, Loading, load
-from committerd.committer.older_history import OutcomeVersions
+from committerd.committer.loading import Loaded, Loading, OutcomeVersions, load
 from committerd.committer.outcome_maker import OutcomeMaker, read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.view import View
