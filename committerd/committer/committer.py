@@ -22,13 +22,12 @@ from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake
 from committerd.committer.members import FormedVersion
-from committerd.committer.metrics import HeadMetrics, note_commit
 from committerd.committer.outcome_maker import OutcomeMaker, PutTime
 from committerd.committer.pipeline import Pipeline
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
-from committerd.committer.state import Intervals, State
+from committerd.committer.state import HeadMetrics, Intervals, State, note_commit
 from committerd.committer.table_wait import TableWait
 from committerd.committer.view import View
 from committerd.concurrency import beside
