@@ -130,13 +130,8 @@ class Committer:
         except RefusedToRun as refusal:
             await self._refuse(refusal, None)
             return
-        except Exception as raised:
-            error = as_unavailable(raised)
-            if error is None:
-                raise
-            self.machine.note(error)
-            self.state.show("unavailable", str(error))
-            _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
+        except Exception as raised:  # noqa: BLE001  # raised again if it is no outage
+            self._note_unavailable(raised, "store.unproved")
             await self._parts.intake.changed(timeout=self._intervals.refused_retry)
             return
         self.state.show("standby", "waits for the partition")
@@ -164,11 +159,12 @@ class Committer:
                 require_buildable(view.head.manifest)
                 if view.head.version:
                     self._holding.note_settled(None)
+                    stale_history = self._parts.assembler.decider.stale_history
                     self._parts.assembler.prefetcher.switch(on=True)
                     try:
                         async with (
                             beside(partial(self._read_history, view)),
-                            beside(partial(self._read_stale_history, view)),
+                            beside(partial(stale_history.run, view.table, self._parts.intake.notify)),
                             self._pipeline.open(),
                         ):
                             await self._commit_groups(generation, view)
@@ -184,13 +180,8 @@ class Committer:
                 _log.info("start.again", extra={"reason": str(reason)})
             except (RefusedToRun, UnsupportedTable, CorruptTable) as refusal:
                 await self._refuse(refusal, generation)
-            except Exception as raised:
-                error = as_unavailable(raised)
-                if error is None:
-                    raise
-                self.machine.note(error)
-                self.state.show("unavailable", str(error))
-                _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
+            except Exception as raised:  # noqa: BLE001  # raised again if it is no outage
+                self._note_unavailable(raised, "start.unavailable")
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
 
@@ -198,10 +189,6 @@ class Committer:
         """Read the history that Start has left unread."""
         if view.older is not None:
             await view.older.read_beside(backoff=self._parts.backoff, progressed=self._parts.intake.notify)
-
-    async def _read_stale_history(self, view: View) -> None:
-        """Read what records with an old read version are compared with."""
-        await self._parts.assembler.decider.stale_history.run(view.table, self._parts.intake.notify)
 
     async def _commit_groups(self, generation: int, view: View) -> None:
         """Commit waiting records, version by version."""
@@ -320,7 +307,7 @@ class Committer:
             make([one for one in entries if one[1].offset not in later]),
             generation=generation,
             acknowledge=self._holding.acknowledgeable(),
-            room=(room.records, room.bytes),
+            room=room,
         )
 
     async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], generation: int) -> None:
@@ -334,8 +321,7 @@ class Committer:
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
             self._holding.settle(view.head.position, (), {}, {})
-            room = intake.settle(view.head.position)
-            await self._parts.queue.done(generation, room.records, room.bytes)
+            await self._parts.queue.done(generation, *intake.settle(view.head.position))
 
     async def _look_for_foreign(self, view: View) -> None:
         """While idle: read versions of other writers, so that metrics are current and dropped keys are put back."""
@@ -348,6 +334,15 @@ class Committer:
         self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")
+
+    def _note_unavailable(self, raised: Exception, event: str) -> None:
+        """Show and log an error of the store, the queue or the machine; raises any other."""
+        error = as_unavailable(raised)
+        if error is None:
+            raise raised
+        self.machine.note(error)
+        self.state.show("unavailable", str(error))
+        _log.warning(event, extra={"code": error.code, "error": str(error)})
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""

@@ -132,7 +132,7 @@ class Decider:
                 offset = group.requests[0].offset
                 unbuildable[offset] = self.containment.refuse(error, stage="build", offset=offset)
                 if len(unbuildable) == _CULPRITS_MAX:
-                    ordered = _up_to(ordered, offset)
+                    ordered = ordered[: [one.pending.offset for one in ordered].index(offset) + 1]
             else:
                 yield Stage("")
                 return formed
@@ -418,12 +418,6 @@ def _to_look_up(records: Sequence[Prefetched], head: Head) -> list[AskedUuid]:
     requests = (one.decoded for one in records)
     asked = [(one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request)]
     return [one for one in dict.fromkeys(asked) if not head.ledger.rules_out(*one)]
-
-
-def _up_to(ordered: Sequence[Prefetched], offset: int) -> Sequence[Prefetched]:
-    """Return the records up to and including the one at this offset."""
-    place = next(place for place, one in enumerate(ordered, start=1) if one.pending.offset == offset)
-    return ordered[:place]
 
 
 def _expired(envelope: Envelope, now_ms: int) -> Refused | None:

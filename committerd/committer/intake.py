@@ -73,12 +73,14 @@ class _Last(NamedTuple):
         return any(one.offset == self.offset and record_sha256(one) == sha256 for one in records)
 
 
-@dataclass(slots=True)
-class Room:
+class Room(NamedTuple):
     """Room in the queue's flow control that dropped records occupied and that is still to be freed."""
 
-    records: int = 0
-    bytes: int = 0
+    records: int
+    bytes: int
+
+
+NO_ROOM = Room(0, 0)
 
 
 class Intake:
@@ -165,7 +167,7 @@ class Intake:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
     def settle(self, position: Position) -> Room:
-        """Drop the records that the position has passed; returns the room that they occupied."""
+        """Drop the records that the position has passed; returns their room."""
         passed: list[Pending] = []
         while self.pending and self.pending[0].offset < position.next_offset:
             passed.append(self.pending.popleft())
@@ -219,15 +221,12 @@ class Intake:
         return False
 
     def _room_of(self, records: Collection[Pending]) -> Room:
-        room = Room()
         if records:
             self.notify()  # other records are the first ones now
         for pending in records:
-            room.records += 1
-            room.bytes += pending.size
             if pending.retry_of is not None:
                 self._retries.pop(pending.retry_of, None)
-        return room
+        return Room(len(records), sum(pending.size for pending in records))
 
     async def _take_what_follows(self, fetched: Fetched) -> None:
         """Take these records if the log before them is unchanged.

@@ -8,11 +8,10 @@ that wait is waited for. This module decides nothing: a missing file is a fact, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import anyio
@@ -142,7 +141,14 @@ class Prefetcher:
             batch = ordered[:1] if first in self._large else ordered
             self._large.discard(first)
             await self._prefetch(self._claim(batch, most=len(batch)), is_first=True)
-        return list(self._together(ordered))
+        ready, total = list[Prefetched](), 0
+        for pending in ordered:
+            known = self._known(pending)
+            total += known.bytes if known is not None else 0
+            if known is None or (total > DECODED_BYTES_MAX and total > known.bytes):
+                break
+            ready.append(known)
+        return ready
 
     def _known(self, pending: Pending) -> Prefetched | None:
         """What is known of a record, unless it is too old."""
@@ -152,32 +158,19 @@ class Prefetcher:
             return None
         return known
 
-    def _together(self, ordered: Iterable[Pending]) -> Iterator[Prefetched]:
-        total = 0
-        for pending in ordered:
-            known = self._known(pending)
-            total += known.bytes if known is not None else 0
-            if known is None or (total > DECODED_BYTES_MAX and total > known.bytes):
-                return
-            yield known
-
     def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
         """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
-        batch = list(islice(self._next(waiting), most))
-        for pending in batch:
-            self._begun[pending.number] = anyio.Event()
-        return batch
-
-    def _next(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
-        total = 0
+        batch, total = list[Pending](), 0
         for place, pending in enumerate(waiting):
             number = pending.number
             known = self._found.get(number)
             total += known.bytes if known is not None else self._bytes_max(pending)
-            if place and total > DECODED_BYTES_MAX:
-                return
+            if len(batch) == most or (place and total > DECODED_BYTES_MAX):
+                break
             if known is None and number not in self._begun and number not in self._large:
-                yield pending
+                batch.append(pending)
+                self._begun[number] = anyio.Event()
+        return batch
 
     def _bytes_max(self, pending: Pending) -> int:
         """The most memory that a record takes once it is decoded."""

@@ -14,6 +14,7 @@ from datetime import datetime
 
 import anyio
 
+from committerd.committer.intake import NO_ROOM, Room
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Publication, Queue
 from committerd.queue.position import Position
@@ -45,9 +46,8 @@ class OutcomeBatch:
     """Metadata of the acknowledged offset."""
     submitted: Sequence[tuple[str, int]] = ()
     """(status, the record's timestamp in Unix milliseconds) of each outcome, for the latency metric."""
-    records: int = 0
-    bytes: int = 0
-    """Number and bytes of the delivered records that are settled with it, whose room in the queue is freed."""
+    room: Room = NO_ROOM
+    """Of the delivered records that are settled with it."""
 
 
 class Publisher:
@@ -71,12 +71,11 @@ class Publisher:
         *,
         generation: int,
         acknowledge: tuple[Position, int] | None = None,
-        room: tuple[int, int] = (0, 0),
+        room: Room = NO_ROOM,
     ) -> None:
         """Hand over outcomes for publishing; waits while `_WAITING_MAX` batches are waiting.
 
-        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: number and bytes of
-        the settled records whose room in the queue is freed.
+        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: to free then.
         """
         if not self._unsent:
             self._idle = anyio.Event()
@@ -87,8 +86,7 @@ class Publisher:
                 generation=generation,
                 acknowledge=acknowledge[0].next_offset if acknowledge else None,
                 metadata=acknowledgement(*acknowledge) if acknowledge else "",
-                records=room[0],
-                bytes=room[1],
+                room=room,
             )
         )
 
@@ -134,8 +132,8 @@ class Publisher:
         for batch in batches:
             for status, timestamp_ms in batch.submitted:
                 self._telemetry.submit_to_outcome.observe(max(now_ms - timestamp_ms, 0) / 1000, outcome=status)
-            if batch.records:
-                await self._queue.done(batch.generation, batch.records, batch.bytes)
+            if batch.room.records:
+                await self._queue.done(batch.generation, *batch.room)
         last = next((a for a in reversed(batches) if a.acknowledge is not None), None)
         if last is not None:
             self._unacknowledged = last

@@ -103,8 +103,8 @@ class TableWait:
                 fresh = [pending for pending in arrived if await self._is_create(pending, view, generation)]
                 waiting += len(arrived)
                 room = self.intake.drop(arrived)
-                if room.records:
-                    await queue.done(generation, room.records, room.bytes)
+                if arrived:
+                    await queue.done(generation, *room)
                 uri = view.table.uri
                 self.state.show("waiting_for_table", f"{waiting} records wait: there is no table at {uri}")
                 if waiting and anyio.current_time() - logged_at > _LOG_SECONDS:
