@@ -159,12 +159,12 @@ class Committer:
                 require_buildable(view.head.manifest)
                 if view.head.version:
                     self._holding.note_settled(None)
-                    stale_history = self._parts.assembler.decider.stale_history
+                    notify, stale_history = self._parts.intake.notify, self._parts.assembler.decider.stale_history
                     self._parts.assembler.prefetcher.switch(on=True)
                     try:
                         async with (
-                            beside(partial(self._read_history, view)),
-                            beside(partial(stale_history.run, view.table, self._parts.intake.notify)),
+                            beside(partial(view.older.read_beside, backoff=self._parts.backoff, progressed=notify)),
+                            beside(partial(stale_history.run, view.table, notify)),
                             self._pipeline.open(),
                         ):
                             await self._commit_groups(generation, view)
@@ -185,11 +185,6 @@ class Committer:
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
 
-    async def _read_history(self, view: View) -> None:
-        """Read the history that Start has left unread."""
-        if view.older is not None:
-            await view.older.read_beside(backoff=self._parts.backoff, progressed=self._parts.intake.notify)
-
     async def _commit_groups(self, generation: int, view: View) -> None:
         """Commit waiting records, version by version."""
         parts, backoff = self._parts, self._parts.backoff()
@@ -199,7 +194,7 @@ class Committer:
             await self._drop_settled_elsewhere(generation, view)
             view.head = view.head.without_what_is_gone()
             self._metrics.show(view)
-            unread = view.unread_versions
+            unread = view.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
             self.state.show("active", f"commits{reading}")
             self.state.version, self.state.position = view.head.version, view.head.position.next_offset

@@ -19,7 +19,7 @@ import anyio.lowlevel
 
 from committerd.committer.decoding import Decoder, claim_key
 from committerd.committer.intake import Intake, Pending
-from committerd.concurrency import for_each
+from committerd.concurrency import Concurrently
 from committerd.errors import Unavailable
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.lance.format.manifest_file import ManifestFile
@@ -244,15 +244,9 @@ class Prefetcher:
                 requests.append(request)
         if not needs:
             return {}
-        found = list[StagedFacts]()
-
-        async def fetch() -> None:
-            found.extend(await self._fetch.staged(needs))
-
-        async def read_deletions() -> None:
-            await self._read_deletions(requests)
-
-        await for_each([fetch, read_deletions], lambda call: call())
+        deletions = Concurrently(partial(self._read_deletions, requests))
+        found = await deletions.of(partial(self._fetch.staged, needs))
+        deletions.required()
         return dict(zip(numbers, found, strict=True))
 
     async def _read_deletions(self, requests: Sequence[Request]) -> None:

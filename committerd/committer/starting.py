@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
 
@@ -22,11 +23,11 @@ from committerd.committer.loading import Loaded, Loading, OutcomeVersions, load
 from committerd.committer.outcome_maker import OutcomeMaker, read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.view import View
-from committerd.concurrency import for_each
+from committerd.concurrency import Concurrently, for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.before_table import refused_before_table
 from committerd.queue.outcomes import Settled, undecided_refusal
-from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
+from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
 from committerd.queue.start import (
     OUTCOMES_TAIL,
@@ -113,13 +114,8 @@ class Starter:
                 "unread_versions": loaded.older.unread_versions,
             },
         )
-        return View(
-            head,
-            self.loading.monotonic,
-            read_at=loaded.read_at,
-            confirmed_at=loaded.read_at,
-            older=loaded.older,
-        )
+        read_at = loaded.read_at
+        return View(head, self.loading.monotonic, loaded.older, read_at=read_at, confirmed_at=read_at)
 
     def _refuse_astray(self, table: Table) -> None:
         """Raise `RefusedToRun` (`keys_missing`) if a version was read that this process built on another table."""
@@ -228,17 +224,9 @@ async def read_facts(
     from the group offset on, or without one those of `republish_max` offsets below the position. Raises `StartAgain`
     when the topic was recreated meanwhile, so that the bounds may belong to another topic.
     """
-    acknowledged: Acknowledged | None = None
-    tail: list[bytes] = []
-
-    async def ask_group() -> None:
-        nonlocal acknowledged
-        acknowledged = await queue.acknowledged()
-
-    async def ask_outcomes() -> None:
-        tail.extend(await queue.outcomes_tail(OUTCOMES_TAIL))
-
-    await for_each((ask_group, ask_outcomes), lambda ask: ask())
+    ask_outcomes = Concurrently(partial(queue.outcomes_tail, OUTCOMES_TAIL))
+    acknowledged = await ask_outcomes.of(queue.acknowledged)
+    tail = ask_outcomes.required()
 
     def owed(position: Position) -> int:
         return owed_from(position, acknowledged_in(position.era, acknowledged), republish_max=republish_max)

@@ -64,7 +64,7 @@ class HeadMetrics:
         telemetry, head = self._telemetry, view.head
         telemetry.table_version.set(head.version)
         telemetry.ledger_bytes.set(head.ledger.bytes)
-        telemetry.unread_versions.set(view.unread_versions)
+        telemetry.unread_versions.set(view.older.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)
         if self._marks is not head.marks:
             self._marks = head.marks

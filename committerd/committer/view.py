@@ -22,12 +22,12 @@ class View:
     head: Head
     monotonic: Callable[[], float]
     """A clock in seconds that keeps counting while the machine sleeps."""
+    older: OlderHistory
+    """The history, of which Start may have left a part unread."""
     read_at: float = 0.0
     """When the head's version was last known to be the latest, in monotonic seconds."""
     confirmed_at: float = 0.0
     """When the head's version was last known to exist and to be the same, in monotonic seconds."""
-    older: OlderHistory | None = None
-    """The history that Start has left unread; None = none was."""
 
     @property
     def table(self) -> Table:
@@ -47,13 +47,8 @@ class View:
 
     def learn_history(self) -> None:
         """Add what was read of the older history by now to the head's ledger."""
-        if self.older is not None and self.head.ledger.unread_below:
+        if self.head.ledger.unread_below:
             self.head = replace(self.head, ledger=self.older.added_to(self.head.ledger))
-
-    @property
-    def unread_versions(self) -> int:
-        """The number of versions of the older history that are still to be read."""
-        return self.older.unread_versions if self.older is not None else 0
 
     def follow(self, head: Head, *, read_at: float) -> None:
         """Move to a head whose version was known to be the latest at `read_at` (monotonic seconds)."""

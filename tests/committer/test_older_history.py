@@ -53,7 +53,7 @@ HOW = Loading(monotonic=lambda: 0.0, owed_from=nothing_is_owed, later=True)
 
 def view_of(loaded: Loaded) -> View:
     assert loaded.position is not None
-    return View(loaded.head(loaded.position), lambda: 0.0, older=loaded.older)
+    return View(loaded.head(loaded.position), lambda: 0.0, loaded.older)
 
 
 def no_wait() -> Backoff:
@@ -89,7 +89,7 @@ async def test_a_head_learns_what_was_read_since() -> None:
     formed_ahead = view.head
     await older.read(100)
     view.learn_history()
-    assert (view.head.ledger.unread_below, view.unread_versions) == (400, 399)
+    assert (view.head.ledger.unread_below, view.older.unread_versions) == (400, 399)
     assert (await earlier(view.head, "u450", 399)).committed == 451
     assert (await earlier(view.head, "u450", 500)).committed == 451
     assert (await earlier(view.head, "u100", 399)).found == "new"
@@ -99,7 +99,7 @@ async def test_a_head_learns_what_was_read_since() -> None:
     for head in (view.head, formed_ahead):
         view.head = head
         view.learn_history()
-        assert (view.head.ledger.unread_below, view.unread_versions) == (0, 0)
+        assert (view.head.ledger.unread_below, view.older.unread_versions) == (0, 0)
         assert (await earlier(view.head, "u100", 0)).committed == 101
         assert (await earlier(view.head, "new", 0)).found == "new"
     learnt = view.head
