@@ -167,14 +167,14 @@ class Committer:
                             beside(partial(stale_history.run, view.table, notify)),
                             self._pipeline.open(),
                         ):
-                            await self._commit_groups(generation, view)
+                            await self._commit_groups(view)
                     finally:
                         self._parts.assembler.prefetcher.switch(on=False)
-                        await self._publish_held_back(self._holding.end(), generation)
+                        await self._publish_held_back(self._holding.end(), view)
                 else:
-                    first = await self._table_wait.version_1(view, generation, partial(self._goes_on, generation))
+                    first = await self._table_wait.version_1(view, partial(self._goes_on, generation))
                     if first is not None:
-                        await self._commit(first, view, generation)
+                        await self._commit(first, view)
                         raise StartAgain("the table was created")
             except StartAgain as reason:
                 _log.info("start.again", extra={"reason": str(reason)})
@@ -185,13 +185,13 @@ class Committer:
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
 
-    async def _commit_groups(self, generation: int, view: View) -> None:
+    async def _commit_groups(self, view: View) -> None:
         """Commit waiting records, version by version."""
         parts, backoff = self._parts, self._parts.backoff()
         self._parts.telemetry.active.set(1)
-        while self._goes_on(generation):
+        while self._goes_on(view.generation):
             parts.intake.require_fetching()
-            await self._drop_settled_elsewhere(generation, view)
+            await self._drop_settled_elsewhere(view)
             view.head = view.head.without_what_is_gone()
             self._metrics.show(view)
             unread = view.older.unread_versions
@@ -204,9 +204,9 @@ class Committer:
                     formed: FormedVersion | None = await self._pipeline.form_keys(view.head)
                     _log.info("keys.put_back", extra={"version": view.head.version + 1})
                 else:
-                    formed = await self._next(view, generation)
+                    formed = await self._next(view)
                 if formed is not None:
-                    await self._commit(formed, view, generation)
+                    await self._commit(formed, view)
                     backoff = parts.backoff()
                 self.machine.works()
             except Unavailable as error:
@@ -215,14 +215,14 @@ class Committer:
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
 
-    async def _next(self, view: View, generation: int) -> FormedVersion | None:
+    async def _next(self, view: View) -> FormedVersion | None:
         """Form the next version when it is due; None when the caller must check its state and call again."""
         intake = self._parts.intake
         wait = self._last_put + self._intervals.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
         moment = intake.moment()
-        await self._publish_held_back(self._holding.pass_time(), generation)
+        await self._publish_held_back(self._holding.pass_time(), view)
         view.learn_history()
         hold = intake.reservations.hold
         may_take = self._pipeline.is_in_round or not intake.waiting_retries()
@@ -246,7 +246,7 @@ class Committer:
                 return None
         return formed
 
-    async def _commit(self, formed: FormedVersion, view: View, generation: int) -> None:
+    async def _commit(self, formed: FormedVersion, view: View) -> None:
         """Put a version, and publish the outcomes of all records that it, or another committer's version, settled."""
         parts, started = self._parts, anyio.current_time()
         before = view.head.version
@@ -262,7 +262,7 @@ class Committer:
                 # At most 5 % of the time is spent on versions that commit nothing.
                 self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         rows_and_keys = formed.rows_and_keys if is_ours else {}
-        await self._publish_outcomes(result.found, rows_and_keys, view, generation, seconds=seconds)
+        await self._publish_outcomes(result.found, rows_and_keys, view, seconds=seconds)
         foreign = sum(not found.settled.ours for found in result.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
@@ -276,7 +276,6 @@ class Committer:
         versions: Sequence[VersionSummary],
         rows_and_keys: Mapping[int, RowsAndKeys],
         view: View,
-        generation: int,
         *,
         seconds: float,
     ) -> None:
@@ -300,23 +299,23 @@ class Committer:
         room = parts.intake.settle(view.head.position)
         await parts.publisher.give(
             make([one for one in entries if one[1].offset not in later]),
-            generation=generation,
+            generation=view.generation,
             acknowledge=self._holding.acknowledgeable(),
             room=room,
         )
 
-    async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], generation: int) -> None:
+    async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], view: View) -> None:
         """Publish outcomes that were held back, and acknowledge the offsets that waited for them."""
         for place, batch in enumerate(held_back, start=1):
             upto = self._holding.acknowledgeable() if place == len(held_back) else None
-            await self._parts.publisher.give(batch, generation=generation, acknowledge=upto)
+            await self._parts.publisher.give(batch, generation=view.generation, acknowledge=upto)
 
-    async def _drop_settled_elsewhere(self, generation: int, view: View) -> None:
+    async def _drop_settled_elsewhere(self, view: View) -> None:
         """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
         if intake.pending and view.head.position.passes(intake.pending[0].offset):
             self._holding.settle(view.head.position, (), {}, {})
-            await self._parts.queue.done(generation, *intake.settle(view.head.position))
+            await self._parts.queue.done(view.generation, *intake.settle(view.head.position))
 
     async def _look_for_foreign(self, view: View) -> None:
         """While idle: read versions of other writers, so that metrics are current and dropped keys are put back."""

@@ -115,7 +115,7 @@ class Starter:
             },
         )
         read_at = loaded.read_at
-        return View(head, self.loading.monotonic, loaded.older, read_at=read_at, confirmed_at=read_at)
+        return View(head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at)
 
     def _refuse_astray(self, table: Table) -> None:
         """Raise `RefusedToRun` (`keys_missing`) if a version was read that this process built on another table."""

@@ -85,7 +85,7 @@ class TableWait:
     first: Pending | None = None
     """The first record that waits for a table; None = none waits, or there is a table."""
 
-    async def version_1(self, view: View, generation: int, goes_on: Callable[[], bool]) -> FormedVersion | None:
+    async def version_1(self, view: View, goes_on: Callable[[], bool]) -> FormedVersion | None:
         """Return the version that creates the table, as soon as a record brings it; None when `goes_on` says no.
 
         Raises `StartAgain` when a table appears, or when records must be read again, and `Unavailable`.
@@ -100,11 +100,11 @@ class TableWait:
                 arrived = list(self.intake.pending)
                 if arrived and self.first is None:
                     self.first = arrived[0]
-                fresh = [pending for pending in arrived if await self._is_create(pending, view, generation)]
+                fresh = [pending for pending in arrived if await self._is_create(pending, view)]
                 waiting += len(arrived)
                 room = self.intake.drop(arrived)
                 if arrived:
-                    await queue.done(generation, *room)
+                    await queue.done(view.generation, *room)
                 uri = view.table.uri
                 self.state.show("waiting_for_table", f"{waiting} records wait: there is no table at {uri}")
                 if waiting and anyio.current_time() - logged_at > _LOG_SECONDS:
@@ -117,7 +117,7 @@ class TableWait:
                     formed = await self.assembler.assemble_create(view.head, create, is_first=is_first)
                     if isinstance(formed, FormedVersion):
                         return formed
-                    await self._refuse(create, formed, view, generation)
+                    await self._refuse(create, formed, view)
                     if formed.reason == INTERNAL_ERROR:
                         failed.add(create.offset)  # it is logged and counted once
                 for create in fresh:
@@ -134,7 +134,7 @@ class TableWait:
             self.first = None
             telemetry.waiting_for_table.set(0)
 
-    async def _refuse(self, pending: Pending, decision: Refused, view: View, generation: int) -> None:
+    async def _refuse(self, pending: Pending, decision: Refused, view: View) -> None:
         """Publish a refusal that holds whatever table comes; once for each record.
 
         Raises `StartAgain` if the record may be of another topic than the one that Start has found.
@@ -148,14 +148,14 @@ class TableWait:
         request = await assembler.decode(pending, view.head)
         refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
         known[pending.offset] = refusal
-        await self.publisher.give(maker.make_before_table(refusal, view.head.position), generation=generation)
+        await self.publisher.give(maker.make_before_table(refusal, view.head.position), generation=view.generation)
 
-    async def _is_create(self, pending: Pending, view: View, generation: int) -> bool:
+    async def _is_create(self, pending: Pending, view: View) -> bool:
         """Whether a record may create the table. It is decoded again when it is tried: many of them may wait."""
         if pending.size > LIGHT_BYTES_MAX:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
         request = await self.assembler.decode(pending, view.head)
         if isinstance(request, Refused):
-            await self._refuse(pending, request, view, generation)
+            await self._refuse(pending, request, view)
             return False
         return request.operation in ("overwrite", "clone")

@@ -17,13 +17,15 @@ _LISTING_AGE_SECONDS_MAX = 60.0
 
 @dataclass(slots=True)
 class View:
-    """The current head. Only the committer's loop replaces it, with a head that follows it."""
+    """The current head of one assignment. Only the committer's loop replaces it, with a head that follows it."""
 
     head: Head
     monotonic: Callable[[], float]
     """A clock in seconds that keeps counting while the machine sleeps."""
     older: OlderHistory
     """The history, of which Start may have left a part unread."""
+    generation: int
+    """Of the assignment in which Start has made it."""
     read_at: float = 0.0
     """When the head's version was last known to be the latest, in monotonic seconds."""
     confirmed_at: float = 0.0

@@ -53,7 +53,7 @@ HOW = Loading(monotonic=lambda: 0.0, owed_from=nothing_is_owed, later=True)
 
 def view_of(loaded: Loaded) -> View:
     assert loaded.position is not None
-    return View(loaded.head(loaded.position), lambda: 0.0, loaded.older)
+    return View(loaded.head(loaded.position), lambda: 0.0, loaded.older, 1)
 
 
 def no_wait() -> Backoff:

@@ -68,7 +68,7 @@ class Bench:
         putter = Putter(queue=cast(Queue, None), telemetry=telemetry, rng=random.Random(0), recheck_seconds=10.0)
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))
-        view = View(head, lambda: self.now, loaded.older)
+        view = View(head, lambda: self.now, loaded.older, 1)
         own = cast(VersionSummary, None)
         formed = FormedVersion(prepared=prepared, own=own, after=head, identity=TOPIC)
         self.happens_before()
