@@ -17,9 +17,9 @@ import anyio
 
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
-from committerd.committer.head import Head, StartAgain
+from committerd.committer.head import StartAgain
 from committerd.committer.intake import Intake
-from committerd.committer.loading import Loaded, Loading, OutcomeVersions, load
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.outcome_maker import OutcomeMaker, read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.view import View
@@ -91,13 +91,11 @@ class Starter:
             await complete(loaded.table, loaded.newest_ours)
         self.before_table.clear()
         self.before_table.update(refused_before_table(facts.outcomes, position))
-        head = loaded.head(position)
+        head, read_at = loaded.head(position), loaded.read_at
+        view = View(head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at)
         owed = first_owed(position, facts, republish_max=self.republish_max)
         if head.version:
-            owed_offsets = range(owed, position.next_offset)
-            await self._publish_again(
-                loaded.older.outcome_versions, head, owed_offsets, generation=generation, report=report
-            )
+            await self._publish_again(view, range(owed, position.next_offset), report)
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
@@ -114,8 +112,7 @@ class Starter:
                 "unread_versions": loaded.older.unread_versions,
             },
         )
-        read_at = loaded.read_at
-        return View(head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at)
+        return view
 
     def _refuse_astray(self, table: Table) -> None:
         """Raise `RefusedToRun` (`keys_missing`) if a version was read that this process built on another table."""
@@ -139,39 +136,31 @@ class Starter:
                 "until it has"
             )
 
-    async def _publish_again(
-        self,
-        outcome_versions: OutcomeVersions,
-        head: Head,
-        owed: range,
-        *,
-        generation: int,
-        report: Callable[[str], None],
-    ) -> None:
+    async def _publish_again(self, view: View, owed: range, report: Callable[[str], None]) -> None:
         """Publish the outcomes of these offsets again, and those of offsets settled ahead."""
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
             passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
             report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
-            await self._publish_offsets(passed, outcome_versions, head, generation)
-        await self._publish_offsets(head.position.settled, outcome_versions, head, generation)
-        await self.publisher.give(OutcomeBatch(), generation=generation, acknowledge=head.acknowledgeable())
+            await self._publish_offsets(passed, view)
+        await self._publish_offsets(view.head.position.settled, view)
+        acknowledge = view.head.acknowledgeable()
+        await self.publisher.give(OutcomeBatch(), generation=view.generation, acknowledge=acknowledge)
 
-    async def _publish_offsets(
-        self, passed: Sequence[int], outcome_versions: OutcomeVersions, head: Head, generation: int
-    ) -> None:
+    async def _publish_offsets(self, passed: Sequence[int], view: View) -> None:
         """Publish the outcomes of these offsets again. `passed`: ascending."""
         if not passed:
             return
-        position = head.position
-        entries = await _entries(head.table, outcome_versions.between(passed[0], passed[-1]), passed, position)
+        position = view.head.position
+        versions = view.older.outcome_versions.between(passed[0], passed[-1])
+        entries = await _entries(view.table, versions, passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             async for records in read_parts(self.queue, chunk):
                 for record in records:
-                    entries[record.offset] = self._without_version(record, head.marks, position.era)
+                    entries[record.offset] = self._without_version(record, view.head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
             async for batch in self.outcome_maker.make_again([entries[o] for o in chunk], position):
-                await self.publisher.give(batch, generation=generation)
+                await self.publisher.give(batch, generation=view.generation)
                 if batch.letters:
                     await self.publisher.drained()  # they may be large: one batch in memory at a time
 

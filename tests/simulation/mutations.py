@@ -400,9 +400,9 @@ def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
-    async def in_order(self: Starter, with_outcomes: Any, head: Head, *arguments: Any, **named: Any) -> None:
-        alone = replace(head, position=replace(head.position, settled=()))
-        await publish_again(self, with_outcomes, alone, *arguments, **named)
+    async def in_order(self: Starter, view: View, *arguments: Any) -> None:
+        alone = replace(view.head, position=replace(view.head.position, settled=()))
+        await publish_again(self, replace(view, head=alone), *arguments)
 
     patch.setattr(Starter, "_publish_again", in_order)
 
