@@ -52,7 +52,3 @@ class QueueClock:
         seconds = ours.timestamp()
         bounded = min(max(seconds, self._least + at), self._most + at)
         return ours if bounded == seconds else datetime.fromtimestamp(bounded, UTC)
-
-    def now_ms(self) -> int:
-        """Return Kafka's time, in Unix milliseconds."""
-        return int(self.now().timestamp() * 1000)

@@ -353,7 +353,7 @@ class Committer:
         self._parts.telemetry.refused_to_run.set(0, cause=cause)
 
     def _goes_on(self, generation: int | None) -> bool:
-        return not self._stopping and self._parts.intake.owns(generation)
+        return not self._stopping and self._parts.intake.generation == generation
 
     def _oldest_pending_seconds(self) -> float:
         pending = self._parts.intake.pending

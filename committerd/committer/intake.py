@@ -143,10 +143,6 @@ class Intake:
                 await self._take_what_follows(event)
                 self.notify()
 
-    def owns(self, generation: int | None) -> bool:
-        """Whether this member still holds the assignment of this generation."""
-        return self.generation == generation
-
     def require_fetching(self) -> None:
         """Raise `StartAgain` if no further records can be taken."""
         if self.fetch_failure is not None:

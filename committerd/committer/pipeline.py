@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
@@ -45,28 +45,20 @@ _FRESH_SECONDS = 1.0
 """Maximum age of a version formed ahead when it is put: its records have deadlines."""
 
 
+@dataclass(slots=True)
 class _Ahead:
     """A version that is formed ahead."""
 
-    def __init__(self, before: FormedVersion, monotonic: Callable[[], float]) -> None:
-        self.before = before
-        """The version that is put meanwhile."""
-        self.put_ended = anyio.Event()
-        """Set when the put of `before` has ended, whatever its result."""
-        self.formed: FormedVersion | None = None
-        self.ended = anyio.Event()
-        self.scope = anyio.CancelScope()
-        self._monotonic = monotonic
-        self._begun_at = monotonic()
-
-    def begin(self) -> None:
-        """Count the age from now on."""
-        self._begun_at = self._monotonic()
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was begun, including those in which the machine slept."""
-        return self._monotonic() - self._begun_at
+    before: FormedVersion
+    """The version that is put meanwhile."""
+    monotonic: Callable[[], float]
+    """A clock in seconds that keeps counting while the machine sleeps."""
+    begun_at: float
+    put_ended: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the put of `before` has ended, whatever its result."""
+    formed: FormedVersion | None = None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +127,7 @@ class Pipeline:
         """As `Putter.put`, and form the next version meanwhile; drops that one unless this one was created."""
         delay = self._delay(formed)
         if self._tasks is not None and delay is not None:
-            self._ahead = _Ahead(formed, view.monotonic)
+            self._ahead = _Ahead(formed, view.monotonic, view.monotonic())
             self._tasks.start_soon(self._form_ahead, self._ahead, delay)
         began, is_ours = view.monotonic(), False
         try:
@@ -160,7 +152,8 @@ class Pipeline:
         expected = ahead.before.after
         follows = head.manifest is expected.manifest
         follows = follows and (head.position, head.marks) == (expected.position, expected.marks)
-        if not follows or ahead.formed is None or ahead.age > _FRESH_SECONDS:
+        is_fresh = ahead.monotonic() - ahead.begun_at <= _FRESH_SECONDS
+        if not follows or ahead.formed is None or not is_fresh:
             await self._drop()
             return None
         self._ahead = None
@@ -221,7 +214,7 @@ class Pipeline:
         with anyio.move_on_after(delay):
             await ahead.put_ended.wait()
             return False
-        ahead.begin()
+        ahead.begun_at = ahead.monotonic()
         return self._is_ready(ahead.before)
 
     def _known_of(self, number: int) -> TopicIdentity | None:

@@ -115,7 +115,7 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
     async def put(self: Pipeline, formed: FormedVersion, view: View) -> RaceResult:
         self._ahead = None
         if formed.prepared.before is not None:
-            self._ahead = _Ahead(formed, view.monotonic)
+            self._ahead = _Ahead(formed, view.monotonic, view.monotonic())
             await self._form_ahead(self._ahead)
         return await self.putter.put(formed, view)
 
