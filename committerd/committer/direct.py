@@ -96,9 +96,9 @@ async def commit(
             return DirectOutcome(
                 status=Status.COMMITTED,
                 version=prepared.version,
-                message=prepared.note,
+                message=prepared.judged.note,
                 reserved=prepared.reserved,
-                checked=prepared.found.checked,
+                checked=prepared.judged.found.checked,
             )
     return DirectOutcome(
         status=Status.RETRYABLE,

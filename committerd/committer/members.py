@@ -229,7 +229,7 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
     return FormedVersion(
         prepared=prepared,
         own=found,
-        after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.deletion_vectors),
+        after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.judged.deletion_vectors),
         newest=group.newest,
         round_end=group.round_end,
         rows_and_keys=group.rows_and_keys,

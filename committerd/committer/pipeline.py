@@ -268,7 +268,7 @@ class Pipeline:
 
 def _can_be_built_on(formed: FormedVersion) -> bool:
     """Whether the next version can be formed on this one before this one is put."""
-    prepared = formed.prepared
-    if prepared.before is None or prepared.copies:
+    judged = formed.prepared.judged
+    if formed.prepared.before is None or judged.copies:
         return False
-    return prepared.files.keys() <= prepared.deletion_vectors.keys()  # the content of other files can't be read yet
+    return judged.files.keys() <= judged.deletion_vectors.keys()  # the content of other files can't be read yet

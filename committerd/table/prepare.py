@@ -14,10 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyroaring import BitMap
-
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
-from committerd.lance.conflicts.grid import Comparison
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
 from committerd.lance.transactions.build import build as next_version
@@ -31,7 +28,7 @@ from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once, heavy_size
 from committerd.table.judge import Judged, judge, require_buildable
-from committerd.table.needs import NOTHING_KNOWN, Copy, InThread, Reuse, StagedFacts, Steps
+from committerd.table.needs import NOTHING_KNOWN, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Committed, History, Table, committed_by
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
@@ -48,13 +45,8 @@ class Prepared:
     transaction_key: str
     transaction_body: bytes
     scheme: NamingScheme
-    files: Mapping[str, bytes]
-    deletion_vectors: Mapping[str, BitMap]
-    """The deleted rows in each deletion file among `files`, by its key."""
-    copies: Sequence[Copy]
-    found: Comparison
-    note: str
-    """What the rebase changed, for people; empty if there is nothing to say."""
+    judged: Judged
+    """With all that is written before the manifest."""
     reserved: tuple[int, int]
     """First fragment id and count that a ReserveFragments gets; (0, 0) for other operations."""
     committed: Committed
@@ -198,11 +190,7 @@ def build_version(
         transaction_key=transaction_key(name),
         transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
-        files=judged.files,
-        deletion_vectors=judged.deletion_vectors,
-        copies=judged.copies,
-        found=judged.found,
-        note=judged.note,
+        judged=judged,
         reserved=reserved_range(latest.outline if latest else None, transaction),
         committed=committed_by(transaction, file, before=latest.outline if latest else None),
         before=latest.outline if latest else None,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-
-from pyroaring import BitMap
+from typing import Any
 
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.format.fragment_reuse import Content, require_addresses
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import Input
 from committerd.lance.operations.rebase import (
-    DeletionRead,
     FollowFacts,
     FollowingRebase,
     RebasedTransaction,
@@ -66,22 +64,19 @@ def _followed(
     )
     files = case.deletion_files(None)
     size = case.size or following_size(case.transaction, since.then, since.kept.footprints)
-    following, rows = follow(case.transaction, facts), None
+    following = follow(case.transaction, facts)
+    rows: Any = None  # what a generator is sent first
     while True:
         if size:
             yield InThread(size)
         try:
-            wanted = _next(following, rows)
+            wanted = following.send(rows)
         except StopIteration as end:
             result: RebasedTransaction | RowConflict = end.value
             return result
         rows = yield from files.rows(
             [files.staged(one.fragment) if one.is_staged else files.now(one.fragment) for one in wanted]
         )
-
-
-def _next(following: FollowingRebase, rows: Sequence[BitMap] | None) -> Sequence[DeletionRead]:
-    return next(following) if rows is None else following.send(rows)
 
 
 def _facts(case: Case, since: Since) -> Steps[RebaseFacts]:

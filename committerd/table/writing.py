@@ -24,7 +24,7 @@ async def write_referenced(table: Table, prepared: Prepared) -> None:
 
     Raises `InvalidRequest` (`missing_file`) when the source of a copy is missing.
     """
-    for copy in prepared.copies:
+    for copy in prepared.judged.copies:
         body = await copy.store.get(copy.source)
         if body is None:
             raise missing_file([copy.source])
@@ -33,7 +33,7 @@ async def write_referenced(table: Table, prepared: Prepared) -> None:
     async def write(one: tuple[str, bytes]) -> None:
         await table.store.put(*one)
 
-    await for_each(prepared.files.items(), write, at_once=_FILES_AT_ONCE)
+    await for_each(prepared.judged.files.items(), write, at_once=_FILES_AT_ONCE)
 
 
 async def write_transaction(table: Table, prepared: Prepared) -> None:
@@ -63,6 +63,6 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
     if isinstance(result, Created):
         table.scheme = prepared.scheme
         table.remember(prepared.file, prepared.body, prepared.committed)
-        for key, rows in prepared.deletion_vectors.items():
+        for key, rows in prepared.judged.deletion_vectors.items():
             table.deletion_vectors.add(table.uri, key, rows)
     return result

@@ -230,7 +230,7 @@ async def by_us(root: Path, staged: list[Transaction], versions: Pylances) -> tu
             break
     assert answer is not None
     if isinstance(answer, Prepared):
-        return replace(result(root, "committed", "", versions), note=answer.note), "committed"
+        return replace(result(root, "committed", "", versions), note=answer.judged.note), "committed"
     conflicts = [one.verdict for one in answer.found.checked if one.verdict >= Verdict.RETRYABLE]
     mine = answer.status.value.lower()
     return Result(mine, answer.message), conflicts[0].name.lower() if conflicts else mine

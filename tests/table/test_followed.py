@@ -66,6 +66,6 @@ async def test_rows_that_take_long_to_follow_are_followed_in_a_thread(scene: Sce
     table = scene.table()
     prepared = await prepare(table, await table.latest(), staged, options=ANY, sources=sources(), work=work)
     assert isinstance(prepared, Prepared)
-    assert f"{rows} rows were followed" in prepared.note
+    assert f"{rows} rows were followed" in prepared.judged.note
     assert bool(sizes) is (rows == LIGHT_FOLLOWED_MAX)
     assert all(size == staged.ByteSize() for size in sizes)

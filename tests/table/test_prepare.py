@@ -325,7 +325,7 @@ class TestIndices:
         scene.write_version(manifest(fragment(5), version=2), read_at(rewrite(0), 1), [after])
         prepared = await scene.commit(read_at(create_index(samples.reuse_index(3), removed=(before,)), 1))
         assert isinstance(prepared, Prepared), prepared
-        assert len(prepared.files) == 1
+        assert len(prepared.judged.files) == 1
         assert isinstance(await scene.commit(append(3)), Prepared)
 
     async def test_of_reuse_in_a_file_are_read_once(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
