@@ -123,9 +123,9 @@ class Fetcher:
             case Described(files=files):
                 return await self._described(files)
             case Source(clone=clone):
-                return await self._source(clone)
+                return await self._of_source(self._source(clone))
             case Copies(clone=clone, source=source):
-                return await self._copies(clone, source)
+                return await self._of_source(self._copies(self._cloned(clone), source))
             case InThread() | Stage():
                 return None
             case Checkpoint():
@@ -203,23 +203,20 @@ class Fetcher:
 
     async def _source(self, clone: Transaction.Clone) -> ManifestFile | None:
         origin = Table(self._cloned(clone))
+        await origin.latest_version()
+        return await origin.readable(clone.ref_version)
+
+    async def _of_source(self, reading: Awaitable[_T]) -> _T:
+        """Read the table that is cloned. Raises `StoreUnavailable` only if this table can't be read either."""
         try:
-            await origin.latest_version()
-            return await origin.readable(clone.ref_version)
+            return await reading
         except StoreUnavailable as error:
-            raise await self._unreadable_source(error) from error
+            await self._table.store.list(VERSIONS, limit=1)
+            raise UnsupportedRequest(
+                f"the table that is cloned can't be read: {error}", code="clone_unsupported"
+            ) from error
 
-    async def _copies(self, clone: Transaction.Clone, source: ManifestFile) -> list[Copy]:
-        try:
-            return await self._copies_of(self._cloned(clone), source)
-        except StoreUnavailable as error:
-            raise await self._unreadable_source(error) from error
-
-    async def _unreadable_source(self, error: StoreUnavailable) -> UnsupportedRequest:
-        await self._table.store.list(VERSIONS, limit=1)  # raises `StoreUnavailable` if this store can't be read either
-        return UnsupportedRequest(f"the table that is cloned can't be read: {error}", code="clone_unsupported")
-
-    async def _copies_of(self, origin: ObjectStore, source: ManifestFile) -> list[Copy]:
+    async def _copies(self, origin: ObjectStore, source: ManifestFile) -> list[Copy]:
         """List the data files, deletion files and index files of a version."""
         bases = source.outline.base_paths
         wanted = dict[str, Location]()

@@ -57,7 +57,10 @@ def since_read(case: Case) -> Steps[Since | Gap | None]:
     if latest is None or after in (0, latest.version):
         return None
     if case.operation.kind is Kind.APPEND:
-        return (yield from _append_since(case, after, latest.version))
+        # All Appends with the same read version compare alike.
+        found = case.history.compared_appends(after)
+        since = Since(kept=RebaseFootprints(), found=found)
+        return (yield from _compared(case, since, max(found.through, after), latest.version))
     read = (yield OneVersion(after)) if Input.READ_VERSION in case.operation.inputs else None
     if case.size:
         yield InThread(case.size)
@@ -66,14 +69,6 @@ def since_read(case: Case) -> Steps[Since | Gap | None]:
         ours = replace(ours, trusts_rewrites=True)
     since = Since(ours=ours, read=read, then=then, kept=case.operation.rebase_footprints(ours), found=NOTHING_FOUND)
     return (yield from _compared(case, since, after, latest.version))
-
-
-def _append_since(case: Case, after: int, latest: int) -> Steps[Since | Gap]:
-    """As `since_read`, for an Append: all Appends with the same read version compare alike."""
-    found = case.history.compared_appends(after)
-    if found.through == latest:
-        return Since(kept=RebaseFootprints(), found=found)
-    return (yield from _compared(case, Since(kept=RebaseFootprints(), found=found), max(found.through, after), latest))
 
 
 def _compared(case: Case, since: Since, after: int, latest: int) -> Steps[Since | Gap]:
