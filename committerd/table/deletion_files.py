@@ -19,10 +19,10 @@ from committerd.errors import (
 )
 from committerd.stores.port import ObjectStore, Tail
 from committerd.table.caches import DeletionVectorCache
-from committerd.table.file_checks import MISSING_MAX, NAME_CHARS_MAX, missing_file
 from committerd.table.needs import DeletionFile, FoundDeletions, described_part
 from committerd.table.places import Location
 from committerd.table.reading import read_named
+from committerd.table.staged_files import MISSING_MAX, NAME_CHARS_MAX, missing_file
 from committerd_common.deletion_file import decode_deletions
 
 BODIES_AT_ONCE = 256

@@ -20,7 +20,6 @@ from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore
 from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
-from committerd.table.file_checks import missing_file
 from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import (
     Checkpoint,
@@ -44,6 +43,7 @@ from committerd.table.needs import (
 )
 from committerd.table.places import Location, data_file_location, deletion_file_location, located
 from committerd.table.reading import read_named
+from committerd.table.staged_files import missing_file
 from committerd.table.staged_reading import read_staged
 from committerd.table.versions import Table
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX

@@ -38,13 +38,6 @@ from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Case, PrepareOptions, Sources
-from committerd.table.file_checks import (
-    missing_file,
-    require_content,
-    require_files,
-    with_known_sizes,
-    with_schema_metadata,
-)
 from committerd.table.heavy_work import heavy_size_to_judge
 from committerd.table.needs import (
     NOTHING_KNOWN,
@@ -72,7 +65,14 @@ from committerd.table.refusals import (
 )
 from committerd.table.row_groups import with_rows
 from committerd.table.since import Since, since_read
-from committerd.table.staged_files import needed
+from committerd.table.staged_files import (
+    missing_file,
+    needed,
+    require_content,
+    require_files,
+    with_known_sizes,
+    with_schema_metadata,
+)
 from committerd.table.versions import Gap, History
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import Manifest, Transaction

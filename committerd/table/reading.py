@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from committerd.errors import InvalidRequest, ObjectUnreadable
 from committerd.stores.port import ObjectStore
-from committerd.table.file_checks import NAME_CHARS_MAX
+from committerd.table.staged_files import NAME_CHARS_MAX
 from committerd_common.paths import VERSIONS
 
 _T = TypeVar("_T")

@@ -11,10 +11,10 @@ from committerd.errors import CommitterError, InvalidRequest, ObjectUnreadable, 
 from committerd.stores.port import ObjectStore, TailOrError
 from committerd.table.data_files import END_BYTES, DataFileFacts
 from committerd.table.deletion_files import DeletionFileReader
-from committerd.table.file_checks import MISSING_MAX
 from committerd.table.needs import FoundDeletions, FoundFile, Staged, StagedFacts
 from committerd.table.places import Location
 from committerd.table.reading import read_named
+from committerd.table.staged_files import MISSING_MAX
 from committerd_common.paths import DATA
 
 _ENDS_AT_ONCE = 256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from committerd.concurrency import for_each
 from committerd.stores.port import Created, Exists
-from committerd.table.file_checks import missing_file
 from committerd.table.prepare import Prepared
+from committerd.table.staged_files import missing_file
 from committerd.table.versions import Table
 from committerd_common.paths import transaction_key
 
