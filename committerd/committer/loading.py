@@ -137,7 +137,7 @@ class OlderHistory:
     def ledger(self) -> Ledger:
         """Return the ledger of all versions that were read."""
         self._show()
-        return self.added_to(Ledger.empty(self._ledger_bytes).with_unread(self._newest + 1, newest=self._newest))
+        return self.added_to(Ledger(self._ledger_bytes).with_unread(self._newest + 1, newest=self._newest))
 
     def added_to(self, ledger: Ledger) -> Ledger:
         """Return a ledger of newer versions with what was known of the older ones when that was last shown."""

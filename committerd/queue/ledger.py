@@ -60,62 +60,6 @@ class _Run(NamedTuple):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """An index of the versions that may hold a uuid; eight bytes for each uuid and version.
-
-    With 14 million uuids, about one look-up in 10 million matches the 48-bit hash of another uuid. The hash is Python's
-    own, and its key is new in each process, so no producer can choose uuids whose hashes are equal.
-    """
-
-    bytes_max: int
-    runs: tuple[_Run, ...] = ()
-    """In order of their versions, the newest last."""
-    entries: int = 0
-    """The number of entries in all runs."""
-    floor: int = 0
-    """The highest version that was dropped: the index knows nothing of it and those below."""
-
-    def versions(self, uuid: str) -> list[int]:
-        """The versions that may hold this uuid, the newest first."""
-        found: list[int] = []
-        key = _key(uuid)
-        for _, high, entries in self.runs:
-            place = bisect_left(entries, key)
-            while place < len(entries) and entries[place] - key < _VERSIONS_MAX:
-                found.append(high - ((high - entries[place]) % _VERSIONS_MAX))
-                place += 1
-        return sorted(set(found), reverse=True)
-
-    def with_newer(self, run: _Run) -> _Index:
-        """This index with one more run, of versions above all others. It merges runs of similar size, to keep few."""
-        runs = [*self.runs, run]
-        while len(runs) > 1 and _join(runs[-2], runs[-1]):
-            newer, older = runs.pop(), runs.pop()
-            runs.append(_run(older.low, newer.high, older.entries + newer.entries))
-        return self._bounded(runs)
-
-    def with_older(self, runs: Sequence[_Run]) -> _Index:
-        """This index with more runs, of versions below all others."""
-        return self._bounded([*runs, *self.runs])
-
-    def without(self, version: int) -> _Index:
-        """This index with its floor raised to this version."""
-        return replace(self, floor=max(self.floor, version))
-
-    def is_full(self, entries: int) -> bool:
-        """Whether the index has no room for this many more entries."""
-        return (self.entries + entries) * _ENTRY_BYTES > self.bytes_max
-
-    def _bounded(self, runs: list[_Run]) -> _Index:
-        entries, floor = sum(len(run.entries) for run in runs), self.floor
-        while runs and entries * _ENTRY_BYTES > self.bytes_max:
-            dropped = runs.pop(0)
-            entries -= len(dropped.entries)
-            floor = max(floor, dropped.high)
-        return _Index(self.bytes_max, tuple(runs), entries, floor)
-
-
 class Earlier(NamedTuple):
     """The history of a uuid, as far as the readable versions show it."""
 
@@ -174,7 +118,7 @@ class _Layer(NamedTuple):
         )
 
     def entries(self) -> Iterator[int]:
-        """Yield what the index stores of this layer."""
+        """Yield what a run stores of this layer."""
         for uuid, version in self.committed.items():
             yield _entry(uuid, version)
         for uuid, (version, _) in self.refused.items():
@@ -185,28 +129,26 @@ class _Layer(NamedTuple):
 class Ledger:
     """The uuids of the readable versions, in bounded memory. Immutable: `then` returns another ledger.
 
-    Ledgers share the data that they have in common. The newest versions are stored in layers. Two layers of similar
-    size are merged, so the cost of a version grows only with the logarithm of the number of versions.
+    Ledgers share the data that they have in common. The newest versions are stored in layers, the others in runs. Two
+    neighbours of similar size are merged, so the cost of a version grows only with the logarithm of the number of
+    versions.
+
+    With 14 million uuids, about one look-up in 10 million matches the 48-bit hash of another uuid. The hash is Python's
+    own, and its key is new in each process, so no producer can choose uuids whose hashes are equal.
     """
 
-    _index: _Index
-    """The uuids of all versions but the newest."""
-    _recent: tuple[_Layer, ...] = ()
-    """The newest versions, which are not in the index yet; the newest layer last."""
+    bytes_max: int = LEDGER_BYTES
+    """Maximum bytes of the runs."""
+    floor: int = 0
+    """The highest version that was dropped: the ledger knows nothing of it and those below. 0 = none was."""
     unread_below: int = 0
     """All readable versions below this one are still to be read; 0 = all are read."""
     _newest_at_start: int = 0
     """The newest version when the ledger began."""
-
-    @classmethod
-    def empty(cls, bytes_max: int = LEDGER_BYTES) -> Ledger:
-        """A ledger that knows no version yet."""
-        return cls(_Index(bytes_max))
-
-    @property
-    def floor(self) -> int:
-        """The highest version that was dropped: the ledger knows nothing of it and those below. 0 = none was."""
-        return self._index.floor
+    _runs: tuple[_Run, ...] = ()
+    """In order of their versions, the newest last."""
+    _layers: tuple[_Layer, ...] = ()
+    """The newest versions, which are in no run yet; the newest layer last."""
 
     @property
     def unknown_up_to(self) -> int:
@@ -216,7 +158,11 @@ class Ledger:
     @property
     def bytes(self) -> int:
         """The approximate size of the ledger in memory."""
-        return self._index.entries * _ENTRY_BYTES + sum(layer.bytes for layer in self._recent)
+        return _entries(self._runs) * _ENTRY_BYTES + sum(layer.bytes for layer in self._layers)
+
+    def is_full(self, entries: int) -> bool:
+        """Whether there is no room for this many more entries of runs."""
+        return (_entries(self._runs) + entries) * _ENTRY_BYTES > self.bytes_max
 
     def covers(self, after: int) -> bool:
         """Whether so many versions were read that a record with read version `after` can be judged.
@@ -227,7 +173,7 @@ class Ledger:
         """
         if not self.unread_below:
             return True
-        many = self._newest_at_start - self.unread_below + 1 >= KNOWN_VERSIONS or self._index.entries >= KNOWN_RECORDS
+        many = self._newest_at_start - self.unread_below + 1 >= KNOWN_VERSIONS or _entries(self._runs) >= KNOWN_RECORDS
         return many and self.unread_below <= after + 1
 
     def with_unread(self, below: int, *, newest: int) -> Ledger:
@@ -241,46 +187,67 @@ class Ledger:
         """
         if not self.unread_below:
             return self
-        index = self._index.without(older.floor)
-        unread = [run for run in older._index.runs if index.floor < run.high < self.unread_below]
-        return replace(self, _index=index.with_older(unread), unread_below=unread_below)
+        floor = max(self.floor, older.floor)
+        unread = [run for run in older._runs if floor < run.high < self.unread_below]
+        return replace(self, floor=floor, unread_below=unread_below).with_runs([*unread, *self._runs])
 
     def then(self, settled: Settled) -> Ledger:
         """This ledger with one more version, which is above all others."""
-        index, layers, newest = self._index, self._recent, _layer_of(settled)
-        is_full = sum(layer.bytes for layer in layers) > min(_RECENT_BYTES_MAX, index.bytes_max // 4)
-        if layers and (is_full or newest.high - layers[0].low >= _VERSIONS_MAX):
-            entries = [entry for layer in layers for entry in layer.entries()]
-            index, layers = index.with_newer(_run(layers[0].low, layers[-1].high, entries)), ()
-        place = len(layers)
-        while place and _count(layers[place - 1]) <= 2 * _count(newest):
-            place -= 1
-            newest = layers[place].merged(newest)
-        return replace(self, _index=index, _recent=(*layers[:place], newest))
+        ledger, newest = self, _layer_of(settled)
+        is_full = sum(layer.bytes for layer in self._layers) > min(_RECENT_BYTES_MAX, self.bytes_max // 4)
+        if self._layers and (is_full or newest.high - self._layers[0].low >= _VERSIONS_MAX):
+            entries = [entry for layer in self._layers for entry in layer.entries()]
+            runs = [*self._runs, _run(self._layers[0].low, self._layers[-1].high, entries)]
+            while len(runs) > 1 and _join(runs[-2], runs[-1]):
+                newer, older = runs.pop(), runs.pop()
+                runs.append(_run(older.low, newer.high, older.entries + newer.entries))
+            ledger = replace(self, _layers=()).with_runs(runs)
+        layers = list(ledger._layers)
+        while layers and _count(layers[-1]) <= 2 * _count(newest):
+            newest = layers.pop().merged(newest)
+        return replace(ledger, _layers=(*layers, newest))
+
+    def with_runs(self, runs: list[_Run]) -> Ledger:
+        """This ledger with these runs instead of its own. It drops the oldest ones beyond `bytes_max`."""
+        floor = self.floor
+        while _entries(runs) * _ENTRY_BYTES > self.bytes_max:
+            floor = max(floor, runs.pop(0).high)
+        return replace(self, floor=floor, _runs=tuple(runs))
 
     def with_nothing_dropped(self) -> Ledger:
         """This ledger with floor 0, for when the versions that it dropped are no longer readable either."""
-        return replace(self, _index=replace(self._index, floor=0))
+        return replace(self, floor=0)
 
     def rules_out(self, uuid: str, after: int) -> bool:
         """Whether certainly no known version holds or has refused this uuid, and all versions above `after` are known.
 
         False proves nothing: the uuid may still be new.
         """
-        if after < self.unknown_up_to or (self._index.entries and self._index.versions(uuid)):
+        if after < self.unknown_up_to or self._versions(uuid):
             return False
-        return not any(uuid in layer.committed or uuid in layer.refused for layer in self._recent)
+        return not any(uuid in layer.committed or uuid in layer.refused for layer in self._layers)
 
     def known(self, uuid: str) -> Known:
         """What the ledger itself knows of this uuid, and which versions decide."""
         refusal = None
-        for layer in reversed(self._recent):
+        for layer in reversed(self._layers):
             committed = layer.committed.get(uuid)
             if committed is not None:
                 return Known(committed, refusal, ())
             if refusal is None and uuid in layer.refused:
                 _, refusal = layer.refused[uuid]
-        return Known(None, refusal, self._index.versions(uuid))
+        return Known(None, refusal, self._versions(uuid))
+
+    def _versions(self, uuid: str) -> list[int]:
+        """The versions of the runs that may hold this uuid, the newest first."""
+        found = set[int]()
+        key = _key(uuid)
+        for _, high, entries in self._runs:
+            place = bisect_left(entries, key)
+            while place < len(entries) and entries[place] - key < _VERSIONS_MAX:
+                found.add(high - ((high - entries[place]) % _VERSIONS_MAX))
+                place += 1
+        return sorted(found, reverse=True)
 
 
 def hashes_of(settled: Settled) -> array[int]:
@@ -292,8 +259,8 @@ class OlderVersions:
     """Builds a ledger from the versions of the history, from the newest down, as Start reads them."""
 
     def __init__(self, bytes_max: int = LEDGER_BYTES) -> None:
-        self._index = _Index(bytes_max)
-        self._entries = array("Q")
+        self._ledger = Ledger(bytes_max)
+        self._hashes = array("Q")
         """Those of the run that grows, unsorted; `_low` and `_high` are its range of versions, 0 while it is empty."""
         self._low = self._high = 0
 
@@ -302,27 +269,27 @@ class OlderVersions:
 
         Returns False if the ledger is full. Then it adds nothing, and drops this version and those below it.
         """
-        if version <= self._index.floor:
+        if version <= self._ledger.floor:
             return False
-        if self._high - version >= _VERSIONS_MAX or len(self._entries) >= _RUN_ENTRIES_MAX:
+        if self._high - version >= _VERSIONS_MAX or len(self._hashes) >= _RUN_ENTRIES_MAX:
             self._end_run()
-        if self._index.is_full(len(self._entries) + len(hashes)):
+        if self._ledger.is_full(len(self._hashes) + len(hashes)):
             self._end_run()
-            self._index = self._index.without(version)
+            self._ledger = replace(self._ledger, floor=version)
             return False
         self._low, self._high = version, self._high or version
-        self._entries.extend(hashes)
+        self._hashes.extend(hashes)
         return True
 
     def ledger(self) -> Ledger:
         """The ledger of all versions that were added."""
         self._end_run()
-        return Ledger(self._index)
+        return self._ledger
 
     def _end_run(self) -> None:
-        if self._entries:
-            self._index = self._index.with_older([_run(self._low, self._high, self._entries)])
-        self._entries, self._low, self._high = array("Q"), 0, 0
+        if self._hashes:
+            self._ledger = self._ledger.with_runs([_run(self._low, self._high, self._hashes), *self._ledger._runs])
+        self._hashes, self._low, self._high = array("Q"), 0, 0
 
 
 def names(settled: Settled, uuid: str) -> bool:
@@ -347,6 +314,10 @@ def _layer_of(settled: Settled) -> _Layer:
 
 def _count(layer: _Layer) -> int:
     return len(layer.committed) + len(layer.refused)
+
+
+def _entries(runs: Iterable[_Run]) -> int:
+    return sum(len(run.entries) for run in runs)
 
 
 def _key(uuid: str) -> int:

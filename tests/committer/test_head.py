@@ -29,7 +29,7 @@ def head(**changes: object) -> Head:
         version=3,
         manifest=None,
         history=History(Table(FakeStore(Bucket()))),
-        ledger=Ledger.empty(),
+        ledger=Ledger(),
         position=START,
         marks={"a": MARK},
         is_carried=True,

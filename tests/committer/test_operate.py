@@ -50,7 +50,7 @@ def situation(
         read_at=0.0,
         version=versions[1],
         newest_ours=versions[0],
-        ledger=Ledger.empty(),
+        ledger=Ledger(),
         older=OlderHistory(Table(LocalStore(Path("nowhere"))), (), ledger_bytes=0),
         position=carried,
     )

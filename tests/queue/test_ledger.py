@@ -163,7 +163,7 @@ def test_a_version_names_its_own_uuid_and_those_of_its_members() -> None:
 
 
 def ledger(*settled: Settled, bytes_max: int = LEDGER_BYTES) -> Ledger:
-    known = Ledger.empty(bytes_max)
+    known = Ledger(bytes_max)
     for one in settled:
         known = known.then(one)
     return known
@@ -382,7 +382,7 @@ def test_while_older_versions_are_unread_it_knows_what_it_covers(
             assert not refusals or known.known(refusals[0].uuid) != Known(None, None, [])
     assert known.rules_out("new", known.floor)
     assert known.covers(0)
-    assert known.with_older(Ledger.empty(), unread_below=7) is known
+    assert known.with_older(Ledger(), unread_below=7) is known
 
 
 def test_without_a_ledger_the_newest_versions_are_searched_at_least() -> None:

@@ -193,7 +193,7 @@ def looks_only_above_the_read_version(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_what_was_dropped_for_new(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger.Ledger, "floor", property(lambda self: 0))
+    patch.setattr(ledger.Ledger, "unknown_up_to", property(lambda self: max(self.unread_below - 1, 0)))
 
 
 def does_not_wait_for_the_older_history(patch: pytest.MonkeyPatch) -> None:
@@ -203,14 +203,14 @@ def does_not_wait_for_the_older_history(patch: pytest.MonkeyPatch) -> None:
 
 def takes_what_is_unread_for_new(patch: pytest.MonkeyPatch) -> None:
     does_not_wait_for_the_older_history(patch)
-    patch.setattr(ledger.Ledger, "unknown_up_to", ledger.Ledger.floor)
+    patch.setattr(ledger.Ledger, "unknown_up_to", property(lambda self: self.floor))
 
 
 def forgets_the_older_history_once_it_is_read(patch: pytest.MonkeyPatch) -> None:
     with_older = ledger.Ledger.with_older
 
     def forgetful(self: ledger.Ledger, older: ledger.Ledger, *, unread_below: int) -> ledger.Ledger:
-        return with_older(self, older if unread_below else ledger.Ledger.empty(), unread_below=unread_below)
+        return with_older(self, older if unread_below else ledger.Ledger(), unread_below=unread_below)
 
     patch.setattr(ledger.Ledger, "with_older", forgetful)
 
@@ -225,7 +225,7 @@ def begins_before_it_knows_what_it_owes(patch: pytest.MonkeyPatch) -> None:
 
 def never_drops_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
     """Drops neither uuids nor footprints."""
-    patch.setattr(ledger._Index, "is_full", lambda self, entries: False)
+    patch.setattr(ledger.Ledger, "is_full", lambda self, entries: False)
     patch.setattr(Table, "_drop", lambda self, version: None)
 
 
