@@ -21,9 +21,6 @@ from committerd_common.messages import Status as StatusNumber
 
 _log = logging.getLogger(__name__)
 
-_LETTER_OVERHEAD_BYTES = 1024
-"""Bytes that a Kafka batch of one record adds to the record."""
-
 Entry = tuple[Settled, Member | Refusal]
 
 
@@ -43,7 +40,6 @@ class OutcomeMaker:
     queue: Queue
     telemetry: Telemetry
     log_all: bool = False
-    letter_bytes_max: int = 1024 * 1024
 
     async def make_again(self, entries: Sequence[Entry], position: Position) -> AsyncIterator[OutcomeBatch]:
         """Yield the outcomes of entries (by ascending offset) again, from the table alone, in some batches.
@@ -103,22 +99,10 @@ class OutcomeMaker:
                         extra={"offset": entry.offset, "reason": outcome.reason},
                     )
                 else:
-                    letters.append(self._letter(record, outcome))
+                    letters.append(_letter(record, outcome))
         if put is not None:
             self._count(made)
         return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted)
-
-    def _letter(self, record: Record, outcome: Outcome) -> Publication:
-        """Make the dead letter: the record with the reason in headers; without its value if it would not fit."""
-        reasons = [
-            ("committerd-status", StatusNumber.Name(outcome.status).encode()),
-            ("committerd-reason", outcome.reason.encode()),
-            ("committerd-message", outcome.message.encode()),
-            ("committerd-topic", outcome.topic.encode()),
-            ("committerd-offset", str(outcome.offset).encode()),
-            ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
-        ]
-        return letter_of(record, reasons, room=self.letter_bytes_max - _LETTER_OVERHEAD_BYTES)
 
     def _count(self, outcomes: Iterable[Outcome]) -> None:
         counted: Counter[tuple[str, int]] = Counter()
@@ -168,6 +152,19 @@ async def read_parts(queue: Queue, offsets: Sequence[int]) -> AsyncIterator[Sequ
         found = [record for record in records if record.offset in wanted]
         if found:
             yield found
+
+
+def _letter(record: Record, outcome: Outcome) -> Publication:
+    """Make the dead letter: the record with the reason in headers."""
+    reasons = [
+        ("committerd-status", StatusNumber.Name(outcome.status).encode()),
+        ("committerd-reason", outcome.reason.encode()),
+        ("committerd-message", outcome.message.encode()),
+        ("committerd-topic", outcome.topic.encode()),
+        ("committerd-offset", str(outcome.offset).encode()),
+        ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
+    ]
+    return letter_of(record, reasons)
 
 
 def _publication(entry: Member | Refusal, outcome: Outcome, position: Position) -> Publication:

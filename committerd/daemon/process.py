@@ -39,7 +39,6 @@ from committerd.daemon.certificates import ends_of
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.memory import limit_bytes
-from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
 from committerd.settings.commit import CommitSettings
@@ -165,7 +164,6 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         queue=around.queue,
         telemetry=around.telemetry,
         log_all=settings.log.transactions == "all",
-        letter_bytes_max=settings.kafka.max_record_bytes + OVERHEAD_BYTES,
     )
     machine = Machine(lambda lacks: around.telemetry.machine_errors.add(lacks=lacks))
     containment = Containment(around.telemetry, machine)

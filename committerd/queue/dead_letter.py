@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from committerd.queue.port import Publication, Record
 from committerd_common.messages import DecodeError, Outcome, Transaction
-from committerd_common.request import sent_size
 
 HEADER_PREFIX = "committerd-"
 OVERHEAD_BYTES = 64 * 1024
@@ -100,30 +99,19 @@ def decode_letter(record: Record) -> Letter | None:
         return None
 
 
-def letter_of(record: Record, reasons: Sequence[tuple[str, bytes]], *, room: int) -> Publication:
-    """The dead letter of a record: the record itself, with the headers in `reasons` added.
-
-    If that takes more than `room` bytes in Kafka, value, headers and key are left out, in this order, until it fits.
-    Added headers say how many bytes (or headers) are missing.
-    """
+def letter_of(record: Record, reasons: Sequence[tuple[str, bytes]]) -> Publication:
+    """The dead letter of a record: the record itself, with the headers in `reasons` added."""
     # A reader would take a producer's header with our prefix for one of ours.
     original = [(name, value) for name, value in record.headers if not name.startswith(HEADER_PREFIX)]
     letter = Publication(key=record.key, value=record.value, headers=[*original, *reasons])
-    if record.headers_found:
-        letter = _with_note(letter, "headers", record.headers_found)
-    while sent_size(letter.key, letter.value, letter.headers) > room:
-        smaller = smaller_letter(letter)
-        if smaller is None:
-            break
-        letter = smaller
-    return letter
+    return _with_note(letter, "headers", record.headers_found) if record.headers_found else letter
 
 
 def smaller_letter(letter: Publication) -> Publication | None:
-    """The same dead letter with one part fewer: first without its value, then without the original headers, then
-    without its key. An added header says what is missing.
+    """The same dead letter with one part fewer, for a topic that refuses it as too large; None if nothing is left.
 
-    None if there is nothing more to leave out.
+    First it loses its value, then the original headers, then its key. An added header says how many bytes (or headers)
+    are missing.
     """
     if letter.value:
         return _with_note(replace(letter, value=b""), "value", len(letter.value))

@@ -24,8 +24,6 @@ APP_VERSION_MAX = 2**53 - 1
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_LENGTHS_BYTES = 10
-"""The largest size of the two length fields of a header."""
 HEADER_BYTES_MAX: Mapping[str, int] = {
     "app-id": 512,
     "app-run": 1024,
@@ -113,11 +111,6 @@ class Request:
     def operation(self) -> str:
         """The operation's name in the Transaction's oneof; `""` if none is set."""
         return self.transaction.WhichOneof("operation") or ""
-
-
-def sent_size(key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> int:
-    """An upper estimate of a record's size in Kafka, in bytes, without the overhead of its batch."""
-    return len(value) + len(key or b"") + headers_size(headers) + _LENGTHS_BYTES * (len(headers) + 1)
 
 
 def sent_sha256(key: bytes | None, value: bytes) -> str:

@@ -82,9 +82,15 @@ def test_what_no_committer_wrote_is_no_letter(headers: tuple[tuple[str, bytes], 
     assert decode_letter(_record(b"x", *headers)) is None
 
 
-def _letter(value: bytes, *headers: tuple[str, bytes], room: int, headers_found: int = 0) -> Publication:
+def _letter(value: bytes, *headers: tuple[str, bytes], cuts: int = 0, headers_found: int = 0) -> Publication:
+    """`cuts`: how often the topic refuses the letter as too large."""
     record = Record(offset=17, value=value, key=b"key", headers=headers, headers_found=headers_found)
-    return letter_of(record, _REASONS, room=room)
+    letter: Publication | None = letter_of(record, _REASONS)
+    for _ in range(cuts):
+        assert letter is not None
+        letter = smaller_letter(letter)
+    assert letter is not None
+    return letter
 
 
 def _decoded(letter: Publication) -> Letter:
@@ -93,8 +99,8 @@ def _decoded(letter: Publication) -> Letter:
     return decoded
 
 
-def test_what_fits_is_kept_whole() -> None:
-    letter = _letter(b"v" * 1000, ("producer", b"p"), room=2000)
+def test_a_letter_has_its_whole_record() -> None:
+    letter = _letter(b"v" * 1000, ("producer", b"p"))
     assert (letter.key, letter.value) == (b"key", b"v" * 1000)
     decoded = _decoded(letter)
     assert decoded.headers == [("producer", b"p")]
@@ -104,14 +110,14 @@ def test_what_fits_is_kept_whole() -> None:
 def test_what_does_not_fit_is_left_out_and_a_header_says_so() -> None:
     """The value first, then the headers, then the key."""
     named = ("\N{REPLACEMENT CHARACTER}" * 1000, b"")  # a name that is not UTF-8, as it is read: 3,000 bytes
-    without_value = _letter(b"v" * 1000, ("producer", b"p"), room=600)
+    without_value = _letter(b"v" * 1000, ("producer", b"p"), cuts=1)
     assert (without_value.key, without_value.value) == (b"key", b"")
     assert (_decoded(without_value).dropped_bytes, _decoded(without_value).cut) == (1000, False)
-    without_headers = _letter(b"v" * 1000, named, ("producer", b"p"), room=2000)
+    without_headers = _letter(b"v" * 1000, named, ("producer", b"p"), cuts=2)
     assert _decoded(without_headers).headers == []
     assert (_decoded(without_headers).dropped_bytes, _decoded(without_headers).cut) == (1000, True)
     assert ("committerd-headers", b"2") in without_headers.headers
-    nothing = _letter(b"v", ("producer", b"p"), room=1)
+    nothing = _letter(b"v", ("producer", b"p"), cuts=3)
     assert (nothing.key, nothing.value) == (None, b"")
     assert ("committerd-key-bytes", b"3") in nothing.headers
     assert _decoded(nothing).cut
@@ -119,16 +125,16 @@ def test_what_does_not_fit_is_left_out_and_a_header_says_so() -> None:
 
 
 def test_headers_that_were_not_even_read_are_counted() -> None:
-    letter = _letter(b"v", ("producer", b"p"), room=2000, headers_found=500_000)
+    letter = _letter(b"v", ("producer", b"p"), headers_found=500_000)
     assert [value for name, value in letter.headers if name == "committerd-headers"] == [b"500000"]
     assert _decoded(letter).cut
-    smallest = _letter(b"v", ("producer", b"p" * 2000), room=500, headers_found=500_000)
+    smallest = _letter(b"v", ("producer", b"p" * 2000), cuts=2, headers_found=500_000)
     assert [value for name, value in smallest.headers if name == "committerd-headers"] == [b"500000"]
     assert _decoded(smallest).headers == []
 
 
 def test_a_producers_headers_are_not_taken_for_the_committers() -> None:
-    letter = _letter(b"v", ("committerd-value-bytes", b"7"), ("committerd-x", b"x" * 5000), room=2000)
+    letter = _letter(b"v", ("committerd-value-bytes", b"7"), ("committerd-x", b"x" * 5000))
     assert _decoded(letter).dropped_bytes == 0
     assert letter.value == b"v"
 
