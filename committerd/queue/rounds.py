@@ -86,8 +86,8 @@ class Round:
 
     ahead: int = 0
     """Offsets that are settled ahead before the round, and re-executions that go first in it."""
-    ended: bool = False
-    """Whether the round takes no more records."""
+    _is_alone: bool = False
+    """Whether the round is one record that is a version of its own."""
     _parts: set[Part] = field(default_factory=set)
     """The parts of the records so far."""
     _last_of_app: dict[str, Part] = field(default_factory=dict)
@@ -105,23 +105,21 @@ class Round:
         self._left_writers.update(_writers(app_id, producer))
 
     def takes(self, part: Part | None, *, app_id: str = "", producer: str = "") -> bool:
-        """Take the next waiting record, if the round continues with it.
+        """Take the next waiting record; False if the round ends before it.
 
         `part`: None = it is a version of its own. `app_id`, `producer`: empty = it has none.
         """
-        if self._left and not self.ended:
-            self.ended = not self._left_writers.isdisjoint(_writers(app_id, producer)) or not self._has_room(0)
-        if self.ended:
+        if self._left and not (self._left_writers.isdisjoint(_writers(app_id, producer)) and self._has_room(0)):
+            return False
+        if self._is_alone:
             return False
         if part is None:
-            self.ended = True
-            return not self._parts
+            self._is_alone = not self._parts
+            return self._is_alone
         if app_id and self._last_of_app.get(app_id, part) > part:
-            self.ended = True
             return False
         passing = {one: self._passing.get(one, 0) + 1 for one in Part if part <= one < self._last_part()}
         if not all(map(self._has_room, passing.values())):
-            self.ended = True
             return False
         self._passing |= passing
         self._behind += self._left
@@ -136,7 +134,6 @@ class Round:
         It is settled ahead only of records that were left waiting.
         """
         if self._left and not self._has_room(0):
-            self.ended = True
             return None
         self._behind += self._left
         return self._last_part()
