@@ -34,7 +34,6 @@ from committerd.queue.start import (
     QueueFacts,
     acknowledged_in,
     decode_outcomes,
-    first_owed,
     owed_from,
     refuse_rewritten_log,
     starting_position,
@@ -93,7 +92,12 @@ class Starter:
         self.before_table.update(refused_before_table(facts.outcomes, position))
         head, read_at = loaded.head(position), loaded.read_at
         view = View(head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at)
-        owed = first_owed(position, facts, republish_max=self.republish_max)
+        owed = owed_from(
+            position,
+            facts.acknowledged(position.era),
+            republish_max=self.republish_max,
+            log_start=facts.log_start,
+        )
         if head.version:
             await self._publish_again(view, range(owed, position.next_offset), report)
         self.intake.begin_behind(position)

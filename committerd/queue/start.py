@@ -105,25 +105,21 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
         )
     behind = facts.acknowledged(position.era)
     if behind is not None and position.next_offset < behind:
-        raise RefusedToRun(
-            f"the table's position is offset {position.next_offset}, but the group has acknowledged {behind}: the "
-            f"table went back (restored and cleaned up, keys dropped, or a copy). {_ways_out(position)}",
-            code="position_went_back",
-        )
+        at = f"the table's position is offset {position.next_offset}, but the group has acknowledged {behind}"
+        raise _went_back(at, position)
     for offset in facts.with_outcome(position.era):
         if not position.passes(offset):
-            raise RefusedToRun(
-                f"the record at offset {offset} has an outcome, but the table's position is {position.next_offset}: "
-                f"the table went back (restored and cleaned up, keys dropped, or a copy). {_ways_out(position)}",
-                code="position_went_back",
-            )
+            at = f"the record at offset {offset} has an outcome, but the table's position is {position.next_offset}"
+            raise _went_back(at, position)
     return position
 
 
-def _ways_out(position: Position) -> str:
-    return (
-        f"Bring the lost versions back, or use `committerd position rewind --offset {position.next_offset}` to judge "
-        "these records again, or `committerd position adopt` to give them up"
+def _went_back(contradiction: str, position: Position) -> RefusedToRun:
+    return RefusedToRun(
+        f"{contradiction}: the table went back (restored and cleaned up, keys dropped, or a copy). Bring the lost "
+        f"versions back, or use `committerd position rewind --offset {position.next_offset}` to judge these records "
+        "again, or `committerd position adopt` to give them up",
+        code="position_went_back",
     )
 
 
@@ -155,21 +151,15 @@ def refuse_other_topic(position: Position, identity: TopicIdentity) -> None:
     )
 
 
-def first_owed(position: Position, facts: QueueFacts, *, republish_max: int) -> int:
+def owed_from(position: Position, acknowledged: int | None, *, republish_max: int, log_start: int = 0) -> int:
     """The first offset whose outcome is published again at Start; the last is the highest that the position passes.
 
-    If the group has acknowledged nothing (in this era), at most `republish_max` outcomes are published again.
+    `acknowledged`: the group offset, of this era. If the group has acknowledged nothing, at most `republish_max`
+    outcomes are published again. `log_start`: 0 = it is not known yet.
     """
-    acknowledged = facts.acknowledged(position.era)
-    owed = owed_from(position, acknowledged, republish_max=republish_max)
-    return owed if acknowledged is not None else max(facts.log_start, owed)
-
-
-def owed_from(position: Position, acknowledged: int | None, *, republish_max: int) -> int:
-    """As `first_owed`, before it is known where the log starts. `acknowledged`: the group offset, of this era."""
     if acknowledged is not None:
         return min(acknowledged, position.next_offset)
-    return max(position.next_offset - republish_max, 0)
+    return max(position.next_offset - republish_max, log_start)
 
 
 def _refuse_missing_keys(facts: QueueFacts, *, table_exists: bool) -> None:

@@ -15,7 +15,7 @@ from committerd.queue.start import (
     acknowledgement,
     decode_outcomes,
     era_of,
-    first_owed,
+    owed_from,
     refuse_other_topic,
     refuse_rewritten_log,
     starting_position,
@@ -107,21 +107,26 @@ def test_the_topic_is_checked_before_each_put() -> None:
         refuse_other_topic(AT_50, replace(TOPIC, topic_id="new"))
 
 
+def owed(facts: QueueFacts, *, republish_max: int = 5, position: Position = AT_50) -> int:
+    known = facts.acknowledged(position.era)
+    return owed_from(position, known, republish_max=republish_max, log_start=facts.log_start)
+
+
 def test_answers_are_owed_from_the_group_offset_on() -> None:
-    assert first_owed(AT_50, replace(FACTS, group=acknowledged(40)), republish_max=5) == 40
-    assert first_owed(AT_50, replace(FACTS, group=acknowledged(50)), republish_max=5) == 50
+    assert owed(replace(FACTS, group=acknowledged(40))) == 40
+    assert owed(replace(FACTS, group=acknowledged(50))) == 50
 
 
 def test_a_group_offset_of_an_earlier_era_says_nothing() -> None:
     later_era = replace(AT_50, era=1)
-    assert first_owed(later_era, replace(FACTS, group=acknowledged(40, era=0)), republish_max=5) == 45
-    assert first_owed(later_era, replace(FACTS, group=acknowledged(40, era=1)), republish_max=5) == 40
+    assert owed(replace(FACTS, group=acknowledged(40, era=0)), position=later_era) == 45
+    assert owed(replace(FACTS, group=acknowledged(40, era=1)), position=later_era) == 40
 
 
 def test_without_a_group_offset_a_bounded_number_is_owed() -> None:
     none = replace(FACTS, group=None)
-    assert first_owed(AT_50, none, republish_max=5) == 45
-    assert first_owed(AT_50, none, republish_max=1000) == 10
+    assert owed(none) == 45
+    assert owed(none, republish_max=1000) == 10
 
 
 def test_the_era_is_read_from_what_was_acknowledged() -> None:
