@@ -21,7 +21,9 @@ from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import Envelope, Request
 
 _SHARED_KEYS_MAX = 2000
-"""Maximum number of keys that UpdateConfigs change which share a version."""
+"""Maximum number of keys that the UpdateConfigs of one version change. Each has room in the table, but perhaps all do
+not; then the version is built a few times to find how many have.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +76,16 @@ def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
     if not weight.records:
         return True
     part = part_of(request.transaction, limits.coalesce)
+    keys = changed_keys(request.transaction) if part is Part.CONFIG else []
     return (
         part is not None
         and part is weight.part
         and weight.records < limits.records
         and weight.bytes + request.size <= limits.bytes
         and weight.fragments + _fragments(request.transaction) <= limits.fragments
-        and (part is not Part.CONFIG or _may_share_keys(weight.keys, changed_keys(request.transaction)))
+        and len(weight.keys) + len(keys) <= _SHARED_KEYS_MAX
+        and weight.keys.isdisjoint(keys)
     )
-
-
-def _may_share_keys(taken: set[str], more: Sequence[str]) -> bool:
-    """Whether one more UpdateConfig, of these keys, may join others: none is theirs, and there are not very many.
-
-    Each has room in the table, but perhaps all do not; then the version is built a few times to find how many have.
-    """
-    return len(taken) + len(more) <= _SHARED_KEYS_MAX and taken.isdisjoint(more)
 
 
 def _fragments(transaction: Transaction) -> int:

@@ -187,12 +187,13 @@ def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
             into[app_id] = mark
 
 
-def kept_marks(marks: Marks) -> dict[str, AppMark]:
+def kept_marks(marks: Marks, *, now_ms: int = 0) -> dict[str, AppMark]:
     """The marks that the next version carries: those used in the last 30 days. No other mark is ever dropped.
 
-    The 30 days end at the last use of any mark, so a wrong clock can't drop a mark.
+    The 30 days end at the last use of any mark, so a wrong clock can't drop a mark; or at `now_ms` (Unix milliseconds),
+    if that is later.
     """
-    now_ms = max((mark.used_ms for mark in marks.values()), default=0)
+    now_ms = max([now_ms, *(mark.used_ms for mark in marks.values())])
     return {app_id: mark for app_id, mark in sorted(marks.items()) if now_ms - mark.used_ms <= MARK_UNUSED_MS_MAX}
 
 
@@ -213,11 +214,10 @@ class MarkRoom:
 
     @classmethod
     def left_by(cls, marks: Marks, *, most: int, now_ms: int = 0) -> MarkRoom:
-        """The room that these marks leave, without those that age has ended at `now_ms` (Unix milliseconds)."""
+        """The room that these marks leave, without those that age has ended at `now_ms` (see `kept_marks`)."""
         room = cls(most=most)
-        now_ms = max([now_ms, *(mark.used_ms for mark in marks.values())])
-        for app_id, mark in marks.items():
-            if not mark.released and now_ms - mark.used_ms <= MARK_UNUSED_MS_MAX:
+        for app_id, mark in kept_marks(marks, now_ms=now_ms).items():
+            if not mark.released:
                 room.add(app_id, mark.run)
         return room
 
