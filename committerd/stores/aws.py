@@ -154,21 +154,19 @@ class AwsClient:
                 await self.wait(failure, attempt=attempt)
         return await self.once(operation, where, **parameters)
 
-    async def get(
-        self, where: str, *, bucket: str, key: str, span: str = "", is_one_of_many: bool = False
-    ) -> GetResponse | None:
-        """Read an object, or the range `span`, a value of the header Range; None when it does not exist.
+    async def get(self, where: str, *, bucket: str, key: str, span: str, is_one_of_many: bool) -> GetResponse | None:
+        """Read an object; None when it does not exist. `span`: value of the header Range; empty = the whole object.
 
         Sends a GET request without the SDK, which takes several times the CPU time. Uses the SDK for the first request
         to a bucket, after a failure, and to tell a missing object from a missing bucket. `is_one_of_many`: leaves
         connections to other requests, and takes an object for missing without asking the SDK. Raises as `repeated`.
         """
-        plain = self._plain_reads.get(bucket)
+        plain, name = self._plain_reads.get(bucket), quote(key, safe=_UNQUOTED)
         if plain is not None:
             await self._opened()  # reads the credentials again if they have changed
             async with self._many if is_one_of_many else nullcontext():
                 quick = await plain.get(
-                    quote(key, safe=_UNQUOTED),
+                    name,
                     span,
                     seconds_max=self._seconds_max(b""),
                     read_seconds_max=self.settings.read_timeout_seconds,
@@ -194,7 +192,7 @@ class AwsClient:
         finally:
             _reads_sent.reset(token)
             if bucket not in self._plain_reads and sent:
-                learnt = await PlainReads.learn(self._client, sent[-1], quote(key, safe=_UNQUOTED))
+                learnt = await PlainReads.learn(self._client, sent[-1], name)
                 if learnt is not None:
                     self._plain_reads[bucket] = learnt
         return GetResponse.of(response["Body"], response.get("ContentRange"))

@@ -133,7 +133,7 @@ class S3Store:
         if response is None:
             return None
         if "ContentLength" not in response:
-            raise StoreUnavailable(f"s3 head_object of {self._name(key)}: the server does not report the object's size")
+            raise StoreUnavailable(f"s3 head_object of {self.uri}/{key}: the server does not report the object's size")
         return int(response["ContentLength"])
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
@@ -170,7 +170,8 @@ class S3Store:
         while True:
             response = await self._repeated(
                 "list_objects_v2",
-                f"{self.uri}/{prefix}",
+                where=f"{self.uri}/{prefix}",
+                Bucket=self._bucket,
                 Prefix=self._prefix + prefix,
                 MaxKeys=min(keys_max, _PAGE_KEYS_MAX),
                 **chosen,
@@ -181,20 +182,12 @@ class S3Store:
             chosen["ContinuationToken"] = response["NextContinuationToken"]
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._repeated("put_object", self._name(key), Key=self._key(key), Body=body, **self._writing)
+        await self._repeated("put_object", Body=body, **self._at(key), **self._writing)
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        name = self._name(key)
+        name = f"{self.uri}/{key}"
         try:
-            await self._client.once(
-                "put_object",
-                name,
-                Bucket=self._bucket,
-                Key=self._key(key),
-                Body=body,
-                IfNoneMatch="*",
-                **self._writing,
-            )
+            await self._client.once("put_object", Body=body, IfNoneMatch="*", **self._at(key), **self._writing)
         except CallFailed as failure:
             if failure.status == 412:
                 return Exists()
@@ -208,15 +201,9 @@ class S3Store:
         return Created()
 
     async def copy(self, source: str, target: str) -> bool:
+        copied = {"Bucket": self._bucket, "Key": self._at(source)["Key"]}
         try:
-            await self._client.repeated(
-                "copy_object",
-                self._name(target),
-                Bucket=self._bucket,
-                Key=self._key(target),
-                CopySource={"Bucket": self._bucket, "Key": self._key(source)},
-                **self._writing,
-            )
+            await self._client.repeated("copy_object", CopySource=copied, **self._at(target), **self._writing)
         except CallFailed as failure:
             if failure.code in ABSENT:
                 return False
@@ -229,7 +216,7 @@ class S3Store:
     async def _of_object(self, operation: str, key: str) -> dict[str, Any] | None:
         """Send a request about an existing object, and return its response; None when the object does not exist."""
         try:
-            return await self._client.repeated(operation, self._name(key), Bucket=self._bucket, Key=self._key(key))
+            return await self._client.repeated(operation, **self._at(key))
         except CallFailed as failure:
             if failure.code in ABSENT:
                 return None
@@ -237,35 +224,32 @@ class S3Store:
 
     async def _read(self, key: str, span: str = "") -> GetResponse | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
+        at, is_one_of_many = self._at(key), key.startswith(DATA)  # very many data files are read, to check them
         try:
             return await self._client.get(
-                self._name(key),
-                bucket=self._bucket,
-                key=self._key(key),
-                span=span,
-                is_one_of_many=key.startswith(DATA),  # very many are read, to check them
+                at["where"], bucket=at["Bucket"], key=at["Key"], span=span, is_one_of_many=is_one_of_many
             )
         except CallFailed as failure:
             if failure.status == 416:
                 return GetResponse(body=b"", start=0, whole=None)
             raise _unread(failure) from failure
 
-    async def _repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
+    async def _repeated(self, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
-            return await self._client.repeated(operation, where, Bucket=self._bucket, **parameters)
+            return await self._client.repeated(operation, **parameters)
         except CallFailed as failure:
             raise StoreUnavailable(str(failure)) from failure
 
-    def _name(self, key: str) -> str:
-        return f"{self.uri}/{key}"
+    def _at(self, key: str) -> dict[str, str]:
+        """Return the parameters of a request about an object: its name for messages, its bucket and its key there.
 
-    def _key(self, key: str) -> str:
-        """Return the key in the bucket. Raises `InvalidRequest` (`path_invalid`) when no such key can exist."""
+        Raises `InvalidRequest` (`path_invalid`) when no such key can exist.
+        """
         require_below_root(key)
         full = self._prefix + key
         if len(full.encode("utf-8", "replace")) > _KEY_BYTES_MAX:
             raise InvalidRequest(f"{key[:200]!r} is longer than S3 allows: {_KEY_BYTES_MAX} bytes", code="path_invalid")
-        return full
+        return {"where": f"{self.uri}/{key}", "Bucket": self._bucket, "Key": full}
 
 
 def _unread(failure: CallFailed) -> StoreUnavailable:
