@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-import anyio
-
 from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
@@ -29,9 +27,7 @@ from committerd.stores.port import Created, Exists, ManifestEntry
 from committerd.stores.s3 import S3Place, s3_place
 from committerd_common.paths import VERSION_MAX
 
-_SCHEME = "s3+ddb"
 _FORM = "a table with a manifest store in DynamoDB is s3+ddb://bucket/path?ddbTableName=TABLE"
-_COMMITTER = "lancedb"
 _KEYS = {"base_uri": ("HASH", "S"), "version": ("RANGE", "N")}
 _CONDITION_FAILED = "ConditionalCheckFailedException"
 _THROTTLED_TRIES = 5
@@ -65,7 +61,7 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
     Raises `SettingsError` for a URI without a path, or with any other query.
     """
     scheme, separator, rest = uri.partition("://")
-    if not separator or scheme.lower() != _SCHEME:
+    if not separator or scheme.lower() != "s3+ddb":
         return None
     location, _, query = rest.partition("?")
     given = parse_qsl(query, keep_blank_values=True)
@@ -96,7 +92,6 @@ class DynamoStore:
         self._client = client
         self._table = table
         self._base_uri = base_uri
-        self._checking = anyio.Lock()
         self._checked = False
 
     async def get(self, version: int) -> ManifestEntry | None:
@@ -167,26 +162,25 @@ class DynamoStore:
 
     async def _check(self) -> None:
         """Check once that the DynamoDB table has Lance's key schema; raise `SettingsError` for another one."""
-        async with self._checking:
-            if self._checked:
-                return
-            try:
-                response = await self._client.repeated("describe_table", self._where, TableName=self._table)
-            except CallFailed as failure:
-                advice = ""
-                if failure.code == "ResourceNotFoundException":
-                    made = _MAKE.replace("TABLE", self._table)
-                    advice = f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
-                raise StoreUnavailable(f"{failure}{advice}") from failure
-            found = _keys(response["Table"])
-            if found != _KEYS:
-                listed = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
-                raise SettingsError(
-                    f"the DynamoDB table {self._table} is not a manifest store: its key is {listed}; Lance needs "
-                    "base_uri (HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
-                    f"make one with {_MAKE}"
-                )
-            self._checked = True
+        if self._checked:
+            return
+        try:
+            response = await self._client.repeated("describe_table", self._where, TableName=self._table)
+        except CallFailed as failure:
+            advice = ""
+            if failure.code == "ResourceNotFoundException":
+                made = _MAKE.replace("TABLE", self._table)
+                advice = f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
+            raise StoreUnavailable(f"{failure}{advice}") from failure
+        found = _keys(response["Table"])
+        if found != _KEYS:
+            listed = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
+            raise SettingsError(
+                f"the DynamoDB table {self._table} is not a manifest store: its key is {listed}; Lance needs "
+                "base_uri (HASH, type S) and version (RANGE, type N). Name another table in ddbTableName, or "
+                f"make one with {_MAKE}"
+            )
+        self._checked = True
 
     async def _repeated(self, operation: str, **parameters: Any) -> dict[str, Any]:
         await self._check()
@@ -204,7 +198,7 @@ class DynamoStore:
         item = {
             **self._key(entry.version),
             "path": {"S": f"{self._base_uri}/{entry.key}"},
-            "committer": {"S": _COMMITTER},
+            "committer": {"S": "lancedb"},
         }
         return item if entry.size is None else {**item, "size": {"N": str(entry.size)}}
 

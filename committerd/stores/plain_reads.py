@@ -111,7 +111,10 @@ class PlainReads:
         `sent`: the SDK's request. `name`: percent-encoded name of its object. Returns None when the request can't be
         reproduced: it went through a proxy, was unsigned, or its signature differs from the one computed here.
         """
-        headers = {key.lower(): _text(value) for key, value in sent.headers.items()}
+        headers = {
+            key.lower(): value.decode() if isinstance(value, bytes) else str(value)
+            for key, value in sent.headers.items()
+        }
         http = client._endpoint.http_session
         try:
             credentials = await _credentials(client)
@@ -166,7 +169,3 @@ async def _credentials(client: Any) -> ReadOnlyCredentials | None:
     """Return the credentials that the SDK would sign with now; None when it has none."""
     held = client._request_signer._credentials
     return None if held is None else await held.get_frozen_credentials()
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -24,18 +24,15 @@ from committerd_common.paths import DATA
 _SCHEMES = ("s3", "s3a", "s3n")
 _KEY_BYTES_MAX = 1024
 _PAGE_KEYS_MAX = 1000
-_EXPRESS = "--x-s3"
-"""Suffix of the names of directory buckets (S3 Express One Zone); no other bucket's name has it."""
 
 _PERMISSIONS = (
     "the credentials may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject below the table's "
     "prefix, and s3:ListBucket on the bucket"
 )
-_TOO_LARGE = "S3 takes and copies at most 5 GiB in one request, and committerd makes no multipart uploads"
 _ADVICE = {
     "AccessDenied": _PERMISSIONS,
     "403": _PERMISSIONS,
-    "EntityTooLarge": _TOO_LARGE,
+    "EntityTooLarge": "S3 takes and copies at most 5 GiB in one request, and committerd makes no multipart uploads",
     "NoSuchBucket": "create the bucket, or correct the table's URI or s3.endpoint_url",
     "NotImplemented": "the server lacks an operation that committerd needs; `committerd probe` names it",
 }
@@ -73,7 +70,7 @@ def s3_place(uri: str) -> S3Place | None:
     segments = [segment for segment in unquote(path).split("/") if segment]
     if not bucket or any(segment in (".", "..") for segment in segments):
         raise SettingsError(f"{uri!r} names no path in a bucket; a table on S3 is s3://bucket/path")
-    if bucket.endswith(_EXPRESS):
+    if bucket.endswith("--x-s3"):  # no other bucket's name may end so
         raise SettingsError(
             f"{uri!r} is in a directory bucket (S3 Express One Zone), whose listings have no order: the latest version "
             "could not be found. Keep the table in a general purpose bucket"
