@@ -190,10 +190,6 @@ class OlderHistory:
         self._shown = self._read
 
 
-def _nothing_is_owed(position: Position) -> int:
-    return position.next_offset
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
     """Parameters of reading a table's history."""
@@ -204,7 +200,7 @@ class Loading:
     """Maximum bytes of memory for the ledger."""
     report: Callable[[str], None] = lambda text: None
     """Called with a text about the progress."""
-    owed_from: Callable[[Position], int] = _nothing_is_owed
+    owed_from: Callable[[Position], int] = lambda position: position.next_offset
     """Given the table's position, returns the first offset whose outcome the caller needs."""
     later: bool = False
     """Whether to leave unread what lies below position, marks and those outcomes; `Loaded.older` reads it later."""
@@ -212,23 +208,19 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The state of a table according to its readable history."""
+    """The state of a table according to its readable history. What `Head` has too means the same there."""
 
     table: Table
     read_at: float
     """When the latest version was known to be the latest, in monotonic seconds."""
     version: int = 0
-    """The latest version; 0 = there is no table."""
     manifest: ManifestFile | None = None
-    """The manifest of that version."""
     ledger: Ledger
     position: Position | None = None
     """The highest position that any readable version carries; None = none carries one."""
     marks: Mapping[str, AppMark] = field(default_factory=dict)
     carried: Position | None = None
-    """The position that the latest version itself carries."""
     carried_marks: Mapping[str, AppMark] = field(default_factory=dict)
-    """The marks that the latest version itself carries."""
     newest_ours: int = 0
     """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
     older: OlderHistory

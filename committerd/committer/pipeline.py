@@ -52,7 +52,6 @@ class _Ahead:
     before: FormedVersion
     """The version that is put meanwhile."""
     monotonic: Callable[[], float]
-    """A clock in seconds that keeps counting while the machine sleeps."""
     begun_at: float
     put_ended: anyio.Event = field(default_factory=anyio.Event)
     """Set when the put of `before` has ended, whatever its result."""
@@ -230,17 +229,15 @@ class Pipeline:
 
     def _delay(self, formed: FormedVersion) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""
-        if self._may_follow(formed):
-            return 0.0
         if not _can_be_built_on(formed):
             return None
+        if self._may_follow(formed):
+            return 0.0
         lead = self._form_seconds * _LEAD_FACTOR + _LEAD_SECONDS
         return self._put_seconds - min(lead, self._put_seconds * _LEAD_SHARE_MAX)
 
     def _may_follow(self, formed: FormedVersion) -> bool:
-        """Whether another version may be formed at once on this one, before it is put."""
-        if not _can_be_built_on(formed):
-            return False
+        """Whether the next version may be formed at once, without waiting for more records."""
         if formed.round_end is not None:
             return True
         if self.intake.waiting_retries():
