@@ -79,9 +79,7 @@ class DeletionVectorCache(Cache[tuple[str, str], BitMap]):
         self._note = note
 
     def rows(self, uri: str, key: str, fragment: DataFragment) -> BitMap | None:
-        """The deleted rows of a fragment whose deletion file is `key` in the store `uri`; None if they are not cached,
-        or do not fit the fragment.
-        """
+        """The deleted rows of a fragment with deletion file `key` in store `uri`; None if none that fit are cached."""
         rows = self.get((uri, key))
         if rows is not None and not _fits(rows, fragment):
             rows = None

@@ -59,9 +59,7 @@ class DeletionFileReader:
     async def rows(self, wanted: Sequence[DeletionFile], *, staged_bytes_max: int) -> list[BitMap]:
         """Return the rows that each of these files holds. Files whose content is kept are not read.
 
-        Raises `InvalidRequest` for a staged file that is missing (`missing_file`), damaged (`deletion_file`) or too
-        large (`named_bytes`), `CorruptTable` (`deletion_file`) for a damaged file of a version, and `OutdatedRequest`
-        for a missing one: a cleanup removes the deletion files that only old versions have.
+        Raises as `needs.Rows` throws, and `CorruptTable` (`deletion_file`) for a damaged file of a version.
         """
         allowance = Allowance(staged_bytes_max)
         found = [self._vectors.rows(self._open(one.location).uri, one.location.key, one.fragment) for one in wanted]
@@ -137,13 +135,8 @@ class DeletionFileReader:
         else:
             body = await read_named(store, key, lambda: store.get(key))
         if body is None:
-            raise (
-                missing_file([key])
-                if file.is_staged
-                else cleaned_up(
-                    f"{key}, which has the rows of fragment {file.fragment.id} that were deleted in an earlier version"
-                )
-            )
+            what = f"{key}, which has the rows of fragment {file.fragment.id} that were deleted in an earlier version"
+            raise missing_file([key]) if file.is_staged else cleaned_up(what)
         if file.is_staged:
             allowance.spend(body, key)
         rows = decode_deletions(body, file.fragment, staged=file.is_staged)

@@ -34,15 +34,9 @@ LIGHT_BYTES_MAX = 64 * 1024
 LIGHT_FRAGMENTS_MAX = 500
 """Maximum number of fragments of a light Append."""
 LIGHT_FRAGMENT_BYTES_MAX = 1024
-"""Bytes that a light Append may have for each fragment, on top of `LIGHT_BYTES_MAX`.
-
-A fragment with inline row ids or row versions is much larger.
-"""
+"""Bytes for each fragment of a light Append, on top of `LIGHT_BYTES_MAX`. Inline row ids and versions take far more."""
 LIGHT_MANIFEST_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of encoded fragments in the table for which an operation that reads them is light.
-
-That is about 10,000 fragments, fewer with stable row ids.
-"""
+"""Maximum bytes of encoded fragments for which an operation that reads them is light: about 10,000 fragments."""
 LIGHT_FOLLOWED_MAX = 50_000
 """Maximum of the rows to follow, times the Rewrites that moved them, for a light transaction: 50 ms by row ids."""
 LIGHT_COMPARED_MAX = 50_000
@@ -60,7 +54,6 @@ class Work(Protocol):
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:
         """Run `call`, for a record of `size` bytes, and return its result, or raise its exception."""
-        ...
 
 
 async def at_once(call: Callable[[], T], *, size: int) -> T:

@@ -76,10 +76,7 @@ NOTHING_KNOWN = StagedFacts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Need: the existence, the sizes and the descriptions of files that a transaction names. Fact: `StagedFacts`.
-
-    Once ten files of it are missing, the others are not looked for: it is refused anyway.
-    """
+    """Need: the existence, the sizes and the descriptions of files that a transaction names. Fact: `StagedFacts`."""
 
     files: Sequence[NamedFile] = ()
     deletions: Sequence[DeletionFile] = ()
@@ -120,7 +117,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Need: the next few versions above `after`, up to `upto`. Fact: `Committed` of each, or a `Gap`."""
+    """Need: the next few versions above `after`, up to and including `upto`. Fact: `Committed` of each, or a `Gap`."""
 
     after: int
     upto: int

@@ -30,12 +30,7 @@ def refused_by(error: RequestError, found: Comparison = NOTHING_FOUND) -> Refuse
         status = Status.UNSUPPORTED
     elif isinstance(error, OutdatedRequest):
         status = Status.RETRYABLE
-    return Refused(
-        status=status,
-        reason=error.code,
-        message=str(error),
-        found=found,
-    )
+    return Refused(status=status, reason=error.code, message=str(error), found=found)
 
 
 def mishandled(error: Exception) -> Refused:

@@ -41,8 +41,7 @@ FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of cached footprints: 100,000 Appends, about a day at one version a second."""
 
 _SETTLED_BYTES_MAX = 8 * 1024 * 1024
-"""Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match.
-"""
+"""Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match."""
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
 _READ_VERSIONS_MAX = 32
@@ -57,9 +56,7 @@ _SMALL_BYTES_MAX = 512 * 1024
 _BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of the footprints that are read at once, if they are as large as those that were read before them."""
 _ENDS_MAX = 4096
-"""Maximum number of versions whose end is cached. Beyond it the lower half is dropped: the version to build on is among
-the highest, however many versions below it are read.
-"""
+"""Maximum number of versions whose end is cached. Beyond it the lower half is dropped: we build on a high version."""
 
 
 class VersionState(Enum):
@@ -185,10 +182,7 @@ class Table(Manifests):
             return None
 
     async def standing(self, version: int) -> VersionState:
-        """Check whether a version that this table has read or created still exists and is the same. Costs one read.
-
-        A table that was deleted and recreated has other versions under the same numbers.
-        """
+        """Check whether a version that this table has read or created still exists and is the same. Costs one read."""
         end = await self.end(version)
         if end is None:
             return VersionState.GONE
@@ -240,11 +234,9 @@ class Table(Manifests):
         return settled
 
     async def some_after(self, after: int, upto: int, *, largest: int = 0) -> Sequence[Committed] | Gap:
-        """Return the next few versions above `after`, up to and including `upto`, ascending; a `Gap` if the first of
-        them can't be read.
+        """Return the fact that answers `needs.Versions`, ascending; a `Gap` if the first version can't be read.
 
-        `largest`: the bytes of the largest one that the caller has seen so far (0 = none). Of large ones, fewer are
-        read at once, so that all fit in memory. Raises `StoreUnavailable`.
+        Raises `StoreUnavailable`.
         """
         count = _READERS_MAX
         if largest:
