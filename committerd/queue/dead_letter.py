@@ -1,4 +1,4 @@
-"""Dead letters: a staged record as its producer sent it, and the reason why it was refused.
+"""Dead letters: a staged record as its producer sent it, and the reason why it was refused. May it be staged again?
 
 The committer adds headers to the original ones; their names begin with `committerd-`. A replay stages the original
 record again, and the committer judges it anew.
@@ -6,11 +6,16 @@ record again, and the committer judges it anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from committerd.queue.dedupe import Refused, dedupe
+from committerd.queue.ledger import Earlier
 from committerd.queue.port import Publication, Record
+from committerd.queue.position import Marks
 from committerd_common.messages import DecodeError, Outcome, Transaction
+from committerd_common.messages import Status as StatusNumber
+from committerd_common.request import Request
 
 HEADER_PREFIX = "committerd-"
 OVERHEAD_BYTES = 64 * 1024
@@ -140,3 +145,62 @@ def smaller_outcome(outcome: Publication) -> Publication | None:
 def _with_note(letter: Publication, what: str, size: int) -> Publication:
     name = f"{HEADER_PREFIX}{what}" if what == "headers" else f"{HEADER_PREFIX}{what}-bytes"
     return replace(letter, headers=[*letter.headers, (name, str(size).encode())])
+
+
+def refuse_replay(
+    letter: Letter,
+    decoded: Request | Refused,
+    *,
+    earlier: Earlier,
+    marks: Marks,
+    outcomes: Sequence[Outcome],
+    waiting: Mapping[str, int],
+    now_ms: int,
+) -> str:
+    """The reason why the letter must not be staged again, as a sentence; empty if it may be.
+
+    It must not if its data is, or may be, in the table already. The committer looks for duplicates itself when it gets
+    the replay; this check saves a replay that would be refused, and knows outcomes whose versions were cleaned up.
+
+    `decoded` is the replay as the committer decodes it, or its refusal, without a look at the table's history.
+    `earlier` is the history of its transaction in the readable versions, and `outcomes` are its outcomes. `waiting`:
+    replays that no version has settled yet, offset by the value of header `replay-of`. `now_ms`: Unix milliseconds.
+    """
+    if letter.dropped_bytes:
+        return (
+            f"the letter lacks the record's value ({letter.dropped_bytes} bytes did not fit): only its producer can "
+            "stage it again"
+        )
+    if letter.cut:
+        return "the letter lacks some of the record's headers or its key: only its producer can stage it again"
+    if isinstance(decoded, Refused):
+        return f"it would be refused again, as {decoded.reason}: {decoded.message}"
+    deadline = decoded.envelope.deadline_ms
+    if deadline is not None and deadline <= now_ms:
+        return "the deadline in its header deadline-ms has passed"
+    if letter.place in waiting:
+        return f"it is staged again already, at offset {waiting[letter.place]}, and has no outcome yet"
+    known = dedupe(decoded, earlier, marks, version=0)
+    if known is not None:
+        return known.message
+    eras: dict[tuple[str, int], int] = {}
+    for one in outcomes:
+        eras[one.topic_id, one.offset] = max(one.era, eras.get((one.topic_id, one.offset), 0))
+    # A record that was judged again since, in a later era, has only its last outcome.
+    last = (one for one in outcomes if one.era == eras[one.topic_id, one.offset])
+    return next(filter(None, (_known(letter, one) for one in last)), "")
+
+
+def _known(letter: Letter, outcome: Outcome) -> str:
+    """The reason against a replay that an outcome of the same transaction gives; empty if it gives none."""
+    if outcome.status in (StatusNumber.COMMITTED, StatusNumber.DUPLICATE):
+        return (
+            f"transaction {outcome.uuid} got outcome {StatusNumber.Name(outcome.status)} at version "
+            f"{outcome.version or 'unknown'}, for the record at offset {outcome.offset}"
+        )
+    if outcome.status == StatusNumber.UNDECIDED and f"{outcome.topic}:{outcome.offset}" != letter.place:
+        return (
+            f"transaction {outcome.uuid} got outcome UNDECIDED for the record at offset {outcome.offset}: look in the "
+            "table whether its data is there"
+        )
+    return ""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from committerd.queue.dead_letter import refuse_replay
 from committerd.queue.dedupe import Refused
 from committerd.queue.ledger import Earlier, names, refusal_in
 from committerd.queue.outcomes import Settled, Status
 from committerd.queue.position import AppMark
-from committerd.queue.replay import refuse_replay
 from committerd_common.messages import Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
 from committerd_common.request import AppUnit, Envelope, Request

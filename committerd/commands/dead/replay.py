@@ -16,12 +16,11 @@ from committerd.committer.loading import Loading, load
 from committerd.committer.record_history import look_up
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
-from committerd.queue.dead_letter import Letter
+from committerd.queue.dead_letter import Letter, refuse_replay
 from committerd.queue.dedupe import Refused
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.port import Publication
 from committerd.queue.position import Position
-from committerd.queue.replay import refuse_replay
 from committerd.settings.load import Settings
 from committerd.table.fetching import Fetcher, run
 from committerd.table.versions import Table
