@@ -164,12 +164,9 @@ class Members:
 
     def take(self, request: Request, judged: Judged, pending: Pending) -> None:
         """Add a request that is committed."""
-        marks: Mapping[str, AppMark] = {}
-        app = request.envelope.app
-        if app is not None:
-            used_ms = pending.record.timestamp_ms
-            version, era = self.head.version + 1, self.head.position.era
-            marks = mark_of(request, self.marks, version=version, used_ms=used_ms, era=era)
+        app, used_ms = request.envelope.app, pending.record.timestamp_ms
+        version, era = self.head.version + 1, self.head.position.era
+        marks = mark_of(request, self.marks, version=version, used_ms=used_ms, era=era)
         change = judged.change
         shares = change is not None or part_of(request.transaction) is not Part.ROWS
         # All that may raise is done above, so a request is taken as a whole or not at all.

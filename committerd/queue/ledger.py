@@ -2,17 +2,13 @@
 
 pylance never looks at the uuid and commits the same bytes twice. A queue that delivers at least once must look. The
 ledger covers every uuid of the readable history, those of foreign versions too, because someone may commit a staged
-file by hand.
+file by hand. A uuid is looked for in all versions that the ledger knows, also in those at or below the record's read
+version: a producer that opens the table again may stage the same transaction at a newer one.
 
 The ledger stores the newest uuids in full. Of each older uuid, committed or refused, it stores eight bytes: a hash and
 the version. A hash that matches proves nothing, so the caller reads that version again before it decides. The memory is
 bounded: the ledger drops the oldest versions first, and remembers the highest version that it has dropped. It never
 calls a uuid new that a dropped version may hold.
-
-A uuid is looked for in all versions that the ledger knows, also in those at or below the record's read version: a
-producer that opens the table again may stage the same transaction at a newer one.
-
-Start knows the newest versions first. Until all are read, the ledger says for which records it knows enough (`covers`).
 """
 
 from __future__ import annotations

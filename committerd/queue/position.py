@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from committerd.errors import CorruptTable, RefusedToRun
@@ -350,14 +350,7 @@ _POSITION_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """By key of the JSON: the field of `Position`, and how its value is decoded."""
 _MARK_FIELDS: Mapping[str, Callable[[Any], Any]] = {
-    "era": _whole,
-    "life": _whole,
-    "offset": _whole,
-    "run": _text,
-    "table_version": _whole,
-    "used_ms": _whole,
-    "uuid": _text,
-    "version": _whole,
+    field.name: _text if field.type == "str" else _whole for field in fields(AppMark)
 }
 """By key of the JSON, which is the field of `AppMark`: how its value is decoded."""
 

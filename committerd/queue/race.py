@@ -2,13 +2,6 @@
 
 A put result *exists* does not say who was faster: our own earlier try, whose reply was lost, another committer, or a
 foreign writer. The version that exists does.
-
-    the versions from that number on                then
-    the first has our members, refusals and         ours: it is committed
-      position, all equal
-    otherwise, any is of the queue                  another committer's: drop the whole group, even if that version
-                                                      settles only part of it
-    all are foreign                                 foreign: judge everything again on the new latest version
 """
 
 from __future__ import annotations
@@ -25,8 +18,11 @@ class Race(StrEnum):
     """The writer of a version that already exists."""
 
     OURS = "ours"
+    """Our own earlier try: it is committed."""
     OTHER_COMMITTER = "other_committer"
+    """Another committer: drop the whole group, even if that version settles only part of it."""
     FOREIGN = "foreign"
+    """A writer beside the queue: judge everything again on the new latest version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,6 @@ producers that break their promise, take at most a quarter of the time.
 
 Each refusal is also a *ticket* for one record: the first one that names it (`retry-of`) and has the same producer. That
 record is judged before waiting ones. A record without a ticket counts as a first try, whatever its headers say.
-
-`make turns` measures upserts under a stream of Appends, and tests/queue/reservations_load.py does so without a clock.
 """
 
 from __future__ import annotations
