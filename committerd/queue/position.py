@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.port import TopicIdentity
+
+_Decoded = TypeVar("_Decoded")
 
 FORMAT_KEY = "committerd.format"
 POSITION_KEY = "committerd.position"
@@ -275,43 +277,37 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
         )
     if POSITION_KEY not in metadata:
         return None
-    raw = _load(POSITION_KEY, metadata[POSITION_KEY])
-    try:
-        return Position(
+    return _decoded(
+        POSITION_KEY,
+        metadata[POSITION_KEY],
+        lambda raw: Position(
             **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
             lost=LostHistory(*map(_counted, raw["lost"])) if "lost" in raw else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(POSITION_KEY, metadata[POSITION_KEY]) from error
+        ),
+    )
 
 
 def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
     """The application marks that a version carries, by app-id. Raises `CorruptTable` for a mark that can't be read."""
-    marks = {}
-    for key, value in metadata.items():
-        if not key.startswith(APP_KEY_PREFIX):
-            continue
-        raw = _load(key, value)
-        try:
-            mark = AppMark(**{name: decode(raw[name]) for name, decode in _MARK_FIELDS.items()})
-            marks[key.removeprefix(APP_KEY_PREFIX)] = mark
-        except (KeyError, TypeError) as error:
-            raise _unreadable(key, value) from error
-    return marks
+    return {
+        key.removeprefix(APP_KEY_PREFIX): _decoded(
+            key, text, lambda raw: AppMark(**{name: decode(raw[name]) for name, decode in _MARK_FIELDS.items()})
+        )
+        for key, text in metadata.items()
+        if key.startswith(APP_KEY_PREFIX)
+    }
 
 
 def _dump(value: dict[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _load(key: str, text: str) -> dict[str, Any]:
+def _decoded(key: str, text: str, of: Callable[[Any], _Decoded]) -> _Decoded:
+    """What `of` makes of the JSON. Raises `CorruptTable` if it is no object with the right fields."""
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return of(json.loads(text))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _unreadable(key, text) from error
-    if not isinstance(raw, dict):
-        raise _unreadable(key, text)
-    return raw
 
 
 def _text(value: object) -> str:

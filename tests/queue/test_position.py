@@ -77,6 +77,7 @@ def test_keys_of_a_newer_committerd_are_refused_and_nothing_is_guessed() -> None
         {FORMAT_KEY: "²"},
         {POSITION_KEY: "{"},
         {POSITION_KEY: "[]"},
+        {POSITION_KEY: "null"},
         {POSITION_KEY: "{}"},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":"0"')},
         {POSITION_KEY: encode_metadata(START, {})[POSITION_KEY].replace('"next":0', '"next":true')},
@@ -96,8 +97,9 @@ def test_a_position_that_someone_spoilt_is_named(metadata: dict[str, str]) -> No
 
 
 def test_a_mark_that_someone_spoilt_is_named() -> None:
-    with pytest.raises(CorruptTable, match=r"committerd\.app\.x"):
-        decode_marks({APP_KEY_PREFIX + "x": json.dumps({"run": "r"})})
+    for text in (json.dumps({"run": "r"}), "[]", "7", "null", '"run"', "{"):
+        with pytest.raises(CorruptTable, match=r"committerd\.app\.x"):
+            decode_marks({APP_KEY_PREFIX + "x": text})
 
 
 def test_settling_in_order_moves_the_next_offset_and_remembers_the_last_record() -> None:
