@@ -97,7 +97,7 @@ class Head:
         """
         if self.ledger.floor == 0 or not self.table.is_known_gone(self.ledger.floor):
             return self
-        return replace(self, ledger=self.ledger.with_nothing_dropped())
+        return replace(self, ledger=replace(self.ledger, floor=0))
 
     def created(self) -> Head:
         """Return this head after all its versions were created."""

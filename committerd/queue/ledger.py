@@ -210,10 +210,6 @@ class Ledger:
             floor = max(floor, runs.pop(0).high)
         return replace(self, floor=floor, _runs=tuple(runs))
 
-    def with_nothing_dropped(self) -> Ledger:
-        """This ledger with floor 0, for when the versions that it dropped are no longer readable either."""
-        return replace(self, floor=0)
-
     def rules_out(self, uuid: str, after: int) -> bool:
         """Whether certainly no known version holds or has refused this uuid, and all versions above `after` are known.
 

@@ -115,7 +115,7 @@ def decode_settled(transaction: Transaction | TransactionLabel | None, *, versio
     Raises `CorruptTable` for properties of the queue that can't be read.
     """
     foreign = _foreign(transaction, version)
-    properties = transaction.transaction_properties if transaction is not None else {}
+    properties = (transaction or Transaction()).transaction_properties
     if not any(key.startswith(KEY_PREFIX) for key in properties.keys() - OF_ANY_COMMIT):
         return foreign
     try:
@@ -148,10 +148,8 @@ def settled_by(transaction: Transaction | TransactionLabel | None, *, version: i
 
 
 def _foreign(transaction: Transaction | TransactionLabel | None, version: int) -> Settled:
-    if transaction is None:
-        return Settled(version=version, uuid="", operation="", ours=False)
-    operation = transaction.WhichOneof("operation") or ""
-    return Settled(version=version, uuid=transaction.uuid, operation=operation, ours=False)
+    known = transaction or Transaction()
+    return Settled(version=version, uuid=known.uuid, operation=known.WhichOneof("operation") or "", ours=False)
 
 
 def committed(member: Member, settled: Settled, position: Position, timings: Timings | None = None) -> Outcome:
