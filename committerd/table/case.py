@@ -16,7 +16,7 @@ from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import CreateOptions
-from committerd.table.needs import StagedFacts
+from committerd.table.needs import InThread, StagedFacts, Steps
 from committerd.table.row_groups import DeletionFiles
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import History
@@ -79,6 +79,11 @@ class Case:
     sources: Sources
     size: int
     """Size of the transaction in bytes if work on it may take long, else 0."""
+
+    def in_thread(self) -> Steps[None]:
+        """Let the next step, up to the next need, run in a thread if it may take long."""
+        if self.size:
+            yield InThread(self.size)
 
     def excerpt(self, file: ManifestFile) -> Manifest:
         """The part of a version that is needed to judge the transaction."""

@@ -1,8 +1,7 @@
-"""Decides whether the pure work on one record runs on the event loop or through `World.work`.
+"""Decides whether the pure work on one record runs on the event loop or through `Work`.
 
-The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through
-`World.work`, which runs it in a thread in the daemon. Nothing ends it there: these bounds say how much a record may
-hold.
+The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through `Work`,
+which runs it in a thread in the daemon. Nothing ends it there: these bounds say how much a record may hold.
 
     bytes of a transaction               `commit.transaction_bytes_max`
     messages in it                       `lance.format.decoded_size`
@@ -11,7 +10,7 @@ hold.
     files, bytes of deletion files       `commit.transaction_files_max`, `commit.named_bytes_max`
     keys that are compared               `lance.conflicts.key_filter.KEYS_MAX`
     rows that are followed               `lance.operations.following.FOLLOWED_ROWS_MAX`
-    what is kept of versions             `lance.operations.kept.KEPT_BYTES_MAX`
+    what is kept of versions             `lance.operations.rebase_footprints.REBASE_BYTES_MAX`
 """
 
 from __future__ import annotations

@@ -207,8 +207,7 @@ def _alone(case: Case, since: Since | None) -> Steps[Judged | Refused]:
         differing = case.operation.differing_schema(case.transaction, latest.outline) if latest is not None else None
         if latest is not None and differing is not None:
             return schema_differs(differing, latest.version)
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     _require_as_read(case, (since.read if since is not None else None) or latest)
     if since is None:
         judged = Judged(transaction=case.transaction, create=case.options.create)
@@ -268,8 +267,7 @@ def _as_member(case: Case, since: Since | None) -> Steps[Judged | Refused | None
     else:
         found = since.found if since is not None else NOTHING_FOUND
         judged = yield from _with_content(case, Judged(transaction=case.transaction, found=found))
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     now = case.operation.excerpt(judged.transaction, latest)
     then = now if follows or since is None else since.then
     change = row_change(judged.transaction, then)
@@ -298,8 +296,7 @@ def _rows_and_keys(case: Case, since: Since) -> Steps[RowsAndKeys | None]:
         return None
     if deciding.theirs not in (Kind.DELETE, Kind.UPDATE):
         return None
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     try:
         change = row_change(case.transaction, since.then)
         if change is None or len(change.touched) > _ROWS_AND_KEYS_FRAGMENTS_MAX:
@@ -314,8 +311,7 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     """Check the staged files, and add what building the operation needs. Raises `RequestError`."""
     latest, transaction, options = case.latest, judged.transaction, case.options
     files = case.files if transaction is case.transaction else staged_files(transaction)
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     current = case.operation.excerpt(transaction, latest) if latest is not None else None
     require_fits(transaction, files, current, options.create)
     if case.operation.completed is not None and current is not None:
@@ -336,8 +332,7 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     unanswered = wanted.unanswered_by(facts)
     if unanswered is not None:
         facts = facts.with_((yield unanswered))
-        if case.size:
-            yield InThread(case.size)
+        yield from case.in_thread()
     require_files(wanted.files, facts)
     if verifies:
         require_content(transaction, files, current, facts, wanted)

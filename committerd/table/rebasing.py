@@ -35,8 +35,7 @@ def rebased_on(case: Case, since: Since) -> Steps[RebasedTransaction | RowConfli
     if rebase is None:
         return RebasedTransaction(transaction=case.transaction)
     facts = yield from _facts(case, since)
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     return rebase(case.transaction, facts)
 
 
@@ -83,8 +82,7 @@ def _facts(case: Case, since: Since) -> Steps[RebaseFacts]:
     """The facts that rebasing the transaction needs."""
     latest, operation = case.latest, case.operation
     assert latest is not None
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     merges = operation.deletions_to_merge(case.transaction, since.then, case.excerpt(latest))
     deletions = yield from deletions_of(merges, case.deletion_files(since.read))
     reuse = (yield from _reuse_contents(case, since)) if Input.STAGED_REUSE in operation.inputs else None

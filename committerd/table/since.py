@@ -62,8 +62,7 @@ def since_read(case: Case) -> Steps[Since | Gap | None]:
         since = Since(kept=RebaseFootprints(), found=found)
         return (yield from _compared(case, since, max(found.through, after), latest.version))
     read = (yield OneVersion(after)) if Input.READ_VERSION in case.operation.inputs else None
-    if case.size:
-        yield InThread(case.size)
+    yield from case.in_thread()
     read, then, ours = _footprint(case, read)
     if case.options.trusts_rewrites:
         ours = replace(ours, trusts_rewrites=True)
