@@ -32,7 +32,7 @@ from committerd.table.needs import NOTHING_KNOWN, InThread, Reuse, StagedFacts, 
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Committed, History, Table, committed_by
 from committerd_common.messages import IndexMetadata, IndexSection, Manifest, Transaction
-from committerd_common.paths import NamingScheme, manifest_key, transaction_key, transaction_name
+from committerd_common.paths import NamingScheme, manifest_key, transaction_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,6 @@ class Prepared:
     file: ManifestFile
     key: str
     body: Body
-    transaction_key: str
-    transaction_body: bytes
     scheme: NamingScheme
     judged: Judged
     """With all that is written before the manifest."""
@@ -57,14 +55,6 @@ class Prepared:
     @property
     def version(self) -> int:
         return self.file.version
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.file.manifest
-
-    @property
-    def indices(self) -> Sequence[IndexMetadata]:
-        return self.file.indices
 
     @property
     def transaction(self) -> Transaction:
@@ -146,11 +136,10 @@ def build_version(
     or the result would break an invariant.
     """
     transaction = judged.transaction
-    name = transaction_name(transaction.read_version, transaction.uuid)
     given = BuildInput(
         now=sources.wall_clock(),
         ahead_max=sources.ahead_max,
-        transaction_file=name,
+        transaction_file=transaction_name(transaction.read_version, transaction.uuid),
         index_uuid=sources.new_uuid().bytes,
         create=judged.create,
         restored=judged.restored,
@@ -187,8 +176,6 @@ def build_version(
         file=file,
         key=manifest_key(outline.version, scheme),
         body=assemble(outline, fragments, section, transaction),
-        transaction_key=transaction_key(name),
-        transaction_body=file.transaction_bytes or b"",
         scheme=scheme,
         judged=judged,
         reserved=reserved_range(latest.outline if latest else None, transaction),

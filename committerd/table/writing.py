@@ -38,7 +38,8 @@ async def write_referenced(table: Table, prepared: Prepared) -> None:
 
 async def write_transaction(table: Table, prepared: Prepared) -> None:
     """Write the transaction file, which the manifest also has inline. Idempotent."""
-    await table.store.put(prepared.transaction_key, prepared.transaction_body)
+    file = prepared.file
+    await table.store.put(transaction_key(file.outline.transaction_file), file.transaction_bytes or b"")
 
 
 async def complete(table: Table, version: int) -> None:

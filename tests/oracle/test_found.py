@@ -144,7 +144,7 @@ async def test_four_billion_rows_cost_nothing(tmp_path: Path) -> None:
     committed = await scene.commit(staged)
     assert time.monotonic() - started < 5
     assert isinstance(committed, Prepared)
-    made = committed.manifest.fragments[-1]
+    made = committed.file.manifest.fragments[-1]
     runs = decode_versions(made.inline_created_at_versions, fragment=made.id, staged=False)
     assert [(run.rows, run.version) for run in runs] == [(HUGE, 2)]
 
@@ -194,7 +194,7 @@ async def test_an_index_of_lance_outlives_its_fields(scene: Scene) -> None:
     scene.write_version(manifest(fragment(0), version=2), indices=[index(1, name=MEM_WAL_INDEX, fields=(2,))])
     committed = await scene.commit(read_at(projecting(column(0), column(1)), 2))
     assert isinstance(committed, Prepared)
-    assert [one.name for one in committed.indices] == [MEM_WAL_INDEX]
+    assert [one.name for one in committed.file.indices] == [MEM_WAL_INDEX]
 
 
 async def test_row_ids_do_not_run_over(tmp_path: Path) -> None:
@@ -238,4 +238,4 @@ async def test_a_dropped_column_leaves_no_file_behind(scene: Scene) -> None:
     scene.write_files(changed)
     committed = await scene.commit(read_at(delete(changed), 1))
     assert isinstance(committed, Prepared)
-    assert [file.path for file in committed.manifest.fragments[0].files] == ["f0.lance"]
+    assert [file.path for file in committed.file.manifest.fragments[0].files] == ["f0.lance"]

@@ -20,6 +20,7 @@ from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
+from committerd.table.writing import write_transaction
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, data_key, manifest_key
 from committerd_common.request import decode_transaction
@@ -155,11 +156,11 @@ class ForeignWriter:
         if not isinstance(prepared, Prepared):
             return
         manifest = Manifest()
-        manifest.CopyFrom(prepared.manifest)
+        manifest.CopyFrom(prepared.file.manifest)
         manifest.table_metadata.clear()
         manifest.table_metadata.update(metadata)
-        await self._store.put(prepared.transaction_key, prepared.transaction_body)
-        await self._store.put_if_absent(prepared.key, encode(manifest, prepared.indices, transaction))
+        await write_transaction(table, prepared)
+        await self._store.put_if_absent(prepared.key, encode(manifest, prepared.file.indices, transaction))
 
     def _paths(self, count: int) -> list[str]:
         self._made += count

@@ -41,14 +41,13 @@ class TestCommit:
         prepared = await scene.commit(append())
         assert isinstance(prepared, Prepared)
         assert prepared.version == 2
-        assert prepared.transaction_key == f"_transactions/1-{samples.TRANSACTION_UUID}.txn"
-        body = scene.path(prepared.transaction_key).read_bytes()
+        body = scene.path(f"_transactions/1-{samples.TRANSACTION_UUID}.txn").read_bytes()
         assert Transaction.FromString(body) == prepared.transaction
         latest = await scene.latest()
         assert latest.transaction == prepared.transaction
-        assert latest.indices == prepared.indices
+        assert latest.indices == prepared.file.indices
         assert [one.id for one in latest.manifest.fragments] == [0, 1]
-        assert prepared.manifest.fragments == latest.manifest.fragments
+        assert prepared.file.manifest.fragments == latest.manifest.fragments
 
     @pytest.mark.parametrize(("v2", "name"), [(True, "18446744073709551614.manifest"), (False, "1.manifest")])
     async def test_makes_a_table(self, scene: Scene, v2: bool, name: str) -> None:
@@ -103,7 +102,7 @@ class TestCommit:
         assert not isinstance(judged, Refused)
         entries = {"committerd.position": "new"}
         prepared = await built(table, latest, judged, table_metadata=entries)
-        assert dict(prepared.manifest.table_metadata) == {"committerd.position": "new", "mine": "1"}
+        assert dict(prepared.file.manifest.table_metadata) == {"committerd.position": "new", "mine": "1"}
 
 
 class TestRefusals:
@@ -244,7 +243,7 @@ class TestDeletions:
             here.write_version(latest, read_at(delete(theirs), 1))
             prepared = await here.commit(self.ours(here, 5, 9))
             assert isinstance(prepared, Prepared)
-            assert prepared.manifest.fragments[0].deletion_file.num_deleted_rows == 3
+            assert prepared.file.manifest.fragments[0].deletion_file.num_deleted_rows == 3
 
     async def test_in_a_base_that_can_not_be_read(self, scene: Scene) -> None:
         await self.theirs(scene, 0)
@@ -266,13 +265,13 @@ class TestDeletions:
         staged.delete.updated_fragments[0].deletion_file.num_deleted_rows = 0
         prepared = await scene.commit(staged)
         assert isinstance(prepared, Prepared)
-        assert prepared.manifest.fragments[0].deletion_file.num_deleted_rows == 2
+        assert prepared.file.manifest.fragments[0].deletion_file.num_deleted_rows == 2
 
     async def test_of_nothing_are_no_deletions(self, scene: Scene) -> None:
         scene.write_versions(1)
         prepared = await scene.commit(self.ours(scene))
         assert isinstance(prepared, Prepared)
-        assert not prepared.manifest.fragments[0].HasField("deletion_file")
+        assert not prepared.file.manifest.fragments[0].HasField("deletion_file")
 
 
 class TestIndices:
@@ -282,7 +281,7 @@ class TestIndices:
         scene.write_version(manifest(fragment(0, name="x"), version=2), read_at(rewritten, 1))
         prepared = await scene.commit(read_at(create_index(index(1, fields=[1], fragments=[0, 5])), 1))
         assert isinstance(prepared, Prepared)
-        assert prepared.indices[0].fragment_bitmap == samples.bitmap([5])
+        assert prepared.file.indices[0].fragment_bitmap == samples.bitmap([5])
 
     async def test_of_reuse_take_in_what_was_rewritten_since(self, scene: Scene) -> None:
         kept, new = (([8], [9]), ([0], [5]))
@@ -292,7 +291,7 @@ class TestIndices:
         trimmed = read_at(create_index(samples.reuse_index(3), removed=(before,)), 1)
         prepared = await scene.commit(trimmed)
         assert isinstance(prepared, Prepared)
-        (made,) = prepared.indices
+        (made,) = prepared.file.indices
         content = samples.reuse_content(made.index_details.value)
         assert [entry.groups[0].old_fragments[0].id for entry in content.versions] == [0]
 
@@ -313,7 +312,7 @@ class TestIndices:
         scene.path(f"_indices/{'0' * 8}-0000-0000-0000-{'0' * 11}1/details.binpb").write_bytes(body)
         prepared = await scene.commit(append())
         assert isinstance(prepared, Prepared)
-        assert prepared.indices[1].fragment_bitmap == samples.bitmap([5])
+        assert prepared.file.indices[1].fragment_bitmap == samples.bitmap([5])
 
     async def test_of_reuse_that_are_large_after_the_rebase(self, scene: Scene) -> None:
         kept, new = (([8], [9]), ([0], [5]))

@@ -52,7 +52,7 @@ async def test_it_is_read_from_a_data_file(scene: Scene, version: str, columns: 
     staged.read_version = 0
     answer = await scene.commit(staged)
     assert isinstance(answer, Prepared)
-    assert dict(answer.manifest.schema_metadata) == {"k": b"v"}
+    assert dict(answer.file.manifest.schema_metadata) == {"k": b"v"}
     assert dict(answer.transaction.overwrite.schema_metadata) == {"k": b"v"}
     assert lance.dataset(str(scene.root)).schema.metadata == {b"k": b"v"}
 
@@ -124,4 +124,4 @@ async def test_a_base_whose_store_is_away_stops_nobody(scene: Scene) -> None:
     staged.overwrite.fragments[0].files[0].base_id = 7
     answer = await prepare(scene.table(), None, staged, options=ANY, sources=sources(), open_store=away)
     assert isinstance(answer, Prepared)
-    assert not answer.manifest.schema_metadata
+    assert not answer.file.manifest.schema_metadata

@@ -169,7 +169,7 @@ class TestFiles:
         scene.path("data/measured.lance").write_bytes(b"xyz")
         prepared = await scene.commit(append(1, made))
         assert isinstance(prepared, Prepared)
-        assert [file.file_size_bytes for file in prepared.manifest.fragments[1].files] == [100, 100, 3]
+        assert [file.file_size_bytes for file in prepared.file.manifest.fragments[1].files] == [100, 100, 3]
 
     async def test_of_unknown_size_may_stand_beside_one_in_a_base(self, scene: Scene) -> None:
         base = manifest(fragment(0), version=1)
@@ -184,7 +184,7 @@ class TestFiles:
         made.files.append(far)
         prepared = await scene.commit(append(1, made))
         assert isinstance(prepared, Prepared)
-        assert [file.file_size_bytes for file in prepared.manifest.fragments[1].files] == [100, 0]
+        assert [file.file_size_bytes for file in prepared.file.manifest.fragments[1].files] == [100, 0]
 
     def in_a_base(self) -> list[Transaction]:
         made = fragment(0, name="new", deleted=1)
@@ -383,7 +383,7 @@ class TestLookedAtAhead:
         prepared = await self.prepared(counting, append(1, made), facts)
         assert isinstance(prepared, Prepared)
         assert counting.asked == []
-        (_, added) = prepared.manifest.fragments
+        (_, added) = prepared.file.manifest.fragments
         assert (added.files[0].file_size_bytes, added.deletion_file.num_deleted_rows) == (100, 2)
 
     async def test_files_of_fragments_that_the_table_has_wait_until_they_are_judged(
@@ -434,7 +434,7 @@ class TestRestore:
         restore = transaction(3, restore=Transaction.Restore(version=2))
         prepared = await scene.commit(restore)
         assert isinstance(prepared, Prepared)
-        assert [one.id for one in prepared.manifest.fragments] == [0]
+        assert [one.id for one in prepared.file.manifest.fragments] == [0]
 
     async def test_of_a_version_that_is_gone(self, scene: Scene) -> None:
         scene.write_versions(3)
@@ -467,7 +467,7 @@ class TestClone:
         prepared = await scene.commit(self.cloning(source, shallow=True))
         assert isinstance(prepared, Prepared)
         assert prepared.version == 2
-        assert [base.path for base in prepared.manifest.base_paths] == [str(source.root)]
+        assert [base.path for base in prepared.file.manifest.base_paths] == [str(source.root)]
 
     async def test_deep_copies_every_file(self, scene: Scene, source: Scene) -> None:
         options = replace(ANY, copy_clone=True)
