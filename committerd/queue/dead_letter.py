@@ -119,14 +119,14 @@ def smaller_letter(letter: Publication) -> Publication | None:
     are missing.
     """
     if letter.value:
-        return _with_note(replace(letter, value=b""), "value", len(letter.value))
+        return _with_note(replace(letter, value=b""), "value-bytes", len(letter.value))
     own = [(name, value) for name, value in letter.headers if name.startswith(HEADER_PREFIX)]
     if len(own) < len(letter.headers):
         noted = replace(letter, headers=own)
         has_note = any(name == f"{HEADER_PREFIX}headers" for name, _ in own)
         return noted if has_note else _with_note(noted, "headers", len(letter.headers) - len(own))
     if letter.key:
-        return _with_note(replace(letter, key=None), "key", len(letter.key))
+        return _with_note(replace(letter, key=None), "key-bytes", len(letter.key))
     return None
 
 
@@ -143,8 +143,7 @@ def smaller_outcome(outcome: Publication) -> Publication | None:
 
 
 def _with_note(letter: Publication, what: str, size: int) -> Publication:
-    name = f"{HEADER_PREFIX}{what}" if what == "headers" else f"{HEADER_PREFIX}{what}-bytes"
-    return replace(letter, headers=[*letter.headers, (name, str(size).encode())])
+    return replace(letter, headers=[*letter.headers, (HEADER_PREFIX + what, str(size).encode())])
 
 
 def refuse_replay(
