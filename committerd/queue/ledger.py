@@ -199,7 +199,7 @@ class Ledger:
                 runs.append(_run(older.low, newer.high, older.entries + newer.entries))
             ledger = replace(self, _layers=()).with_runs(runs)
         layers = list(ledger._layers)
-        while layers and _count(layers[-1]) <= 2 * _count(newest):
+        while layers and layers[-1].bytes <= 2 * newest.bytes:
             newest = layers.pop().merged(newest)
         return replace(ledger, _layers=(*layers, newest))
 
@@ -302,10 +302,6 @@ def _layer_of(settled: Settled) -> _Layer:
     refused = {one.uuid: (version, one) for one in settled.refusals if one.uuid and one.status != DUPLICATE}
     size = sum(one.ByteSize() + _REFUSAL_BYTES for _, one in refused.values()) + _UUID_BYTES * len(committed)
     return _Layer(version, version, committed, refused, size)
-
-
-def _count(layer: _Layer) -> int:
-    return len(layer.committed) + len(layer.refused)
 
 
 def _entries(runs: Iterable[_Run]) -> int:

@@ -208,6 +208,7 @@ def test_a_records_fingerprint_covers_key_and_value() -> None:
 def test_a_records_size_counts_key_and_headers() -> None:
     assert record_size(Record(offset=1, value=b"abc", key=b"k", headers=[("ab", b"cd")])) == 8 + 160
     assert record_size(Record(offset=1, value=b"abc")) == 3
+    assert record_size(Record(offset=1, value=b"abc", headers=[("\N{REPLACEMENT CHARACTER}", b"cd")])) == 8 + 160
 
 
 @pytest.mark.parametrize(
