@@ -16,7 +16,6 @@ from committerd.concurrency import map_each
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore
 from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
@@ -47,7 +46,7 @@ from committerd.table.staged_files import missing_file
 from committerd.table.staged_reading import read_staged
 from committerd.table.versions import Table
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX
-from committerd_common.messages import FileDescriptor, Transaction
+from committerd_common.messages import Transaction
 from committerd_common.paths import VERSIONS, data_key, deletion_key, index_prefix
 
 _T = TypeVar("_T")
@@ -113,15 +112,17 @@ class Fetcher:
             case OneVersion(number=number):
                 return await table.readable(number)
             case QueueEntries(versions=versions):
-                return await self._entries(versions)
+                found = await map_each(versions, table.settled, at_once=_ENTRIES_AT_ONCE)
+                return dict(zip(versions, found, strict=True))
             case Gone(version=version):
                 return await table.is_gone(version)
             case Reuse():
                 return await self._reuse(need)
             case EmptyFolders(prefixes=prefixes):
-                return await self._empty_folders(prefixes)
+                listed = await map_each(prefixes, lambda prefix: table.store.list(prefix, limit=1))
+                return [prefix for prefix, keys in zip(prefixes, listed, strict=True) if not keys]
             case Described(files=files):
-                return await self._described(files)
+                return await map_each(files, lambda one: descriptor_of(self.open(one), one.key))
             case Source(clone=clone):
                 return await self._of_source(self._source(clone))
             case Copies(clone=clone, source=source):
@@ -154,17 +155,6 @@ class Fetcher:
             raise InvalidRequest(
                 f"{location.key} lies in base path {location.base}: {error}", code="base_unreadable"
             ) from error
-
-    async def _entries(self, versions: Sequence[int]) -> dict[int, Settled | None]:
-        found = await map_each(versions, self._table.settled, at_once=_ENTRIES_AT_ONCE)
-        return dict(zip(versions, found, strict=True))
-
-    async def _empty_folders(self, prefixes: Sequence[str]) -> list[str]:
-        listed = await map_each(prefixes, lambda prefix: self._table.store.list(prefix, limit=1))
-        return [prefix for prefix, keys in zip(prefixes, listed, strict=True) if not keys]
-
-    async def _described(self, files: Sequence[Location]) -> list[FileDescriptor | None]:
-        return await map_each(files, lambda one: descriptor_of(self.open(one), one.key))
 
     async def _reuse(self, need: Reuse) -> Content | None:
         index = next((index for index in need.indices if index.name == FRAGMENT_REUSE_INDEX), None)
