@@ -17,7 +17,6 @@ from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
 from committerd.telemetry import Telemetry
 from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
-from committerd_common.messages import Status as StatusNumber
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class OutcomeMaker:
                         extra={"offset": entry.offset, "reason": outcome.reason},
                     )
                 else:
-                    letters.append(_letter(record, outcome))
+                    letters.append(letter_of(record, outcome))
         if put is not None:
             self._count(made)
         return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted)
@@ -152,19 +151,6 @@ async def read_parts(queue: Queue, offsets: Sequence[int]) -> AsyncIterator[Sequ
         found = [record for record in records if record.offset in wanted]
         if found:
             yield found
-
-
-def _letter(record: Record, outcome: Outcome) -> Publication:
-    """Make the dead letter: the record with the reason in headers."""
-    reasons = [
-        ("committerd-status", StatusNumber.Name(outcome.status).encode()),
-        ("committerd-reason", outcome.reason.encode()),
-        ("committerd-message", outcome.message.encode()),
-        ("committerd-topic", outcome.topic.encode()),
-        ("committerd-offset", str(outcome.offset).encode()),
-        ("committerd-timestamp-ms", str(record.timestamp_ms).encode()),
-    ]
-    return letter_of(record, reasons)
 
 
 def _publication(entry: Member | Refusal, outcome: Outcome, position: Position) -> Publication:

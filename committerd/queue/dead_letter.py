@@ -104,11 +104,21 @@ def decode_letter(record: Record) -> Letter | None:
         return None
 
 
-def letter_of(record: Record, reasons: Sequence[tuple[str, bytes]]) -> Publication:
-    """The dead letter of a record: the record itself, with the headers in `reasons` added."""
+def letter_of(record: Record, outcome: Outcome) -> Publication:
+    """The dead letter of a record: the record itself, with its outcome in added headers."""
+    reasons = [
+        ("committerd-status", StatusNumber.Name(outcome.status)),
+        ("committerd-reason", outcome.reason),
+        ("committerd-message", outcome.message),
+        ("committerd-topic", outcome.topic),
+        ("committerd-offset", str(outcome.offset)),
+        ("committerd-timestamp-ms", str(record.timestamp_ms)),
+    ]
     # A reader would take a producer's header with our prefix for one of ours.
     original = [(name, value) for name, value in record.headers if not name.startswith(HEADER_PREFIX)]
-    letter = Publication(key=record.key, value=record.value, headers=[*original, *reasons])
+    letter = Publication(
+        key=record.key, value=record.value, headers=[*original, *((name, text.encode()) for name, text in reasons)]
+    )
     return _with_note(letter, "headers", record.headers_found) if record.headers_found else letter
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from committerd.queue.dead_letter import Letter, decode_letter, letter_of, smaller_letter, smaller_outcome
 from committerd.queue.port import Publication, Record
-from committerd_common.messages import Outcome, Transaction
+from committerd_common.messages import INVALID, Outcome, Transaction
 from committerd_common.request import decode_envelope
 
 _REASONS = (
@@ -20,6 +20,13 @@ _REASONS = (
     ("committerd-topic", b"events.staged"),
     ("committerd-offset", b"17"),
     ("committerd-timestamp-ms", b"1700000000000"),
+)
+_OUTCOME = Outcome(
+    status=INVALID,
+    reason="unknown_fragment",
+    message="fragment 7 is not there – look",
+    topic="events.staged",
+    offset=17,
 )
 
 
@@ -84,8 +91,15 @@ def test_what_no_committer_wrote_is_no_letter(headers: tuple[tuple[str, bytes], 
 
 def _letter(value: bytes, *headers: tuple[str, bytes], cuts: int = 0, headers_found: int = 0) -> Publication:
     """`cuts`: how often the topic refuses the letter as too large."""
-    record = Record(offset=17, value=value, key=b"key", headers=headers, headers_found=headers_found)
-    letter: Publication | None = letter_of(record, _REASONS)
+    record = Record(
+        offset=17,
+        value=value,
+        key=b"key",
+        headers=headers,
+        headers_found=headers_found,
+        timestamp_ms=1700000000000,
+    )
+    letter: Publication | None = letter_of(record, _OUTCOME)
     for _ in range(cuts):
         assert letter is not None
         letter = smaller_letter(letter)
@@ -102,6 +116,7 @@ def _decoded(letter: Publication) -> Letter:
 def test_a_letter_has_its_whole_record() -> None:
     letter = _letter(b"v" * 1000, ("producer", b"p"))
     assert (letter.key, letter.value) == (b"key", b"v" * 1000)
+    assert letter.headers == [("producer", b"p"), *_REASONS]
     decoded = _decoded(letter)
     assert decoded.headers == [("producer", b"p")]
     assert (decoded.dropped_bytes, decoded.cut) == (0, False)
