@@ -52,8 +52,9 @@ LONGEST = [
     "tests/producers",
 ]
 """The folders with which the other tests begin, so that no long file is left for the end."""
-WORKERS = 6
-"""Processes for all other tests: three for each core of a small machine, because they wait much of the time.
+WORKERS = 4
+"""Processes for all other tests: two for each core of a small machine, because they wait some of the time. With three,
+every test waits so long for the processor that some miss their time.
 
 Each starts a store when its first test needs one; they share a broker.
 """

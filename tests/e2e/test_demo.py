@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -71,6 +72,17 @@ class Demo:
             text=True,
             start_new_session=True,
         )
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the demo itself; the processes that it has started go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def read_until(self, text: str) -> None:
         assert self._process is not None
@@ -291,11 +303,15 @@ def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
 def test_it_fails_and_says_so_when_the_rows_are_not_those_that_were_staged(demo: Demo) -> None:
     demo.start("--producers", "2", "--appends", "300", "--rows", "1", "--appends-only")
     demo.read_until(COMMITTING)
-    (uri,) = demo.folder.glob("committerd-demo-*/demo.lance")
-    schema = lance.dataset(uri).schema
-    foreign = pa.table({"producer": [1, 99], "sequence": [1, 0], "value": [32, 0]}, schema=schema)
-    lance.write_dataset(foreign, uri, mode="append")
-    lance.dataset(uri).delete("producer = 2 and sequence = 0")
+    with demo.paused():  # it must not read the table before these changes, however long they take
+        (uri,) = demo.folder.glob("committerd-demo-*/demo.lance")
+        lost = "producer = 2 and sequence = 0"
+        while lance.dataset(uri).count_rows(lost) == 0:
+            time.sleep(0.05)
+        schema = lance.dataset(uri).schema
+        foreign = pa.table({"producer": [1, 99], "sequence": [1, 0], "value": [32, 0]}, schema=schema)
+        lance.write_dataset(foreign, uri, mode="append")
+        lance.dataset(uri).delete(lost)
     assert demo.end() == 1, demo.output
     said = "but: 1 missing, 1 there more than once, 1 not written by any producer"
     assert f"FAILED Every row is in the table exactly once, {said}" in demo.output
