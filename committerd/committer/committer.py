@@ -131,7 +131,8 @@ class Committer:
             await self._refuse(refusal, None)
             return
         except Exception as raised:  # noqa: BLE001  # raised again if it is no outage
-            self._note_unavailable(raised, "store.unproved")
+            error = self._note_unavailable(raised)
+            _log.warning("store.unproved", extra={"code": error.code, "error": str(error)})
             await self._parts.intake.changed(timeout=self._intervals.refused_retry)
             return
         self.state.show("standby", "waits for the partition")
@@ -181,7 +182,8 @@ class Committer:
             except (RefusedToRun, UnsupportedTable, CorruptTable) as refusal:
                 await self._refuse(refusal, generation)
             except Exception as raised:  # noqa: BLE001  # raised again if it is no outage
-                self._note_unavailable(raised, "start.unavailable")
+                error = self._note_unavailable(raised)
+                _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
 
@@ -329,14 +331,14 @@ class Committer:
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")
 
-    def _note_unavailable(self, raised: Exception, event: str) -> None:
-        """Show and log an error of the store, the queue or the machine; raises any other."""
+    def _note_unavailable(self, raised: Exception) -> Unavailable:
+        """Show an error of the store, the queue or the machine, and return it; raises any other."""
         error = as_unavailable(raised)
         if error is None:
             raise raised
         self.machine.note(error)
         self.state.show("unavailable", str(error))
-        _log.warning(event, extra={"code": error.code, "error": str(error)})
+        return error
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""

@@ -335,7 +335,7 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
         yield from case.in_thread()
     require_files(wanted.files, facts)
     if verifies:
-        require_content(transaction, files, current, facts, wanted)
+        require_content(transaction, files, current, facts, wanted=wanted)
     transaction = with_known_sizes(transaction, files, facts, bases=case.all_bases())
     return (yield from _with_what_building_needs(case, replace(judged, transaction=transaction)))
 

@@ -186,7 +186,7 @@ def require_files(wanted: Sequence[NamedFile], facts: StagedFacts) -> None:
 
 
 def require_content(
-    transaction: Transaction, files: StagedFiles, current: Manifest | None, facts: StagedFacts, wanted: Staged
+    transaction: Transaction, files: StagedFiles, current: Manifest | None, facts: StagedFacts, *, wanted: Staged
 ) -> None:
     """Return if the staged `files` hold what the transaction says of them, as far as they can be read from here.
 
