@@ -129,7 +129,7 @@ class Assembler:
             await self._run(decider.decide(head, Queued(ordered=[known], waiting=[pending])), head)
 
     async def _decided(self, head: Head, ordered: Sequence[Pending], queued: Queued) -> FormedVersion | None:
-        """Decide about the first of these records whose facts are there, and about more as long as they only wait."""
+        """Decide about the records whose facts are there; if these settle nothing, wait for the facts of more."""
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:

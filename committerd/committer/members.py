@@ -1,4 +1,4 @@
-"""The group of one version: the records that it commits and refuses, how they were judged, and what it is built as."""
+"""The group of one version: the records that it commits and refuses, how they were judged, and the version itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from committerd.kafka.clients import in_words, no_broker, recent_lines
 from committerd.kafka.consumer import GroupMember, MembershipState
 from committerd.kafka.contact import KafkaContact
 from committerd.kafka.held_back import HeldBack
-from committerd.kafka.options import Topics
+from committerd.kafka.options import RECORD_OVERHEAD_BYTES, Topics
 from committerd.kafka.producer import RecordSender
 from committerd.kafka.reader import RangeReader
 from committerd.kafka.topics import prepare_topics, survey_topics
@@ -65,11 +65,13 @@ class KafkaQueue:
         self._member = GroupMember(settings, topics, name, deliver=self._deliver)
         self._admin = admin
         self._reader = RangeReader(settings, topics, name, admin=admin)
+        # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
+        letter_bytes_max = settings.max_record_bytes + OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
         self._outcomes, self._letters = (
             RecordSender(settings, role, name, topic=topic, record_bytes_max=size, smaller=smaller)
             for role, topic, size, smaller in (
                 ("outcomes", topics.outcomes, settings.max_record_bytes, smaller_outcome),
-                ("dead", topics.dead, settings.max_record_bytes + OVERHEAD_BYTES, smaller_letter),
+                ("dead", topics.dead, letter_bytes_max, smaller_letter),
             )
         )
         self._contact = KafkaContact(settings, name, staged=self._staged)

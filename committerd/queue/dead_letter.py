@@ -1,4 +1,4 @@
-"""Dead letters: a staged record as its producer sent it, and the reason why it was refused. May it be staged again?
+"""Dead letters: a staged record as its producer sent it, why it was refused, and whether it may be staged again.
 
 The committer adds headers to the original ones; their names begin with `committerd-`. A replay stages the original
 record again, and the committer judges it anew.
@@ -173,7 +173,8 @@ def refuse_replay(
 
     `decoded` is the replay as the committer decodes it, or its refusal, without a look at the table's history.
     `earlier` is the history of its transaction in the readable versions, and `outcomes` are its outcomes. `waiting`:
-    replays that no version has settled yet, offset by the value of header `replay-of`. `now_ms`: Unix milliseconds.
+    the offset of each replay that no version has settled yet, by the value of its header `replay-of`. `now_ms`: Unix
+    milliseconds.
     """
     if letter.dropped_bytes:
         return (

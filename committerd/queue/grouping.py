@@ -21,8 +21,8 @@ from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import Envelope, Request
 
 _SHARED_KEYS_MAX = 2000
-"""Maximum number of keys that the UpdateConfigs of one version change. Each has room in the table, but perhaps all do
-not; then the version is built a few times to find how many have.
+"""Maximum number of keys that UpdateConfigs change together if they share a version. The table has room for each of
+them, but perhaps not for all; then the version is built a few times to find how many of them fit.
 """
 
 

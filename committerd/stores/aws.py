@@ -161,25 +161,28 @@ class AwsClient:
         to a bucket, after a failure, and to tell a missing object from a missing bucket. `is_one_of_many`: leaves
         connections to other requests, and takes an object for missing without asking the SDK. Raises as `repeated`.
         """
-        plain, name = self._plain_reads.get(bucket), quote(key, safe=_UNQUOTED)
-        if plain is not None:
-            await self._opened()  # reads the credentials again if they have changed
-            async with self._many if is_one_of_many else nullcontext():
+        name, plain = quote(key, safe=_UNQUOTED), None
+        quick: GetResponse | int = 0
+        async with self._many if is_one_of_many else nullcontext():
+            if bucket in self._plain_reads:
+                await self._opened()  # reads the credentials again if they have changed
+                plain = self._plain_reads.get(bucket)
+            if plain is not None:
                 quick = await plain.get(
                     name,
                     span,
                     seconds_max=self._seconds_max(b""),
                     read_seconds_max=self.settings.read_timeout_seconds,
                 )
-            if isinstance(quick, GetResponse):
-                return quick
-            if quick == 404 and is_one_of_many:
-                return None
-            if quick in (429, 503):
-                self._failed(Fault.THROTTLED)
-            elif 300 <= quick < 500 and quick not in (404, 416):
-                # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
-                self._plain_reads.pop(bucket, None)
+        if isinstance(quick, GetResponse):
+            return quick
+        if quick == 404 and is_one_of_many:
+            return None
+        if quick in (429, 503):
+            self._failed(Fault.THROTTLED)
+        elif 300 <= quick < 500 and quick not in (404, 416) and plain is self._plain_reads.get(bucket):
+            # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
+            del self._plain_reads[bucket]
         sent: list[Any] = []
         token = _reads_sent.set(sent)
         ranged = {"Range": span} if span else {}

@@ -161,7 +161,11 @@ class DynamoStore:
         return f"{self._base_uri!r} in table {self._table}"
 
     async def _check(self) -> None:
-        """Check once that the DynamoDB table has Lance's key schema; raise `SettingsError` for another one."""
+        """Check that the DynamoDB table has Lance's key schema, until it is known to have it.
+
+        Raises `SettingsError` for another one, and `StoreUnavailable` if there is no such table, or if it can't be
+        described.
+        """
         if self._checked:
             return
         try:

@@ -99,7 +99,10 @@ class ObjectStore(Protocol):
         """Return at most the last `size` bytes, and the object's size; None when it does not exist."""
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
-        """As `get_tail` of each key, in order. An error about one object is returned in its place."""
+        """As `get_tail` of each key, in order; a repeated key is read again.
+
+        An error about one object is returned in its place.
+        """
 
     async def head(self, key: str) -> int | None:
         """Return the object's size in bytes; None when it does not exist."""

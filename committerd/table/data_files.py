@@ -80,13 +80,18 @@ class DataFileFacts:
 async def descriptor_of(store: ObjectStore, key: str) -> FileDescriptor | None:
     """Read what a data file says of itself; None when it is missing or says nothing. Raises as `read_named`."""
     tail = await read_named(store, key, lambda: store.get_tail(key, TAIL_BYTES))
-    place = _descriptor_place(tail) if tail is not None else None
-    if tail is None or place is None:
+    if tail is None:
         return None
-    body = _part(tail, place)
-    if body is None:
-        body = await read_named(store, key, lambda: store.get_range(key, place.start, place.end))
-    return await _decoded(body or b"")
+
+    async def read(extent: ByteRange) -> bytes:
+        body = _part(tail, extent)
+        if body is None:
+            body = await read_named(store, key, lambda: store.get_range(key, extent.start, extent.end))
+        return body or b""
+
+    table = buffer_table(tail.body, tail.size)
+    place = first_buffer(await read(table), tail.size) if table is not None else None
+    return await _decoded(await read(place)) if place is not None else None
 
 
 async def _decoded(body: bytes) -> FileDescriptor | None:

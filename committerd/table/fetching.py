@@ -122,7 +122,10 @@ class Fetcher:
                 listed = await map_each(prefixes, lambda prefix: table.store.list(prefix, limit=1))
                 return [prefix for prefix, keys in zip(prefixes, listed, strict=True) if not keys]
             case Described(files=files):
-                return await map_each(files, lambda one: descriptor_of(self.open(one), one.key))
+                once = list(dict.fromkeys(files))
+                said = await map_each(once, lambda one: descriptor_of(self.open(one), one.key))
+                by_file = dict(zip(once, said, strict=True))
+                return [by_file[one] for one in files]
             case Source(clone=clone):
                 return await self._of_source(self._source(clone))
             case Copies(clone=clone, source=source):

@@ -70,6 +70,7 @@ from committerd.table.staged_files import (
     needed,
     require_content,
     require_files,
+    require_none_at_fault,
     with_known_sizes,
     with_schema_metadata,
 )
@@ -329,6 +330,8 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
         verifies=verifies,
         written=judged.files,
     )
+    if verifies:
+        require_none_at_fault(wanted, facts)
     unanswered = wanted.unanswered_by(facts)
     if unanswered is not None:
         facts = facts.with_((yield unanswered))

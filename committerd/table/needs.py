@@ -122,7 +122,7 @@ class Versions:
     after: int
     upto: int
     largest: int = 0
-    """The bytes of the largest one so far: of large ones, fewer are read at once."""
+    """The bytes of the largest version that was read so far; 0 = none was. Of large ones, fewer are read at once."""
 
 
 @dataclass(frozen=True, slots=True)

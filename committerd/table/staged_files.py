@@ -12,7 +12,7 @@ from committerd.lance.checks.texts import require_schema_metadata
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
-from committerd.table.needs import DeletionFile, FoundFile, NamedFile, Staged, StagedFacts
+from committerd.table.needs import DeletionFile, FoundFile, NamedFile, Staged, StagedFacts, described_part
 from committerd.table.places import Location, deletion_file_location, located
 from committerd_common.messages import BasePath, DataFile, DataFragment, FileDescriptor, Manifest, Transaction
 from committerd_common.paths import data_key, deletion_key, index_file_key
@@ -118,7 +118,7 @@ def needed(
     files that are written before the version. `all_bases`: those in which a deletion file is read although it is not
     verified, because its fragment does not say how many rows it deletes. Raises `InvalidRequest` (`too_many_files`).
     """
-    added = _added_files(transaction, files, current) if verifies else []
+    added = [one for one in _added_files(transaction, files, current) if one[0] not in written] if verifies else []
     deleting = [one for one in files.fragments if _is_uncounted(one)]
     if verifies or transaction.WhichOneof("operation") in ("delete", "update"):
         deleting += _staged_deletions(files, current, written)
@@ -131,8 +131,7 @@ def needed(
     named = [NamedFile(Location(data_key(file.path)), 0) for file in files.data_files if _is_sizeless(file)]
     for key, base_id, size in added:
         with suppress(InvalidRequest):  # a file in a base that can't be read counts as there
-            if key not in written:
-                named.append(NamedFile(located(key, base_id, bases), size))
+            named.append(NamedFile(located(key, base_id, bases), size))
     deletions = dict[Location, DeletionFile]()
     for fragment in deleting:
         with suppress(InvalidRequest):
@@ -158,16 +157,32 @@ def missing_file(keys: Sequence[str]) -> InvalidRequest:
     )
 
 
+def require_none_at_fault(wanted: Staged, facts: StagedFacts) -> None:
+    """Return if no file is known to be missing, and no deletion file is known to be at fault.
+
+    What the facts don't answer passes: once a transaction is known to be refused, nothing more is read for it. Raises
+    `InvalidRequest` (`missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
+    """
+    _require_none_missing(wanted.files, facts)
+    for one in wanted.deletions:
+        found = facts.deletions.get(one.location)
+        if found is not None and found.fault is not None and found.of == described_part(one.fragment):
+            raise _anew(found.fault)
+
+
+def _require_none_missing(wanted: Sequence[NamedFile], facts: StagedFacts) -> None:
+    gone = [one.location.key for one in wanted if one.location in facts.files and facts.files[one.location] is None]
+    if gone:
+        raise missing_file(gone)
+
+
 def require_files(wanted: Sequence[NamedFile], facts: StagedFacts) -> None:
     """Return if these files exist and have the sizes that the transaction gives.
 
     Files in a base path that can't be read from here are taken to exist. Raises `InvalidRequest` (`missing_file`,
     `file_size`, `file_unreadable`).
     """
-    if gone := [
-        one.location.key for one in wanted if one.location in facts.files and facts.files[one.location] is None
-    ]:
-        raise missing_file(gone)
+    _require_none_missing(wanted, facts)
     wrong = list[str]()
     for (key, base), size in wanted:
         found = facts.files[Location(key, base)]

@@ -56,7 +56,9 @@ _SMALL_BYTES_MAX = 512 * 1024
 _BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of the footprints that are read at once, if they are as large as those that were read before them."""
 _ENDS_MAX = 4096
-"""Maximum number of versions whose end is cached. Beyond it the lower half is dropped: we build on a high version."""
+"""Maximum number of versions whose end is cached. Beyond it the lower half is dropped: the version to build on is among
+the highest.
+"""
 
 
 class VersionState(Enum):

@@ -86,10 +86,10 @@ def test_a_thousand_crafted_records_are_refused_and_the_committer_goes_on(faulty
         one.uuid = str(secrets.token_hex(4) + "-0000-4000-8000-" + secrets.token_hex(6))
         one.append.fragments[0].files[0].path = f"crafted-{secrets.token_hex(8)}.lance"
         crafted.append(one.SerializeToString())
-    first, last = scene.append(1), scene.stage(*crafted)
-    last_good = scene.append(1)
-    answers = scene.topics.wait_answers([*first, *last, *last_good], timeout=180)
-    assert statuses(answers) == [(COMMITTED, ""), *[(INVALID, "internal_error")] * 1_000, (COMMITTED, "")]
+    scene.committed(1)
+    answers = scene.topics.wait_answers(scene.stage(*crafted), timeout=180)  # no good record in a version with them
+    assert statuses(answers) == [(INVALID, "internal_error")] * 1_000
+    scene.committed(1)
     assert list(daemon.lines("refused")) == []
     assert list(daemon.lines("self_trial.passed")) != []
 

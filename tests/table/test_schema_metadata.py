@@ -23,6 +23,8 @@ from tests.lance import samples
 from tests.lance.samples import column, fragment, transaction
 from tests.table.scene import ANY, Scene, sources
 
+FOOTER_BYTES = 40
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
@@ -55,6 +57,21 @@ async def test_it_is_read_from_a_data_file(scene: Scene, version: str, columns: 
     assert dict(answer.file.manifest.schema_metadata) == {"k": b"v"}
     assert dict(answer.transaction.overwrite.schema_metadata) == {"k": b"v"}
     assert lance.dataset(str(scene.root)).schema.metadata == {b"k": b"v"}
+
+
+@pytest.mark.pylance
+async def test_it_is_found_wherever_the_table_of_buffers_stands(scene: Scene) -> None:
+    """Only the footer has a fixed place in a data file."""
+    staged = overwriting(scene, wide(1))
+    staged.read_version = 0
+    file = staged.overwrite.fragments[0].files[0]
+    path = scene.root / "data" / file.path
+    body = path.read_bytes()
+    path.write_bytes(body[:-FOOTER_BYTES] + bytes(TAIL_BYTES) + body[-FOOTER_BYTES:])
+    file.file_size_bytes = path.stat().st_size
+    answer = await scene.commit(staged)
+    assert isinstance(answer, Prepared)
+    assert dict(answer.file.manifest.schema_metadata) == {"k": b"v"}
 
 
 @pytest.mark.pylance
