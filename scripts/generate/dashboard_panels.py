@@ -460,7 +460,17 @@ PROCESSES = Row(
             ],
             unit="percentunit",
         ),
-        Panel(title="Open files", queries=[per_process("process_open_fds")]),
+        Panel(
+            title="Open files, share of the limit",
+            queries=[
+                Query(
+                    expr=f"{metric('process_open_fds')} / {metric('process_max_fds')} "
+                    f"and {metric('committerd_active')}",
+                    legend="{{dataset}} {{instance}}",
+                )
+            ],
+            unit="percentunit",
+        ),
         Panel(
             title="Up since",
             queries=[
