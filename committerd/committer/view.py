@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from committerd.committer.head import Head, StartAgain
-from committerd.committer.loading import News, OlderHistory, read_new, require_same
+from committerd.committer.loading import News, read_new, require_same
+from committerd.committer.older_history import OlderHistory
 from committerd.table.versions import Table, VersionState
 
 SAME_SECONDS_MAX = 1.0

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loaded, OlderHistory
+from committerd.committer.loading import Loaded
+from committerd.committer.older_history import OlderHistory
 from committerd.committer.operate import Situation, adopted, rewound, undecided_below
 from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import loading, stale_history
+from committerd.committer import loading, older_history, stale_history
 from committerd.kafka.held_back import HeldBack
 from committerd.queue.port import Record
 from committerd.settings.commit import CommitSettings
@@ -295,8 +295,10 @@ def simulate(seed: int, scenario: Scenario, *, prepare: Callable[[World], None] 
     violation: str | None = None
     try:
         with (
-            patch.object(loading, "FIRST_BATCH", min(loading.FIRST_BATCH, scenario.history_batch)),
+            patch.object(loading, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
+            patch.object(older_history, "FIRST_BATCH", min(older_history.FIRST_BATCH, scenario.history_batch)),
             patch.object(loading, "BATCH_MAX", scenario.history_batch),
+            patch.object(older_history, "BATCH_MAX", scenario.history_batch),
             patch.object(stale_history, "_FEW_VERSIONS", scenario.history_batch),
         ):
             run_virtual(main)
