@@ -20,6 +20,7 @@ from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
+from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import Work, at_once
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
@@ -79,8 +80,7 @@ class Assembler:
         if not ordered:
             return None
         try:
-            queued = Queued(ordered=(), waiting=waiting, begun=len(begun), reservations=reservations)
-            decided = await self._decided(head, ordered, queued)
+            decided = await self._decided(head, ordered, waiting, begun=len(begun), reservations=reservations)
         except Exception as error:
             require_contained(error)  # raises `MachineUnavailable` instead of an error of the machine
             raise
@@ -128,13 +128,21 @@ class Assembler:
             known = _known(pending, await decoder.decode(pending.record, head.table))
             await self._run(decider.decide(head, Queued(ordered=[known], waiting=[pending])), head)
 
-    async def _decided(self, head: Head, ordered: Sequence[Pending], queued: Queued) -> FormedVersion | None:
+    async def _decided(
+        self,
+        head: Head,
+        ordered: Sequence[Pending],
+        waiting: Sequence[Pending],
+        *,
+        begun: int,
+        reservations: Reservations,
+    ) -> FormedVersion | None:
         """Decide about the records whose facts are there; if these settle nothing, wait for the facts of more."""
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:
-            steps = self.decider.decide(head, replace(queued, ordered=ready), most=self._records_max)
-            decided = await self._run(steps, head)
+            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
+            decided = await self._run(self.decider.decide(head, queued, most=self._records_max), head)
             if isinstance(decided, int):
                 self._records_max = decided
                 continue

@@ -20,10 +20,9 @@ from committerd.queue.position import AppMark, LostHistory, Position, encode_met
 from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
 from committerd.table.case import Sources
-from committerd.table.fetching import Fetcher, run
 from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
-from committerd.table.prepare import build_version
+from committerd.table.prepare import build
 from committerd.table.versions import Table
 from committerd.table.writing import complete
 from committerd_common.messages import Transaction
@@ -220,14 +219,13 @@ async def create(
     own.uuid, own.read_version = str(sources.new_uuid()), 0
     noted = position_only(position, {}, read_version=0, uuid=own.uuid, reason=reason)
     own.transaction_properties.update(noted.transaction_properties)
-    steps = build_version(
+    prepared = await build(
+        table,
         None,
         Judged(transaction=own, create=options),
-        scheme=table.scheme,
         sources=sources,
         table_metadata=encode_metadata(position, {}),
     )
-    prepared = await run(steps, Fetcher(table))
     if not await land_alone(table, prepared, Backoff(sources.random)):
         raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
     return prepared.version
@@ -257,15 +255,14 @@ async def write(
         transaction = position_only(
             position, marks, read_version=loaded.version, uuid=str(sources.new_uuid()), reason=reason
         )
-        steps = build_version(
+        prepared = await build(
+            table,
             loaded.manifest,
             Judged(transaction=transaction),
-            scheme=table.scheme,
             sources=sources,
             table_metadata=encode_metadata(position, marks),
             holds_records=False,
         )
-        prepared = await run(steps, Fetcher(table))
         if loaded.newest_ours:
             await complete(table, loaded.newest_ours)
         if await land_alone(table, prepared, Backoff(sources.random)):

@@ -117,6 +117,27 @@ async def prepare(
     return await run(steps(), Fetcher(table, open_store), work=work)
 
 
+async def build(
+    table: Table,
+    latest: ManifestFile | None,
+    judged: Judged,
+    *,
+    sources: Sources,
+    table_metadata: Mapping[str, str] | None = None,
+    holds_records: bool = True,
+) -> Prepared:
+    """As `build_version`, with facts from the table's own store. Raises `StoreUnavailable` too."""
+    steps = build_version(
+        latest,
+        judged,
+        scheme=table.scheme,
+        sources=sources,
+        table_metadata=table_metadata,
+        holds_records=holds_records,
+    )
+    return await run(steps, Fetcher(table))
+
+
 def build_version(
     latest: ManifestFile | None,
     judged: Judged,

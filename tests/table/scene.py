@@ -20,7 +20,7 @@ from committerd.stores.port import Created, ObjectStore
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, run
 from committerd.table.judge import Judged, judge
-from committerd.table.prepare import Prepared, build_version, prepare
+from committerd.table.prepare import Prepared, build, prepare
 from committerd.table.versions import Committed, Gap, History, Table
 from committerd.table.writing import put, write_files
 from committerd_common.deletion_file import encode_bitmap
@@ -143,7 +143,7 @@ async def verdict_on(
 
 async def built(table: Table, latest: ManifestFile | None, judged: Judged, **other: Any) -> Prepared:
     """Build the version that a judged transaction makes."""
-    return await run(build_version(latest, judged, scheme=table.scheme, sources=sources(), **other), Fetcher(table))
+    return await build(table, latest, judged, sources=sources(), **other)
 
 
 def append(read_version: int = 1, *made: DataFragment) -> Transaction:
