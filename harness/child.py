@@ -35,9 +35,10 @@ class ChildProcess(child.ChildProcess):
 
     @property
     def pid(self) -> int:
-        """The program's process id; waits until it has one. Raises `psutil.NoSuchProcess` if it has ended."""
+        """The program's process id; waits until it has one."""
         watcher = psutil.Process(self._watcher.pid)
         while not (children := watcher.children()):
+            assert self.running(), "it has ended"
             time.sleep(_POLL_SECONDS)
         return int(children[0].pid)
 
@@ -72,8 +73,11 @@ class Launch(Protocol):
 
 def _is_stopped(pid: int) -> bool:
     """Whether each thread of this process is stopped; see proc_pid_stat(5)."""
-    states = [
-        task.joinpath("stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
+    try:
+        states = [
+            task.joinpath("stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
+    except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
+        return False
     return set(states) == {"T"}

@@ -91,7 +91,7 @@ class Daemon:
         self._process.thaw()
 
     def processor_seconds(self) -> float:
-        """The processor time that the process has taken so far. Raises `psutil.NoSuchProcess` if it has ended."""
+        """The processor time, in seconds, that the running process has taken so far."""
         assert self._process is not None
         taken = psutil.Process(self._process.pid).cpu_times()
         return float(taken.user + taken.system)
