@@ -54,7 +54,7 @@ LONGEST = [
 """The folders with which the other tests begin, so that no long file is left for the end."""
 WORKERS = 4
 """Processes for all other tests: two for each core of a small machine, because they wait some of the time. With three,
-every test waits so long for the processor that some miss their time.
+every test waits so long for the processor that a few exceed their time limits.
 
 Each starts a store when its first test needs one; they share a broker.
 """

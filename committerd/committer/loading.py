@@ -56,7 +56,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The state of a table according to its readable history. What `Head` has too means the same there."""
+    """The state of a table according to its readable history. Fields that `Head` has too mean the same here."""
 
     table: Table
     read_at: float

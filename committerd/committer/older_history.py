@@ -1,4 +1,4 @@
-"""Reads what a table's history holds for duplicates: a part at Start, the rest while the committer commits.
+"""Reads the history in which duplicates are looked for: a part at Start, the rest while the committer commits.
 
 A record waits until the newest versions, and all above its read version, are read (`Ledger.covers`).
 """

@@ -47,7 +47,7 @@ class OutcomeBatch:
     submitted: Sequence[tuple[str, int]] = ()
     """(status, the record's timestamp in Unix milliseconds) of each outcome, for the latency metric."""
     room: Room = NO_ROOM
-    """Of the delivered records that are settled with it."""
+    """The room of the delivered records that are settled with it, which is freed once it is published."""
 
 
 class Publisher:
@@ -75,7 +75,8 @@ class Publisher:
     ) -> None:
         """Hand over outcomes for publishing; waits while `_WAITING_MAX` batches are waiting.
 
-        `acknowledge`: position and table version to acknowledge after them; None = none. `room`: to free then.
+        `acknowledge`: position and table version to acknowledge once it is published; None = none. `room`: as in
+        `OutcomeBatch`.
         """
         if not self._unsent:
             self._idle = anyio.Event()

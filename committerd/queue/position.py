@@ -192,8 +192,8 @@ def merge_marks(into: dict[str, AppMark], marks: Marks) -> None:
 def kept_marks(marks: Marks, *, now_ms: int = 0) -> dict[str, AppMark]:
     """The marks that the next version carries: those used in the last 30 days. No other mark is ever dropped.
 
-    The 30 days end at the last use of any mark, so a wrong clock can't drop a mark; or at `now_ms` (Unix milliseconds),
-    if that is later.
+    The 30 days end at the last use of any mark, or at `now_ms` (Unix milliseconds) if that is later. Without `now_ms` a
+    wrong clock drops no mark.
     """
     now_ms = max([now_ms, *(mark.used_ms for mark in marks.values())])
     return {app_id: mark for app_id, mark in sorted(marks.items()) if now_ms - mark.used_ms <= MARK_UNUSED_MS_MAX}

@@ -64,6 +64,7 @@ class QueueFacts:
     log_start: int
     log_end: int
     group: Acknowledged | None
+    """What the consumer group has acknowledged; None = nothing."""
     outcomes: Sequence[Outcome] = ()
     """The last outcomes of the outcomes topic."""
     outcomes_are_all: bool = True

@@ -134,7 +134,7 @@ class ExternalManifests:
         staged = ManifestEntry(version=named.version, key=VERSIONS + name, size=len(body))
         size = Concurrently(partial(self._objects.head, _place(staged)))
         await size.of(partial(self._objects.put, staged.key, body))
-        if size.required() is not None:  # a version with an entry has the final key, or a writer that creates none
+        if size.required() is not None:  # taken by a version with an entry, or by a writer that creates no entries
             return await self._read_back(staged, occupied=True)
         try:
             result = await self._entries.put_if_absent(staged)

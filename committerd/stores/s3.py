@@ -182,9 +182,10 @@ class S3Store:
         await self._repeated("put_object", Body=body, **self._at(key), **self._writing)
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        name = f"{self.uri}/{key}"
+        at = self._at(key)
+        name = at["where"]
         try:
-            await self._client.once("put_object", Body=body, IfNoneMatch="*", **self._at(key), **self._writing)
+            await self._client.once("put_object", Body=body, IfNoneMatch="*", **at, **self._writing)
         except CallFailed as failure:
             if failure.status == 412:
                 return Exists()
