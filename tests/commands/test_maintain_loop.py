@@ -1,8 +1,9 @@
-"""The order of the work of `committerd maintain`, with steps that take as long as the test says."""
+"""The order of the work of `committerd maintain`, with steps that take as long as the test says, in virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -22,9 +23,20 @@ from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import RetryableConflict
 from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup, RewriteReason
 from committerd_client.maintenance.table import FragmentState, IndexState, TableState
+from tests.simulation.loop import run_virtual
 
 FRAGMENT = FragmentState(id=1, rows=1, deleted=0, bytes=1)
 GROUP = RewriteGroup(fragments=(1, 2), rows=2, bytes=2, why=RewriteReason.SMALL)
+
+
+def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run the test where waiting costs nothing, and nothing is ever late."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **given: Any) -> None:
+        run_virtual(functools.partial(test, *args, **given))
+
+    return run
 
 
 class Steps:
@@ -217,6 +229,7 @@ class Panics(BaseException):
 Panics.__name__ = "PanicException"
 
 
+@in_virtual_time
 async def test_a_panic_of_pylance_is_the_failure_of_its_step() -> None:
     steps, world = Steps(), World()
     steps.panics = True
@@ -229,6 +242,7 @@ async def test_a_panic_of_pylance_is_the_failure_of_its_step() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
+@in_virtual_time
 async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
     steps = Steps()
@@ -239,6 +253,7 @@ async def test_fragments_are_rewritten_while_a_cleanup_takes_long(fails: bool, m
         await steps.has_cleaned.wait()
 
 
+@in_virtual_time
 async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
     steps, world = Steps(), World()
     steps.left_alone = (
@@ -263,6 +278,7 @@ async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
     assert world.registry.get_sample_value(gauge, {"what": "indices"}) == 1
 
 
+@in_virtual_time
 async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
     steps = Steps()
     async with running(steps, hours="13-14"):
@@ -270,6 +286,7 @@ async def test_outside_of_its_hours_it_neither_rewrites_nor_cleans_up() -> None:
     assert (steps.rewritten, steps.cleanups) == (0, 0)
 
 
+@in_virtual_time
 async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,6 +307,7 @@ async def test_a_table_that_gets_fragments_fast_is_looked_at_before_they_are_too
         pytest.param(0.0, 100_000, 10, id="fragments come that nobody would rewrite"),
     ],
 )
+@in_virtual_time
 async def test_it_looks_after_the_interval_if(
     small: float, full: int, fragments_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +321,7 @@ async def test_it_looks_after_the_interval_if(
     assert len(steps.looks) == 2
 
 
+@in_virtual_time
 async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_make_it_look_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -315,6 +334,7 @@ async def test_too_many_small_fragments_that_can_not_be_rewritten_yet_do_not_mak
     assert steps.looks[-1] - steps.looks[-2] > 0.035, "eight fragments take 0.04 s"
 
 
+@in_virtual_time
 async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.05)
     steps, world = Steps(), World()
@@ -328,6 +348,7 @@ async def test_after_failures_it_waits_longer_and_longer_until_a_success(monkeyp
     assert world.failures("rewrite") == 4
 
 
+@in_virtual_time
 async def test_the_wait_after_failures_is_bounded_and_a_success_resets_it() -> None:
     failures = loop._Failures()
     for seconds in (5, 10, 20, 40, 80, 160, 320, 600, 600):
@@ -339,6 +360,7 @@ async def test_the_wait_after_failures_is_bounded_and_a_success_resets_it() -> N
     assert failures.seconds_left <= 5
 
 
+@in_virtual_time
 async def test_a_step_does_not_wait_for_the_failures_of_another_one() -> None:
     steps = Steps()
     steps.fails = {1}
@@ -349,6 +371,7 @@ async def test_a_step_does_not_wait_for_the_failures_of_another_one() -> None:
     assert steps.rewritten == 1
 
 
+@in_virtual_time
 async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
     steps, world = Steps(), World()
     steps.groups, steps.fails, steps.in_a_commit = (GROUP,) * 7, {4}, 2
@@ -359,6 +382,7 @@ async def test_once_begins_no_more_tasks_after_one_has_failed() -> None:
     assert world.reporter.said == ["begins", "rewritten", "begins", "failed", "gave_up", "indexed", "cleaned"]
 
 
+@in_virtual_time
 async def test_once_obeys_the_hours() -> None:
     steps, world = Steps(), World()
     steps.groups = (GROUP,) * 3
@@ -371,6 +395,7 @@ async def test_once_obeys_the_hours() -> None:
     assert world.reporter.said[-1] == "hours_over"
 
 
+@in_virtual_time
 async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_share() -> None:
     steps, world = Steps(), World()
     steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
@@ -382,6 +407,7 @@ async def test_a_task_does_not_begin_when_the_hours_end_while_it_waits_for_its_s
     assert world.reporter.said == ["leaves_committer", "hours_over"]
 
 
+@in_virtual_time
 async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -> None:
     steps, world = Steps(), World()
     world.there = False
@@ -395,6 +421,7 @@ async def test_while_there_is_no_table_it_says_so_once_and_counts_no_failure() -
     assert [world.failures(step) for step in ("rewrite", "index", "cleanup")] == [0, 0, 0]
 
 
+@in_virtual_time
 async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FAILED_SECONDS_MIN", 0.01)
     steps, world = Steps(), World()
@@ -408,6 +435,7 @@ async def test_fragments_that_a_waiting_rewrite_replaces_are_left_alone(monkeypa
     assert world.queue_reads == 5, "the queue is read only while something of ours may wait"
 
 
+@in_virtual_time
 async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fails_does_not_stop_the_others() -> None:
     steps, world = Steps(), World()
     steps.groups = ()
@@ -419,6 +447,7 @@ async def test_indices_in_the_making_are_read_before_each_index_and_one_that_fai
     assert world.failures("index") == 1
 
 
+@in_virtual_time
 async def test_tasks_wait_while_maintenance_has_had_its_share_of_the_committers_time_and_cleanups_do_not() -> None:
     steps, world = Steps(), World()
     steps.clean.set()
@@ -431,6 +460,7 @@ async def test_tasks_wait_while_maintenance_has_had_its_share_of_the_committers_
         assert steps.looks[0] - started >= 0.399
 
 
+@in_virtual_time
 async def test_once_waits_for_its_share_before_each_task_and_index_and_ends_at_once_when_it_is_told_to() -> None:
     steps, world = Steps(), World()
     steps.groups, steps.indices = (GROUP,) * 2, (IndexState(name="a", segments=1, unindexed_rows=9),)

@@ -80,7 +80,7 @@ def staged(name: str) -> Transaction:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds that nothing announces."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not holds():  # noqa: ASYNC110
             await anyio.sleep(0.001)
 
@@ -135,7 +135,7 @@ class Bench:
 
     async def assembled(self, head: Head | None = None, **options: object) -> FormedVersion:
         """The next version."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             formed = await self.assembler.assemble(head or await self.head(), self.intake, **options)  # type: ignore[arg-type]
         assert formed is not None
         return formed

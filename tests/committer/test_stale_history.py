@@ -65,7 +65,7 @@ class Reading:
         return self.bench.intake
 
     async def form(self, head: Head) -> FormedVersion | None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             return await self.bench.assembler.assemble(head, self.intake)
 
 
@@ -98,7 +98,7 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
         reading.intake.settle(formed.after.position)
         assert await reading.form(formed.after) is None
         reading.held.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await reading.notified.wait()
         assert reading.reads > reads
         reads = reading.reads
@@ -151,7 +151,7 @@ async def test_a_store_that_fails_is_met_again_when_the_record_is_judged(scene: 
         reading.fails = True
         reading.bench.arrive(old(0))
         assert await reading.form(head) is None
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await reading.notified.wait()
         with pytest.raises(StoreUnavailable):
             await reading.form(head)

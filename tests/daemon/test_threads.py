@@ -36,20 +36,19 @@ async def test_raises_what_the_call_raises() -> None:
 
 
 async def test_the_event_loop_turns_meanwhile() -> None:
-    longest, over = 0.0, False
+    turns, over = 0, False
 
     async def watch() -> None:
-        nonlocal longest
+        nonlocal turns
         while not over:
-            before = time.monotonic()
             await anyio.sleep(0.01)
-            longest = max(longest, time.monotonic() - before)
+            turns += 1
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
         assert await HeavyThread()(lambda: spin(0.7), size=1) > 0
         over = True
-    assert longest < 0.5
+    assert turns >= 10, "the call took 0.7 s of processor time"
 
 
 async def test_two_calls_never_run_at_once() -> None:

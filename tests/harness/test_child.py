@@ -31,7 +31,7 @@ time.sleep(60)
 
 def ended(processes: list[psutil.Process]) -> bool:
     """Whether all have ended within some seconds; a process that nobody has waited for counts as ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
             return True
@@ -66,7 +66,7 @@ def test_stops_a_program_that_does_not_want_to(tmp_path: Path) -> None:
     wait_for_output(child)
     began = time.monotonic()
     child.stop(grace_seconds=0.3)
-    assert 0.3 <= time.monotonic() - began < 10
+    assert 0.3 <= time.monotonic() - began < 30
     assert not child.running()
 
 
@@ -95,7 +95,7 @@ def test_a_frozen_program_does_nothing_until_it_is_thawed(tmp_path: Path) -> Non
 
 def test_keeps_what_the_program_printed(tmp_path: Path) -> None:
     child = ChildProcess([sys.executable, "-c", "print('one'); print('two'); exit(3)"], log=tmp_path / "log")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while child.running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not child.running()
@@ -104,14 +104,14 @@ def test_keeps_what_the_program_printed(tmp_path: Path) -> None:
 
 
 def wait_for_size(child: ChildProcess, size: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while child.log.stat().st_size < size:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
 def wait_for_output(child: ChildProcess) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while child.log_tail() != "up":
         assert time.monotonic() < deadline
         time.sleep(0.01)
