@@ -22,6 +22,8 @@ import psutil
 from harness.child import ChildProcess, Launch
 
 _POLL_SECONDS = 0.05
+_RESPONSE_SECONDS = 30
+"""Within which a busy machine responds; a process that stands still is not asked."""
 
 
 class Daemon:
@@ -96,6 +98,11 @@ class Daemon:
         taken = psutil.Process(self._process.pid).cpu_times()
         return float(taken.user + taken.system)
 
+    def open_files_max(self) -> int:
+        """How many files the running process may have open."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).rlimit(psutil.RLIMIT_NOFILE)[0])
+
     @property
     def code(self) -> int | None:
         """The exit code; None while it runs."""
@@ -122,7 +129,7 @@ class Daemon:
     def ready(self) -> tuple[bool, str]:
         """The response of /readyz: whether it is 200, and the text."""
         try:
-            with urllib.request.urlopen(self.url() + "/readyz", timeout=5) as response:
+            with urllib.request.urlopen(self.url() + "/readyz", timeout=_RESPONSE_SECONDS) as response:
                 return True, str(json.load(response)["reason"])
         except urllib.error.HTTPError as error:
             return False, str(json.load(error)["reason"])
@@ -148,7 +155,7 @@ class Daemon:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples with these labels."""
-        with urllib.request.urlopen(self.url() + "/metrics", timeout=5) as response:
+        with urllib.request.urlopen(self.url() + "/metrics", timeout=_RESPONSE_SECONDS) as response:
             text = response.read().decode()
         total = 0.0
         for line in text.splitlines():

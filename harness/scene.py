@@ -180,7 +180,7 @@ class Scene:
         return evidence
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
+def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
     """Poll until `holds` returns True; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -133,7 +133,7 @@ class Topics:
 
     # Outcomes
 
-    def wait_answers(self, offsets: Sequence[int], *, topic_id: str = "", timeout: float = 60) -> list[Outcome]:
+    def wait_answers(self, offsets: Sequence[int], *, topic_id: str = "", timeout: float = 120) -> list[Outcome]:
         """The first outcome of each of these records; waits for all. `topic_id`: default that of the current topic."""
         topic_id = topic_id or self.topic_id()
         deadline = time.monotonic() + timeout
@@ -218,9 +218,13 @@ class Topics:
         return base64.urlsafe_b64encode(UUID(str(described["topic_id"])).bytes).rstrip(b"=").decode()
 
     def delete_staged(self) -> None:
-        """Delete the staged topic."""
+        """Delete the staged topic; waits until the broker does not know it any more, which the controller tells it."""
         self.admin.delete_topics([self.staged])
         self._topic_id = ""
+        for _ in _attempts():
+            (described,) = self.admin.describe_topics([self.staged])
+            if described["error_code"]:
+                return
 
     def recreate_staged(self) -> str:
         """Delete the staged topic and create it again; returns its new id."""

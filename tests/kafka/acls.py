@@ -72,13 +72,14 @@ def allow(broker: KafkaBroker, rights: Sequence[Right]) -> None:
     with _administrator(broker) as admin:
         admin.create_acls([_acl(ACL, right) for right in rights])
         # The controller responds before the broker applies them.
-        until(lambda: all(admin.describe_acls(_acl(ACLFilter, right))[0] for right in rights), seconds=15)
+        until(lambda: all(admin.describe_acls(_acl(ACLFilter, right))[0] for right in rights))
 
 
 def forbid(broker: KafkaBroker, right: Right) -> None:
-    """Take a right from the user."""
+    """Take a right from the user. Blocks until the broker refuses what it allowed."""
     with _administrator(broker) as admin:
         admin.delete_acls([_acl(ACLFilter, right)])
+        until(lambda: not admin.describe_acls(_acl(ACLFilter, right))[0])
 
 
 @contextlib.contextmanager

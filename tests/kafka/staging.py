@@ -18,6 +18,15 @@ from committerd.settings.kafka import KafkaSettings
 Header = tuple[str, bytes]
 
 
+PATIENT = {
+    "session_timeout_ms": 30_000,
+    "request_timeout_ms": 20_000,
+    "delivery_timeout_ms": 30_000,
+    "bootstrap_timeout_ms": 60_000,
+}
+"""Timeouts that a busy machine does not reach, for tests in which nothing fails."""
+
+
 def settings_for(servers: str, **given: Any) -> KafkaSettings:
     """Settings for a local broker and a waiting test."""
     quick = {
@@ -59,7 +68,7 @@ def stage_records(
     try:
         sent = [producer.send(topic, key=b"key", value=value, headers=list(headers), partition=0) for value in values]
         for future in sent:
-            future.get(20)
+            future.get(60)
     finally:
         producer.close(timeout=5)
 
@@ -75,15 +84,21 @@ def operator(settings: KafkaSettings) -> Iterator[Any]:
 
 
 def delete_topic(topic: str, settings: KafkaSettings) -> None:
-    """Begin to delete the topic: brokers learn of it a moment later."""
+    """Delete the topic; waits until the broker does not know it any more, which the controller tells it."""
     with operator(settings) as admin:
         admin.delete_topics([topic])
+        for _ in range(3_000):
+            (described,) = admin.describe_topics([topic])
+            if described["error_code"]:
+                return
+            time.sleep(0.02)
+    raise AssertionError(f"the broker still has {topic}")
 
 
 def create_topic(topic: str, settings: KafkaSettings) -> None:
     """Create the topic with one partition, once the old one is gone."""
     with operator(settings) as admin:
-        for _ in range(500):
+        for _ in range(3_000):
             answer = admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, raise_errors=False)
             if answer["topics"][0]["error_code"] == 0:
                 break
@@ -95,7 +110,7 @@ def staged_partition(queue: KafkaQueue) -> TopicPartition:
     return TopicPartition(queue.topics.staged, 0)
 
 
-async def assignment(queue: Queue, *, seconds: float = 15) -> int:
+async def assignment(queue: Queue, *, seconds: float = 60) -> int:
     """Wait until this member owns the partition; returns the generation."""
     with anyio.fail_after(seconds):
         while True:
@@ -104,7 +119,7 @@ async def assignment(queue: Queue, *, seconds: float = 15) -> int:
                 return event.generation
 
 
-async def take(queue: Queue, count: int, *, seconds: float = 15) -> list[Record]:
+async def take(queue: Queue, count: int, *, seconds: float = 60) -> list[Record]:
     """Return this many of the next records; any other event is an error."""
     records: list[Record] = []
     with anyio.fail_after(seconds):
@@ -127,7 +142,7 @@ async def take_what_comes(queue: Queue, *, quiet_seconds: float = 0.6) -> list[R
         records += event.records
 
 
-async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
+async def failure(queue: Queue, *, seconds: float = 60) -> FetchFailed:
     """Wait until the queue reports that it can't deliver."""
     with anyio.fail_after(seconds):
         while True:
@@ -136,7 +151,7 @@ async def failure(queue: Queue, *, seconds: float = 15) -> FetchFailed:
                 return event
 
 
-async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
+async def revocation(queue: Queue, *, seconds: float = 60) -> Revoked:
     """Wait until the partition is revoked."""
     with anyio.fail_after(seconds):
         while True:
@@ -145,7 +160,7 @@ async def revocation(queue: Queue, *, seconds: float = 15) -> Revoked:
                 return event
 
 
-async def until(holds: Callable[[], bool], *, seconds: float = 15) -> None:
+async def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
     """Poll until the condition holds."""
     with anyio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110

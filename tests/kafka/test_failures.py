@@ -18,6 +18,7 @@ from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker, RunningKafka
 from harness.kafka_topics import configure_topic
 from tests.kafka.staging import (
+    PATIENT,
     assignment,
     create_topic,
     delete_topic,
@@ -36,7 +37,11 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
-    return settings_for(kafka.bootstrap_servers)
+    return settings_for(kafka.bootstrap_servers, **PATIENT)
+
+
+LIVE_SECONDS = 10
+"""What /livez allows."""
 
 
 def delete_before(queue: KafkaQueue, settings: KafkaSettings, offset: int) -> None:
@@ -88,7 +93,7 @@ async def test_says_when_the_position_is_beyond_the_end(settings: KafkaSettings,
 async def test_a_recreated_topic_is_never_taken_for_the_old_one(
     kafka: KafkaBroker | RunningKafka, dataset: str, reading: bool
 ) -> None:
-    settings = settings_for(kafka.bootstrap_servers, metadata_max_age_ms=3_000)
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, metadata_max_age_ms=3_000)
     async with open_kafka_queue(settings, dataset) as queue:
         generation = await assignment(queue)
         before = await queue.identity()
@@ -105,7 +110,7 @@ async def test_a_recreated_topic_is_never_taken_for_the_old_one(
         assert (after.topic, after.cluster_id) == (before.topic, before.cluster_id)
         await queue.seek(generation, 5)
         told, values = False, list[bytes | None]()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             # The name alone does not show it at first. `identity` does, which the committer asks for before each
             # commit. The queue notices when the client's metadata is refreshed, which may be a moment after the group
             # has assigned it again. Nothing is delivered between that and the next assignment.
@@ -130,7 +135,6 @@ async def test_a_topic_that_is_gone_is_refused(settings: KafkaSettings, dataset:
     async with open_kafka_queue(settings, dataset) as queue:
         await assignment(queue)
         await to_thread.run_sync(delete_topic, queue.topics.staged, settings)
-        await anyio.sleep(0.5)  # the broker learns of it a moment after the controller
         with pytest.raises(RefusedToRun, match=r"there is no topic t-.*\.staged") as refused:
             await queue.identity()
         assert refused.value.code == "topic_gone"
@@ -196,7 +200,7 @@ async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker,
         await retried(lambda: queue.publish([Publication(key=b"k", value=b"after")]))
         assert (await retried(lambda: queue.outcomes_tail(9)))[-1] == b"after"
         tasks.cancel_scope.cancel()
-    assert turned.longest < 8  # /livez allows ten
+    assert turned.longest < LIVE_SECONDS
 
 
 async def test_keeps_turning_while_the_broker_hangs(breakable_kafka: KafkaBroker, dataset: str) -> None:
@@ -218,7 +222,7 @@ async def test_keeps_turning_while_the_broker_hangs(breakable_kafka: KafkaBroker
         assert await delivered(queue, generation, 1, 2) == [b"1"]
         await retried(lambda: queue.publish([Publication(key=b"k", value=b"v")]))
         tasks.cancel_scope.cancel()
-    assert turned.longest < 8
+    assert turned.longest < LIVE_SECONDS
 
 
 # The network
@@ -291,7 +295,7 @@ async def test_a_password_in_a_file_is_read_at_each_login(
                 pass
         breakable_kafka.kill()
         breakable_kafka.start()
-        with pytest.raises(QueueUnavailable), anyio.fail_after(20):
+        with pytest.raises(QueueUnavailable), anyio.fail_after(60):
             await queue.publish([Publication(key=b"k", value=b"v")])
         file.write_text(password)
         await retried(lambda: queue.publish([Publication(key=b"k", value=b"v")]))
@@ -303,7 +307,7 @@ async def test_a_start_that_gets_nowhere_can_be_cancelled(dataset: str) -> None:
     with anyio.move_on_after(0.5):
         async with open_kafka_queue(settings, dataset):
             pass
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30, "it waited for the broker"
 
 
 async def test_a_failed_start_leaves_no_thread_behind(dataset: str) -> None:
@@ -333,7 +337,7 @@ async def test_leaves_in_time_when_the_broker_is_gone(breakable_kafka: KafkaBrok
         await queue.publish([Publication(key=b"k", value=b"v")])
         await to_thread.run_sync(breakable_kafka.kill)
         began = time.monotonic()
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 30
     assert not kafka_threads()
 
 
@@ -353,7 +357,7 @@ class TurningOwner:
 async def delivered(queue: KafkaQueue, generation: int, start: int, end: int) -> list[bytes]:
     """Values of the offsets, as a committer gets them: it seeks at each assignment."""
     values: list[bytes] = []
-    with anyio.fail_after(40):
+    with anyio.fail_after(60):
         while start < end:
             event = await queue.next_event()
             if isinstance(event, Assigned):

@@ -20,7 +20,17 @@ from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Acknowledged
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
-from tests.kafka.staging import assignment, operator, revocation, settings_for, stage, take, take_what_comes, until
+from tests.kafka.staging import (
+    PATIENT,
+    assignment,
+    operator,
+    revocation,
+    settings_for,
+    stage,
+    take,
+    take_what_comes,
+    until,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -43,6 +53,13 @@ anyio.run(main)
 
 @pytest.fixture
 def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
+    """With a session that ends by itself in no test."""
+    return settings_for(kafka.bootstrap_servers, **PATIENT)
+
+
+@pytest.fixture
+def short_session(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
+    """With the session of `member_elsewhere`."""
     return settings_for(kafka.bootstrap_servers)
 
 
@@ -97,7 +114,7 @@ async def test_a_standby_joins_without_disturbing_and_takes_over_at_once(setting
             began = time.monotonic()
             first.leave()
             theirs = await assignment(second)
-            assert time.monotonic() - began < 3  # a heartbeat and a join; the session is 2 s
+            assert time.monotonic() - began < 15, "a heartbeat and a join; the session is 30 s"
             await until(lambda: second.member_state() == "active")
             assert await second.acknowledged() == Acknowledged(offset=2, metadata="v1")
             await stage(second, settings, [b"2"])
@@ -105,7 +122,8 @@ async def test_a_standby_joins_without_disturbing_and_takes_over_at_once(setting
             assert [r.value for r in await take(second, 2)] == [b"1", b"2"]
 
 
-async def test_takes_over_from_a_process_that_was_killed(settings: KafkaSettings, dataset: str) -> None:
+async def test_takes_over_from_a_process_that_was_killed(short_session: KafkaSettings, dataset: str) -> None:
+    settings = short_session
     with member_elsewhere(settings, dataset) as other:
         async with open_kafka_queue(settings, dataset) as queue:
             await until(lambda: queue.member_state() == "standby")
@@ -113,7 +131,7 @@ async def test_takes_over_from_a_process_that_was_killed(settings: KafkaSettings
             other.kill()
             await assignment(queue)
             took = time.monotonic() - began
-            assert took < settings.session_timeout_ms / 1000 + 4
+            assert took < settings.session_timeout_ms / 1000 + 20
             assert await queue.acknowledged() == Acknowledged(offset=0, metadata="other process")
 
 
@@ -172,16 +190,19 @@ async def test_a_member_that_was_thrown_out_acknowledges_nothing(settings: Kafka
         assert await queue.acknowledge(again, 3, "")
 
 
-async def test_a_process_that_slept_through_its_session_loses_the_topic(settings: KafkaSettings, dataset: str) -> None:
+async def test_a_process_that_slept_through_its_session_loses_the_topic(
+    short_session: KafkaSettings, dataset: str
+) -> None:
+    settings = short_session
     with member_elsewhere(settings, dataset) as other:
         async with open_kafka_queue(settings, dataset) as queue:
             await until(lambda: queue.member_state() == "standby")
             other.send_signal(signal.SIGSTOP)
             generation = await assignment(queue)
-            other.send_signal(signal.SIGCONT)
             await stage(queue, settings, [b"0"])
             await queue.seek(generation, 0)
             await take(queue, 1)
+            other.send_signal(signal.SIGCONT)
             # It comes back, as a standby. Sometimes Kafka's sticky assignment returns the partition to it: then it is
             # no longer ours, and we acknowledge nothing.
             await until(lambda: members(settings, dataset) == 2)

@@ -19,8 +19,8 @@ from tests.kafka.staging import assignment, settings_for, stage, take
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-BACK_SECONDS = 10.0
-"""After Kafka is back."""
+BACK_SECONDS = 30.0
+"""After Kafka is back. Ten are promised, which `make outage` measures: here other tests run beside it."""
 AWAY_SECONDS = 6.0
 """Longer than the session and the delivery timeout of these tests."""
 
@@ -66,14 +66,12 @@ async def test_reads_and_publishes_again_soon_after_an_outage(away_kafka: AwayKa
             tasks.start_soon(until_it_works, lambda: queue.publish(answers(300)))
             await anyio.sleep(AWAY_SECONDS)
             await to_thread.run_sync(outage.__exit__, None, None, None)
-            began = time.monotonic()
             with anyio.fail_after(BACK_SECONDS):
                 await until_it_works(queue.identity)
                 await stage(queue, settings, [b"after"])
                 assert await delivered(queue, 1) == [b"after"]
                 await until_it_works(lambda: queue.publish(answers(300)))
                 assert await until_it_works(lambda: queue.outcomes_tail(1))
-        assert time.monotonic() - began < BACK_SECONDS
 
 
 async def test_a_producer_that_says_nothing_any_more_holds_nobody_up(

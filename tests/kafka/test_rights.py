@@ -20,7 +20,7 @@ from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker
 from tests.kafka.acls import Right, allow, forbid
-from tests.kafka.staging import assignment, settings_for, until
+from tests.kafka.staging import PATIENT, assignment, settings_for, until
 
 pytestmark = pytest.mark.kafka
 
@@ -34,7 +34,7 @@ def settings(strict_kafka: KafkaBroker) -> KafkaSettings:
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
-    return settings_for(strict_kafka.login_servers, **login, bootstrap_timeout_ms=5_000)
+    return settings_for(strict_kafka.login_servers, **{**PATIENT, "bootstrap_timeout_ms": 5_000}, **login)
 
 
 def needed(topics: Topics) -> list[Right]:
@@ -102,10 +102,10 @@ async def test_with_all_of_them_it_works_and_one_that_is_taken_away_is_named(
         assert queue.trouble() == ""
         right = (ACLOperation.READ, ResourceType.GROUP, topics.group)
         await to_thread.run_sync(forbid, strict_kafka, right)
-        await until(lambda: "no ACL Read on Group" in queue.trouble(), seconds=30)
+        await until(lambda: "no ACL Read on Group" in queue.trouble(), seconds=60)
         assert topics.group in queue.trouble()
         await to_thread.run_sync(allow, strict_kafka, [right])
-        await until(lambda: not queue.trouble(), seconds=30)
+        await until(lambda: not queue.trouble(), seconds=60)
 
 
 # Open Kafka transactions
