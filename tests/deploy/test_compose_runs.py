@@ -173,7 +173,7 @@ def test_the_s3_server_answers_where_its_healthcheck_asks(servers: tuple[DemoS3,
     s3 = servers[0]
     asked = s3.check[-1].replace("http://127.0.0.1:7070", s3.url)
     assert asked.startswith(s3.url)
-    with urllib.request.urlopen(asked, timeout=5) as answer:
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         assert answer.status == 200
 
 

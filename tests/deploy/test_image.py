@@ -178,7 +178,7 @@ def test_it_commits_says_how_it_is_and_drains(
         daemon.wait_ready()
         assert healthy(image, image.healthcheck, daemon.port)
         assert not healthy(image, image.healthcheck, free_port())
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}/livez", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}/livez", timeout=30) as answer:
             assert json.load(answer) == {"live": True, "problems": []}
         where = ["--bootstrap-servers", kafka.bootstrap_servers, "--dataset", dataset, "--uri", TABLE]
         size = ["--writers", "2", "--batches", "3", "--rows", "10"]

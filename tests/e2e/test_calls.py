@@ -101,13 +101,14 @@ async def test_two_that_create_the_table_at_once_both_add_their_rows(scene: Scen
 
 def test_upserts_go_on_under_a_stream_of_appends(scene: Scene) -> None:
     scene.daemon()
-    stop = threading.Event()
+    begun, stop = threading.Event(), threading.Event()
 
     def append() -> None:
         with _client(scene) as client:
             number = 1_000
             while not stop.wait(0.005):
                 client.append([{"id": number, "count": 0}])
+                begun.set()
                 number += 1
 
     with _client(scene) as client:
@@ -115,14 +116,19 @@ def test_upserts_go_on_under_a_stream_of_appends(scene: Scene) -> None:
         appending = threading.Thread(target=append)
         appending.start()
         try:
-            results = [client.upsert([{"id": 1, "count": number}], on="id") for number in range(10)]
+            assert begun.wait(60)
+            results: list[WriteResult] = []
+            # Ten, and until an append has come between the reading and the commit of one of them.
+            while len(results) < 10 or max(one.attempts for one in results) == 1:
+                assert len(results) < 300, "no append has ever overtaken an upsert"
+                results.append(client.upsert([{"id": 1, "count": len(results)}], on="id"))
         finally:
             stop.set()
             appending.join()
-    assert max(one.attempts for one in results) > 1
-    assert [one.num_inserted_rows for one in results] == [1] + [0] * 9
+    last = len(results) - 1
+    assert [one.num_inserted_rows for one in results] == [1] + [0] * last
     rows = _rows(scene)
-    assert rows[0] == (1, 9)
+    assert rows[0] == (1, last)
     assert len(rows) == len({id for id, _ in rows})
 
 
@@ -221,7 +227,7 @@ def test_the_committer_finds_a_unit_that_came_while_the_call_worked(
         for name, unit, version in (("last", 8, 2), ("older", 7, None)):
 
             def write(one: CommitClient, name: str = name, unit: int = unit) -> Any:
-                return one._write(partial(late, name), app=(name, unit), timeout=20, attempts=1)
+                return one._write(partial(late, name), app=(name, unit), timeout=60, attempts=1)
 
             found = client._call(write)
             assert (found.duplicate, found.version, found.num_inserted_rows) == (True, version, 0)
@@ -251,13 +257,13 @@ def test_an_append_that_was_overtaken_is_made_again_and_uses_its_files_as_long_a
                 staged = super().__call__(again)
                 if not stopped.is_set():
                     stopped.set()
-                    go_on.wait(20)
+                    go_on.wait(60)
                 return staged
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
             slow = Slow(place=place, rows=append.rows)
-            running = pool.submit(client._call, lambda one: one._write(slow, timeout=20, attempts=3))
-            stopped.wait(20)
+            running = pool.submit(client._call, lambda one: one._write(slow, timeout=120, attempts=3))
+            assert stopped.wait(60)
             client.overwrite(pa.table({"id": pa.array([5], pa.int8())}))
             go_on.set()
             result = running.result()

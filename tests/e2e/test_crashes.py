@@ -43,7 +43,7 @@ class _Work:
 
     def audit(self) -> Evidence:
         """Check that each was committed, and that everything is consistent."""
-        answers = self._scene.topics.wait_answers(self.offsets, timeout=90)
+        answers = self._scene.topics.wait_answers(self.offsets, timeout=240)
         assert {answer.status for answer in answers} == {Status.COMMITTED}
         return self._scene.audit(self.ids)
 
@@ -68,7 +68,6 @@ def _active(*daemons: Daemon) -> Daemon:
     return found[0]
 
 
-@pytest.mark.timeout(300)
 def test_killed_ten_times_during_2500_appends(scene: Scene) -> None:
     rng = random.Random(20)
     work = _Work(scene, scene.table.create())
@@ -93,19 +92,20 @@ def test_killed_ten_times_during_2500_appends(scene: Scene) -> None:
     assert sum(1 for d in (daemon, other) for _ in d.lines("start.done")) >= 10
 
 
-@pytest.mark.timeout(180)
 def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wakes(scene: Scene) -> None:
     rng = random.Random(7)
     work = _Work(scene, scene.table.create())
-    # There is always work, so most sleeps begin in the middle of a commit. The two never form equal groups, which
-    # would count as one's own.
+    # There is always work, so most sleeps begin in the middle of a commit: four of them, and until one did. The two
+    # never form equal groups, which would count as one's own.
     settings = _SETTINGS | {"COMMIT__INTERVAL_SECONDS_MIN": "0"}
     daemons = (
         scene.started(**settings | {"COMMIT__GROUP_RECORDS_MAX": "2"}),
         scene.daemon(**settings | {"COMMIT__GROUP_RECORDS_MAX": "3"}),
     )
     daemons[1].wait_ready(text="standby")
-    for _ in range(4):
+    for sleeps in range(12):
+        if sleeps >= 4 and _raced(*daemons):
+            break
         active = _active(*daemons)
         work.stage(400, versions=rng.randint(1, 10))
         time.sleep(rng.uniform(0, 0.02))
@@ -118,8 +118,13 @@ def test_a_committer_that_slept_through_its_session_changes_nothing_when_it_wake
         active.thaw()
         active.wait_ready(text="standby")
     work.audit()
-    # The one that woke continued with its version, and found the number taken.
-    assert [line for daemon in daemons for line in daemon.lines("commit.raced")]
+    # One that woke continued with its version, and found the number taken.
+    assert _raced(*daemons)
+
+
+def _raced(*daemons: Daemon) -> bool:
+    """Whether one of them has found the number of its version taken."""
+    return any(True for daemon in daemons for _ in daemon.lines("commit.raced"))
 
 
 def test_a_committer_that_slept_alone_goes_on(scene: Scene) -> None:

@@ -52,7 +52,7 @@ def test_kafka_is_killed_during_500_appends(breakable_scene: Scene, breakable_ka
     assert {answer.status for answer in answers} <= {Status.COMMITTED, Status.DUPLICATE}
     scene.audit([*ids, *staged])
     assert daemon.running()
-    assert daemon.metric("committerd_active") == 1
+    until(lambda: daemon.metric("committerd_active") == 1)
     daemon.stop()
     assert daemon.code == 0
 
@@ -84,6 +84,7 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
     scene.committed(1)
     assert [one.metric("committerd_kafka_connected") for one in (active, standby)] == [1, 1]
     sizes = [one.log.stat().st_size for one in (active, standby)]
+    killed = time.monotonic()
     breakable_kafka.kill()
     began = time.monotonic()
     for one in (active, standby):
@@ -95,11 +96,11 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
     for one, size in zip((active, standby), sizes, strict=True):
         said = [json.loads(line) for line in one.log.read_bytes()[size:].decode().splitlines()]
         spoken = Counter((line["logger"], line["event"], line.get("error")) for line in said)
-        assert max(spoken.values()) <= 5, spoken.most_common(3)
+        assert max(spoken.values()) <= 1 + (time.monotonic() - killed) / 10, spoken.most_common(3)
         assert len(said) < 80, spoken.most_common(10)
     breakable_kafka.start()
     for one in (active, standby):
-        until(lambda one=one: one.ready()[0], seconds=40)  # type: ignore[misc]  # a default is not inferred
+        until(lambda one=one: one.ready()[0], seconds=60)  # type: ignore[misc]  # a default is not inferred
         assert one.metric("committerd_kafka_connected") == 1
     scene.topics.disconnect()
     scene.committed(1)

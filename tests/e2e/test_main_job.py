@@ -44,7 +44,7 @@ def test_eight_producers_at_once_have_each_row_committed_once(scene: Scene) -> N
             )
         )
     try:
-        said = [child.communicate(timeout=90)[0] for child in children]
+        said = [child.communicate(timeout=300)[0] for child in children]
     finally:
         for child in children:
             child.kill()

@@ -9,6 +9,7 @@ import pytest
 
 from committerd_client import InvalidTransaction, SyncCommitClient
 from committerd_common.messages import Status
+from harness.daemon import Daemon
 from harness.scene import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -56,11 +57,15 @@ def test_waiting_for_a_table_costs_one_listing_for_each_recheck(scene: Scene) ->
     daemon.wait_ready(text="waits for the table")
     scene.append()
     daemon.wait_ready(text="1 records wait")
-    before = daemon.metric("committerd_store_requests_total", operation="list")
-    time.sleep(7)
-    assert 1 <= daemon.metric("committerd_store_requests_total", operation="list") - before <= 3
+    began, before = time.monotonic(), _lists(daemon)
+    until(lambda: _lists(daemon) - before >= 2)
+    assert _lists(daemon) - before <= 1 + (time.monotonic() - began) / 3
     scene.table.create()
     daemon.wait_ready(text="active: version")
+
+
+def _lists(daemon: Daemon) -> float:
+    return daemon.metric("committerd_store_requests_total", operation="list")
 
 
 def test_of_several_creates_the_first_that_can_be_committed_makes_the_table(scene: Scene) -> None:
@@ -133,7 +138,7 @@ def test_what_no_table_can_change_is_refused_at_once_and_stays_refused(scene: Sc
     (nested,) = scene.stage(deep, headers={"create-only": "true"})
     (broken,) = scene.stage(b"\xff\xff")
     refused = [wrong, nested, broken]
-    answers = scene.topics.wait_answers(refused, timeout=10)
+    answers = scene.topics.wait_answers(refused)
     assert [one.reason for one in answers] == ["wrong_dataset", "schema", "record_undecodable"]
     assert {one.status for one in answers} == {Status.INVALID}
     assert all(one.before_table for one in answers)
@@ -160,8 +165,8 @@ def test_what_no_table_can_change_is_refused_at_once_and_stays_refused(scene: Sc
 def test_a_client_that_creates_hears_at_once_that_it_names_another_table(scene: Scene) -> None:
     scene.daemon().wait_ready(text="waits for the table")
     create = scene.table.staged_create()
-    with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri="s3://lake/other.lance") as client:
-        began = time.monotonic()
-        with pytest.raises(InvalidTransaction, match="the producer meant table"):
-            client.commit(create, timeout=30)
-        assert time.monotonic() - began < 15
+    with (
+        SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri="s3://lake/other.lance") as client,
+        pytest.raises(InvalidTransaction, match="the producer meant table"),
+    ):
+        client.commit(create)  # else it would time out: nobody makes that table

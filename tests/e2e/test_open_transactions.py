@@ -22,7 +22,11 @@ def left_open(scene: Scene) -> Iterator[Any]:
     ids = scene.table.create()
     daemon = scene.started()
     ids += scene.committed()
-    producer = KafkaProducer(bootstrap_servers=scene.topics.servers, transactional_id=f"{scene.name}.writer")
+    producer = KafkaProducer(
+        bootstrap_servers=scene.topics.servers,
+        transactional_id=f"{scene.name}.writer",
+        transaction_timeout_ms=600_000,  # the coordinator does not end it during the test
+    )
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(scene.topics.staged, value=scene.table.append().SerializeToString(), partition=0)

@@ -133,6 +133,7 @@ def test_records_wait_at_a_limit_of_files(faulty: Faulty) -> None:
     daemon = faulty.scene.started(**NEVER)
     faulty.scene.committed(1)
     faulty.fail("RLIMIT_NOFILE 5")
+    until(lambda: daemon.open_files_max() == 5)
     offsets = faulty.scene.append(5)
     until(lambda: said(daemon, "Too many open files"))
     require_no_answers(faulty.scene, offsets)

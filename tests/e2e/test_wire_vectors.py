@@ -68,7 +68,7 @@ class Producer:
             headers=headers_of(record),
             partition=0,
         )
-        assert sent.get(timeout=10).offset == record["offset"]
+        assert sent.get(timeout=60).offset == record["offset"]
         return next(self._consumer)
 
     def close(self) -> None:
