@@ -60,7 +60,7 @@ class Answering:
         self._producer = KafkaProducer(bootstrap_servers=servers, allow_auto_create_topics=False)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(20), "the answering consumer did not start"
+        assert self._ready.wait(60), "the answering consumer did not start"
 
     def headers(self, index: int = -1) -> dict[str, str]:
         """The headers of a record that it has read."""
@@ -77,7 +77,7 @@ class Answering:
                 partition=partition,
             )
 
-    def wait_for(self, count: int, seconds: float = 20.0) -> None:
+    def wait_for(self, count: int, seconds: float = 60.0) -> None:
         """Wait until this many records have been read."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: len(self.records) >= count, seconds), (
@@ -87,7 +87,7 @@ class Answering:
     def close(self) -> None:
         """Stop; published outcomes stay."""
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(60)
         self._producer.close(timeout=5)
 
     def _run(self) -> None:

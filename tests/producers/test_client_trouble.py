@@ -55,7 +55,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", code]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PYTHONPATH": path}
+        command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "PYTHONPATH": path}
     )
 
 
@@ -72,7 +72,7 @@ async def test_a_timeout_means_unknown_and_the_handle_can_be_asked_again(servers
             assert (raised.value.uuid, raised.value.offset) == (UUID, 0)
             await in_thread(committer.wait_for, 1)
             committer.publish(committer.records[0], [committed(committer.records[0])])
-            assert (await handle.outcome(timeout=10)).version == 1
+            assert (await handle.outcome(timeout=60)).version == 1
 
 
 async def test_committing_the_same_transaction_again_tells_what_became_of_it(servers: str, dataset: str) -> None:
@@ -147,7 +147,7 @@ async def test_no_thread_outlives_its_client(servers: str, dataset: str) -> None
         async with CommitClient(servers, dataset=dataset) as client:
             await client.commit(append())
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive(), thread
 
 
@@ -252,12 +252,12 @@ def test_arguments_that_can_not_be_right_are_named(arguments: dict[str, Any], me
 
 async def test_missing_topics_are_named(kafka: Kafka, dataset: str) -> None:
     before = set(threading.enumerate())
-    client = CommitClient(kafka.bootstrap_servers, dataset=dataset, topic_prefix="p.", connect_timeout=1)
+    client = CommitClient(kafka.bootstrap_servers, dataset=dataset, topic_prefix="p.", connect_timeout=3)
     with pytest.raises(KafkaUnavailable, match=rf"topic 'p\.{dataset}\.staged' does not exist") as raised:
         await client.start()
     assert raised.value.code == "topic_missing"
     for thread in set(threading.enumerate()) - before:
-        await in_thread(thread.join, 5)
+        await in_thread(thread.join, 60)
         assert not thread.is_alive(), thread
 
 
@@ -279,7 +279,7 @@ async def test_no_broker_is_an_error_in_time(dataset: str) -> None:
         async with CommitClient("127.0.0.1:1", dataset=dataset, connect_timeout=0.5):
             pass
     for thread in set(threading.enumerate()) - before:
-        await in_thread(thread.join, 5)
+        await in_thread(thread.join, 60)
         assert not thread.is_alive(), thread
 
 
@@ -288,7 +288,7 @@ async def test_a_failed_handshake_shows_its_cause(servers: str, dataset: str) ->
     code = f"""
 import asyncio
 from committerd_client import CommitClient, KafkaUnavailable
-client = CommitClient({servers!r}, dataset={dataset!r}, connect_timeout=1, kafka_options={{"security_protocol": "SSL"}})
+client = CommitClient({servers!r}, dataset={dataset!r}, connect_timeout=3, kafka_options={{"security_protocol": "SSL"}})
 try:
     asyncio.run(client.start())
 except KafkaUnavailable as error:
@@ -332,12 +332,12 @@ async def test_a_client_can_be_closed_while_kafka_is_down(breakable_kafka: Kafka
         waiting = asyncio.create_task(client.commit(append()))
         await asyncio.sleep(0.2)
         start = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - start < 8
+    assert asyncio.get_running_loop().time() - start < 30
     with pytest.raises(ClientClosed, match="unknown, not failed"):
         await waiting
     for thread in set(threading.enumerate()) - before:
         if not thread.name.startswith("asyncio_"):
-            await in_thread(thread.join, 10)
+            await in_thread(thread.join, 60)
             assert not thread.is_alive(), thread
 
 
@@ -348,7 +348,7 @@ async def test_what_waits_for_kafka_is_bounded(breakable_kafka: KafkaBroker, dat
         await client.submit(append())
         breakable_kafka.freeze()
         try:
-            submits = [asyncio.create_task(client.submit(append(), timeout=30)) for _ in range(5)]
+            submits = [asyncio.create_task(client.submit(append(), timeout=60)) for _ in range(5)]
             await asyncio.sleep(1)
             with pytest.raises(TimeoutError, match="max_in_flight"):
                 await client.submit(append(), timeout=0.3)

@@ -47,7 +47,7 @@ def test_ctrl_c_says_which_transaction_is_staged(servers: str, dataset: str, tmp
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     environment = {"PYTHONPATH": f"{ROOT}/producers"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert "KeyboardInterrupt" in done.stderr
     uuid = Transaction.FromString(staged_values(servers, dataset)[0]).uuid
     note = f"transaction {uuid} is staged at offset 0 of {dataset}.staged, and will be committed all the same"
@@ -65,8 +65,9 @@ def test_many_commits_tell_unknown_from_refused_and_each_error_has_its_work(serv
         return [committed(record, status=RETRYABLE, reason="conflict")] if uuid == second.uuid else []
 
     with answering(servers, dataset, answer), SyncCommitClient(servers, dataset=dataset) as client:
+        client.start()  # the time-out is for the outcomes alone
         with pytest.raises(CommitManyFailed, match="1 of 3 transactions were refused and 1 of 3") as failed:
-            client.commit_many([first, second, third], timeout=3)
+            client.commit_many([first, second, third], timeout=4)
         (refused,) = failed.value.refused
         assert isinstance(refused, RetryableConflict)
         assert [(type(one), one.uuid) for one in failed.value.unknown] == [(CommitTimeout, third.uuid)]
@@ -80,8 +81,9 @@ def test_a_call_without_an_outcome_can_be_settled_with_the_same_uuid(
     uri = tmp_path / "t.lance"
     lance.write_dataset(pa.table({"id": [1]}), uri)
     with SyncCommitClient(servers, dataset=dataset, dataset_uri=uri) as client:
+        client.start()  # the time-out is for the call alone
         with answering(servers, dataset, never), pytest.raises(CommitTimeout) as late:
-            client.append([{"id": 2}], timeout=1)
+            client.append([{"id": 2}], timeout=2)
         error = pickle.loads(pickle.dumps(late.value))
         assert error.work.transaction.uuid == error.uuid
         with answering(servers, dataset):

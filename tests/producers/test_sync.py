@@ -57,7 +57,7 @@ def test_handles_wait_in_any_thread_and_keep_their_answer(servers: str, dataset:
                 handle.outcome(timeout=0.1)
             committer.wait_for(1)
             with ThreadPoolExecutor(4) as threads:
-                waiting = [threads.submit(handle.outcome, 20) for _ in range(4)]
+                waiting = [threads.submit(handle.outcome, 60) for _ in range(4)]
                 committer.publish(committer.records[0], [committed(committer.records[0])])
                 assert {one.result().version for one in waiting} == {1}
             unanswered = client.submit(append())
@@ -153,7 +153,7 @@ def test_closing_and_starting(servers: str, dataset: str) -> None:
     with pytest.raises(ClientClosed, match="make another client"):
         client.commit(append())
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive(), thread
 
 
@@ -165,7 +165,7 @@ def test_whoever_waits_hears_that_the_client_was_closed(servers: str, dataset: s
             committer.wait_for(8)
         for one in waiting:
             with pytest.raises(ClientClosed, match="unknown, not failed"):
-                one.result(20)
+                one.result(60)
 
 
 @pytest.mark.kafka
@@ -180,14 +180,14 @@ def test_a_client_that_nobody_uses_any_more_ends(servers: str, dataset: str) -> 
     del handle
     gc.collect()
     for thread in mine:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), thread
 
 
 @pytest.mark.kafka
 def test_a_failed_start_can_be_tried_again(servers: str, dataset: str) -> None:
     name = f"{dataset}-later"
-    client = SyncCommitClient(servers, dataset=name, connect_timeout=1)
+    client = SyncCommitClient(servers, dataset=name, connect_timeout=3)
     with pytest.raises(KafkaUnavailable, match="does not exist"):
         client.start()
     make_topics(servers, name)
@@ -296,9 +296,9 @@ def test_a_timeout_bounds_connecting_too(call: str, away: str, deaf: str) -> Non
     before, began = set(threading.enumerate()), time.monotonic()
     with pytest.raises(KafkaUnavailable):
         WITHIN[call]("127.0.0.1:1" if away == "no server" else deaf)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20, "by default it is 30 s"
     for thread in set(threading.enumerate()) - before:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), thread
 
 
@@ -307,10 +307,10 @@ def test_what_connecting_took_is_not_left_for_the_outcome(servers: str, dataset:
     with answering(servers, dataset, never), SyncCommitClient(servers, dataset=dataset) as client:
         client.close()
     client = SyncCommitClient(servers, dataset=dataset)
-    running, left = client._started(20)
+    running, left = client._started(60)
     assert isinstance(left, float)
-    assert 0 < left < 20
-    assert client._started(20) == (running, 20), "it is connected already"
+    assert 0 < left < 60
+    assert client._started(60) == (running, 60), "it is connected already"
     client.close()
 
 
