@@ -14,6 +14,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CoordinatorLoadInProgressError,
     KafkaError,
@@ -197,6 +198,13 @@ class Topics:
             isolation_level="read_committed",
             fetch_max_wait_ms=50,
         )
+
+    def readable_end(self) -> int:
+        """The offset up to which the staged topic can be read; the broker answers the end of a transaction before its
+        mark is in the log.
+        """
+        ends = self.admin.list_partition_offsets({self.partition: OffsetSpec.LATEST}, isolation_level="read_committed")
+        return int(ends[self.partition].offset)
 
     # Changes by operators and accidents
 

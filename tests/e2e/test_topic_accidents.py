@@ -142,6 +142,7 @@ def test_offsets_without_a_record_are_passed(scene: Scene) -> None:
             producer.send(scene.topics.staged, value=transaction.SerializeToString(), partition=0)
             producer.flush()
             ends()
+    until(lambda: scene.topics.readable_end() == 4)
     (answer,) = scene.ask(last)
     assert (answer.status, answer.offset) == (Status.COMMITTED, 4)
     ids += [i for t in (kept, last) for i in scene.table.brought[t.uuid]]

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import anyio
 import pytest
 from anyio import to_thread
 from kafka import KafkaAdminClient, KafkaProducer
@@ -154,6 +155,9 @@ async def test_a_transaction_that_may_not_be_described_is_never_ended(
             assert f"no ACL Write on TransactionalId {topics.staged}.writer" in str(raised.value)
             producer.send(topics.staged, value=b"second", partition=0).get(30)
             producer.commit_transaction()
+            with anyio.fail_after(60):  # the broker answers a commit before its mark is in the log
+                while await operator.bounds(topics.staged) != {0: (0, 3)}:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
             assert [record.value for record in await operator.read(0, 3)] == [b"first", b"second"]
             assert await operator.open_transactions() == []
     await to_thread.run_sync(forbid, strict_kafka, ALTER_CLUSTER)
