@@ -33,10 +33,6 @@ _MINUTE = 60.0
 _LOOK_SECONDS = 5.0
 _SETTLED_SECONDS = 600.0
 """From then on fragments, versions and bytes are held against their targets, or from a sixth of a shorter run on."""
-_TIMES_MAX = 2.0
-"""The highest ratio of each to its target that is allowed."""
-_RATE_MIN = 0.8
-"""What writers must get of the rates that they ask for."""
 _END_SECONDS = 300.0
 _COMMAND_SECONDS = 1800.0
 """What one command may take at the end, when the table is large."""
@@ -65,6 +61,10 @@ class Plan:
     maintained: bool = True
     kills: bool = False
     """Whether committer, maintenance and a client are killed now and then, and versions get tags and branches."""
+    times_max: float = 2.0
+    """The highest ratio of fragments, versions and bytes to their targets that is allowed."""
+    rate_min: float = 0.8
+    """What writers must get of the rates that they ask for."""
 
     @property
     def settled(self) -> float:
@@ -251,7 +251,7 @@ class Soak:
         """Check everything, before and after two runs of maintenance when all is old enough; the problems."""
         scene, hour = self._scene, self._plan.hour_seconds
         self._committer.wait_ready(text="active")
-        until(lambda: self._committer.metric("committerd_queue_lag_records") == 0, seconds=60)
+        until(lambda: self._committer.metric("committerd_queue_lag_records") == 0, seconds=300)
         self._tell("the rows are checked, and again with every version and both pylances after two runs of maintenance")
         expected = Expected.load(scene.folder / EXPECTED)
         problems = [*self.problems, *([] if self._plan.kills else self._missed())]
@@ -274,12 +274,12 @@ class Soak:
         problems = [
             f"writers made {done / max(written.seconds, 1e-9):.1f} {name} a second of {wanted:g}"
             for name in _RATES
-            if (done := getattr(written, name)) < _RATE_MIN * (wanted := getattr(plan, name)) * plan.seconds
+            if (done := getattr(written, name)) < plan.rate_min * (wanted := getattr(plan, name)) * plan.seconds
         ]
         problems += [
             f"there were {times:.2f} times as many {what} as the target says, in second {second:.0f}"
             for what, (times, second) in self._targets.worst(self.samples, after=plan.settled).items()
-            if times > _TIMES_MAX or not second
+            if times > plan.times_max or not second
         ]
         if not (read.reads and read.old and read.whole and read.queries):
             problems.append(f"the reader has not read: {read}")
