@@ -22,6 +22,11 @@ _PATIENT = "30"
 """Seconds of a hold that must not run out on a slow machine."""
 
 
+def started(scene: Scene, **settings: str) -> Daemon:
+    """A committer that stays in its group, however long it gets no processor: at a new start it knows of no refusal."""
+    return scene.started(KAFKA__SESSION_TIMEOUT_MS="60000", **settings)
+
+
 def upsert(scene: Scene) -> Transaction:
     """Work that contradicts every Append since the latest version: it adds a key."""
     table = scene.table.open()
@@ -75,7 +80,7 @@ def holds(daemon: Daemon, ended: str) -> float:
 
 def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> None:
     scene.table.create(3)
-    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    daemon = started(scene, COMMIT__HOLD_SECONDS_MAX=_PATIENT)
     second = refused_twice(scene)
     appends = scene.append(5)
     third = upsert(scene)
@@ -93,7 +98,7 @@ def test_the_third_try_goes_before_appends_that_came_earlier(scene: Scene) -> No
 def test_a_refusal_is_a_ticket_for_one_record_of_its_producer(scene: Scene) -> None:
     """Whoever names a refused transaction again and again, or that of another producer, waits as all others do."""
     scene.table.create(3)
-    daemon = scene.started(COMMIT__COALESCE="none", COMMIT__HOLD_SECONDS_MAX="0")
+    daemon = started(scene, COMMIT__COALESCE="none", COMMIT__HOLD_SECONDS_MAX="0")
     first = upsert(scene)
     scene.committed()
     assert statuses(scene.ask(first, producer="p")) == [Status.RETRYABLE]
@@ -116,7 +121,7 @@ def test_a_refusal_is_a_ticket_for_one_record_of_its_producer(scene: Scene) -> N
 
 def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Scene) -> None:
     scene.table.create(3)
-    scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    started(scene, COMMIT__HOLD_SECONDS_MAX=_PATIENT)
     other = refused_once(scene)
     second = refused_twice(scene)
     # It changes the row that the third try changes, and is staged before it.
@@ -130,7 +135,7 @@ def test_whose_turn_it_is_goes_before_re_executions_that_came_earlier(scene: Sce
 def test_all_whose_turn_it_is_go_before_re_executions_that_came_earlier(scene: Scene) -> None:
     """They may arrive at once, and each is a version of its own."""
     scene.table.create(3)
-    scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    started(scene, COMMIT__HOLD_SECONDS_MAX=_PATIENT)
     other = refused_once(scene)
     seconds = two_refused_twice(scene)
     rival = again(scene, upsert(scene), 2, other)
@@ -144,7 +149,7 @@ def test_all_whose_turn_it_is_go_before_re_executions_that_came_earlier(scene: S
 
 def test_two_that_are_waited_for_together_both_win(scene: Scene) -> None:
     scene.table.create(3)
-    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT, COMMIT__GROUP_RECORDS_MAX="1")
+    daemon = started(scene, COMMIT__HOLD_SECONDS_MAX=_PATIENT, COMMIT__GROUP_RECORDS_MAX="1")
     seconds = two_refused_twice(scene)
     appends = scene.append(3)
     thirds = [upsert(scene), insert(scene)]
@@ -169,7 +174,7 @@ def insert(scene: Scene) -> Transaction:
 def test_a_producer_that_dies_after_its_second_try_stops_nobody_for_long(scene: Scene) -> None:
     scene.table.create(3)
     begun = time.monotonic()
-    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX="1")
+    daemon = started(scene, COMMIT__HOLD_SECONDS_MAX="1")
     refused_twice(scene)
     answers = scene.topics.wait_answers(scene.append(5))
     assert statuses(answers) == [Status.COMMITTED] * 5
@@ -189,7 +194,7 @@ def test_a_producer_that_dies_after_its_second_try_stops_nobody_for_long(scene: 
 def test_reexecute_brings_an_upsert_in(scene: Scene) -> None:
     """Whoever writes between the tries: the callback reads anew, and the client says whose next try it is."""
     scene.table.create(3)
-    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX=_PATIENT)
+    daemon = started(scene, COMMIT__HOLD_SECONDS_MAX=_PATIENT)
     asked: list[Reexecution] = []
 
     def execute(wanted: Reexecution | None = None) -> Any:
@@ -214,7 +219,7 @@ def test_reexecute_brings_an_upsert_in(scene: Scene) -> None:
 async def test_upserts_win_while_others_append(scene: Scene) -> None:
     chosen = Load(upserts=30, upserters=3, appends_per_second=40, timeout=240)
     load.create(scene.table.uri, chosen)
-    scene.started(COMMIT__HOLD_SECONDS_MAX="10")
+    started(scene, COMMIT__HOLD_SECONDS_MAX="10")
     dataset = Dataset(servers=scene.topics.servers, name=scene.name, uri=scene.table.uri)
     measured = await load.run(dataset, chosen)
     assert (len(measured.upserts), measured.lost, measured.not_appended) == (30, [], {})
@@ -225,7 +230,7 @@ async def test_upserts_win_while_others_append(scene: Scene) -> None:
 async def test_writers_of_one_row_get_their_turn_one_after_the_other(scene: Scene) -> None:
     chosen = Load(upserts=24, upserters=4, appends_per_second=20, timeout=240, names_keys=True, shares_row=True)
     load.create(scene.table.uri, chosen)
-    daemon = scene.started(COMMIT__HOLD_SECONDS_MAX="20")
+    daemon = started(scene, COMMIT__HOLD_SECONDS_MAX="20")
     dataset = Dataset(servers=scene.topics.servers, name=scene.name, uri=scene.table.uri)
     measured = await load.run(dataset, chosen)
     assert (len(measured.upserts), measured.lost, measured.not_appended) == (24, [], {})
@@ -237,7 +242,7 @@ async def test_writers_of_one_row_get_their_turn_one_after_the_other(scene: Scen
 
 def test_a_transaction_too_large_for_kafka_is_committed_from_beside_the_table(scene: Scene) -> None:
     scene.table.create()
-    scene.started()
+    started(scene)
     made = scene.table.append()
     made.transaction_properties["note"] = "x" * 3_000_000
     with SyncCommitClient(scene.topics.servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
