@@ -22,8 +22,8 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.fragment_list import CHUNK_BYTES_MAX
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd.lance.operations.operation import ScalesWith
-from committerd.lance.transactions.transaction import known_operation, named_fragments
+from committerd.lance.operations.operation import Operation, ScalesWith
+from committerd.lance.transactions.transaction import known_operation
 from committerd_common.messages import Manifest, Transaction
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ async def at_once(call: Callable[[], T], *, size: int) -> T:
 def heavy_size(transaction: Transaction, latest: ManifestFile | None) -> int:
     """The size in bytes of a transaction if building its version on `latest` may take long; 0 if it does not."""
     there = 0 if latest is None else sum(map(len, latest.fragments.bodies()))
-    return _size_if_heavy(transaction, there)
+    return _size_if_heavy(known_operation(transaction), transaction, there)
 
 
 def heavy_size_to_judge(transaction: Transaction, latest: ManifestFile | None) -> int:
@@ -71,14 +71,14 @@ def heavy_size_to_judge(transaction: Transaction, latest: ManifestFile | None) -
     operation = known_operation(transaction)
     there = 0
     if latest is not None and operation is not None and operation.scales_with is ScalesWith.TABLE:
-        named = len(named_fragments(transaction)) * CHUNK_BYTES_MAX
+        named = len(operation.named_fragments(transaction)) * CHUNK_BYTES_MAX
         there = min(named, sum(map(len, latest.fragments.bodies())))
-    return _size_if_heavy(transaction, there)
+    return _size_if_heavy(operation, transaction, there)
 
 
-def _size_if_heavy(transaction: Transaction, there: int) -> int:
+def _size_if_heavy(operation: Operation | None, transaction: Transaction, there: int) -> int:
     """`there`: the bytes of encoded fragments that an operation which reads them decodes."""
-    operation, size = known_operation(transaction), transaction.ByteSize()
+    size = transaction.ByteSize()
     cost = ScalesWith.MESSAGE if operation is None else operation.scales_with
     match cost:
         case ScalesWith.FRAGMENTS:

@@ -145,7 +145,14 @@ def judge(
             size=size,
         )
         version, room = latest.version if latest is not None else 0, history.table.key_room
-        require_valid(transaction, case.files, latest_version=version, allowed=options.allowed, key_bytes_max=room)
+        require_valid(
+            operation,
+            transaction,
+            case.files,
+            latest_version=version,
+            allowed=options.allowed,
+            key_bytes_max=room,
+        )
         refused = _existence(case)
         if refused is not None:
             return refused

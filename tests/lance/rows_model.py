@@ -192,7 +192,9 @@ class Model:
         """Commit it as the committer does, and check the table; or check that there is a reason to refuse it."""
         if staged.WhichOneof("operation") == "rewrite":
             self.reserve(staged)
-        require_valid(staged, staged_files(staged), latest_version=self.latest.version, allowed=ANYTHING)
+        require_valid(
+            operation_of(staged), staged, staged_files(staged), latest_version=self.latest.version, allowed=ANYTHING
+        )
         touched = self._touched(staged)
         judged = self.judge(staged)
         kind = staged.WhichOneof("operation") or ""

@@ -41,7 +41,7 @@ from tests.lance.samples import fragment, index, transaction, updates
 def refusal(staged: Transaction, *, latest: int = 5, allowed: Permissions = ANYTHING) -> str:
     """The code of the refusal, which must have a message; empty if the transaction is valid."""
     try:
-        require_valid(staged, staged_files(staged), latest_version=latest, allowed=allowed)
+        require_valid(operation_of(staged), staged, staged_files(staged), latest_version=latest, allowed=allowed)
     except RequestError as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -71,13 +71,14 @@ def test_a_valid_transaction_passes(kind: Kind) -> None:
     getattr(staged, kind).SetInParent()
     if kind is Kind.CLONE:
         staged.clone.ref_path = "/t"
-    assert require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING) is kind
+    assert operation_of(staged).kind is kind
+    assert not refusal(staged)
 
 
 class TestOperation:
     def test_there_must_be_one(self) -> None:
         with pytest.raises(InvalidRequest, match="no operation"):
-            require_valid(transaction(), staged_files(transaction()), latest_version=5, allowed=ANYTHING)
+            operation_of(transaction())
 
     @pytest.mark.parametrize(
         ("number", "code"), [(200, "blob_operation"), (202, "blob_operation"), (115, "unknown_operation")]
@@ -87,7 +88,7 @@ class TestOperation:
         body = transaction().SerializeToString() + bytes([tag & 0x7F | 0x80, tag >> 7, 0])
         staged = Transaction.FromString(body)
         with pytest.raises(UnsupportedRequest) as error:
-            require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
+            operation_of(staged)
         assert error.value.code == code
         assert str(number) in str(error.value)
 
@@ -309,9 +310,9 @@ class TestFragments:
     def test_have_keys_that_fit_behind_the_path_of_the_table(self) -> None:
         staged = with_path("x" * 200)
         what = staged_files(staged)
-        require_valid(staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=205)
+        require_valid(operation_of(staged), staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=205)
         with pytest.raises(InvalidRequest, match="only 199 fit behind the table's own path"):
-            require_valid(staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=204)
+            require_valid(operation_of(staged), staged, what, latest_version=5, allowed=ANYTHING, key_bytes_max=204)
 
     def test_share_no_file(self) -> None:
         staged = appending(fragment(0))
@@ -444,10 +445,10 @@ def test_all_numbers_out_of_bounds_are_named_up_to_ten() -> None:
     staged = update(fields_modified=[2**32 - 1])
     staged.update.updated_fragment_offset_bitmaps[2**40] = b""
     with pytest.raises(InvalidRequest, match=r"fields_modified is .*; update.updated_fragment_offset_bitmaps is"):
-        require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
+        require_valid(operation_of(staged), staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
     staged = create_index(*(samples.index(number, version=2**63) for number in range(1, 13)))
     with pytest.raises(InvalidRequest, match="; and 2 more"):
-        require_valid(staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
+        require_valid(operation_of(staged), staged, staged_files(staged), latest_version=5, allowed=ANYTHING)
 
 
 LONG = "x" * 1025

@@ -16,13 +16,11 @@ from committerd.lance.checks.numbers import require_in_bounds
 from committerd.lance.checks.texts import require_entries, require_name, require_unreserved
 from committerd.lance.checks.uuids import is_canonical
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX, FRAGMENTS_NAMED_MAX
-from committerd.lance.format.kind import Kind
 from committerd.lance.format.support import external_sequences
 from committerd.lance.format.wording import listed
 from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
 from committerd.lance.operations.permissions import Permissions
-from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFragment, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, is_detached
@@ -30,21 +28,21 @@ from committerd_common.unknown_fields import unknown_fields
 
 
 def require_valid(
+    operation: Operation,
     transaction: Transaction,
     files: StagedFiles,
     *,
     latest_version: int,
     allowed: Permissions,
     key_bytes_max: int = KEY_BYTES_MAX,
-) -> Kind:
-    """Check a normalised transaction, and return its operation.
+) -> None:
+    """Check a normalised transaction of this operation.
 
     `files` are its `staged_files`. `latest_version` 0 = there is no table. `key_bytes_max`: the most bytes of a key
-    below the table's folder. Raises `UnsupportedRequest` (`blob_operation`, `unknown_operation`, `unknown_fields`,
-    `operation_not_allowed`, `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in
-    the `validate` of the operations).
+    below the table's folder. Raises `UnsupportedRequest` (`unknown_fields`, `operation_not_allowed`,
+    `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in the `validate` of the
+    operations).
     """
-    operation = operation_of(transaction)
     if not is_canonical(transaction.uuid):
         raise InvalidRequest(
             f"uuid {transaction.uuid!r} is not a lower-case uuid with hyphens; make a new one for each transaction",
@@ -68,7 +66,6 @@ def require_valid(
     _require_distinct_fragments(operation.named_fragments(transaction))
     _require_files(files, key_bytes_max)
     operation.validate(transaction, allowed, key_bytes_max)
-    return operation.kind
 
 
 def _require_read_version(transaction: Transaction, operation: Operation, latest_version: int) -> None:
