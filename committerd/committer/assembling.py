@@ -22,7 +22,7 @@ from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
 from committerd.table.fetching import Fetcher, OpenStore, run
-from committerd.table.heavy_work import Work, at_once
+from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
@@ -43,7 +43,7 @@ class Assembler:
     telemetry: Telemetry
     open_store: OpenStore | None = None
     """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
-    work: Work = at_once
+    work: HeavyWork = at_once
     """Runs steps that may take long."""
     _records_max: int | None = None
     """The most records in a version, after a group could not be built; None = as many as the settings allow.

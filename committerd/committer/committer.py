@@ -18,6 +18,7 @@ import anyio
 
 from committerd.committer.assembling import Assembler
 from committerd.committer.containing import as_unavailable
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
 from committerd.committer.intake import Intake
@@ -29,7 +30,6 @@ from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
 from committerd.committer.state import HeadMetrics, Intervals, State, note_commit
 from committerd.committer.table_wait import TableWait
-from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
 from committerd.lance.rows.change import RowsAndKeys
@@ -95,8 +95,8 @@ class Committer:
             state=self.state,
             recheck_seconds=intervals.recheck,
         )
-        self.view: View | None = None
-        """The view of the current or last assignment; None before the first Start."""
+        self.current: CurrentHead | None = None
+        """The head of the current or last assignment; None before the first Start."""
         telemetry = parts.telemetry
         telemetry.queue_depth_records.track(lambda: len(parts.intake.pending))
         telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in parts.intake.pending))
@@ -154,28 +154,30 @@ class Committer:
             self.state.show("starting", "reads the table and the queue")
             try:
                 await self._parts.prove_store()
-                self.view = view = await self._parts.starter.start(generation, partial(self.state.show, "starting"))
+                self.current = current = await self._parts.starter.start(
+                    generation, partial(self.state.show, "starting")
+                )
                 backoff = self._parts.backoff()
                 self._refused_code = ""
-                require_buildable(view.head.manifest)
-                if view.head.version:
+                require_buildable(current.head.manifest)
+                if current.head.version:
                     self._holding.note_settled(None)
                     notify, stale_history = self._parts.intake.notify, self._parts.assembler.decider.stale_history
                     self._parts.assembler.prefetcher.switch(on=True)
                     try:
                         async with (
-                            beside(partial(view.older.read_beside, backoff=self._parts.backoff, progressed=notify)),
-                            beside(partial(stale_history.run, view.table, notify)),
+                            beside(partial(current.older.read_beside, backoff=self._parts.backoff, progressed=notify)),
+                            beside(partial(stale_history.run, current.table, notify)),
                             self._pipeline.open(),
                         ):
-                            await self._commit_groups(view)
+                            await self._commit_groups(current)
                     finally:
                         self._parts.assembler.prefetcher.switch(on=False)
-                        await self._publish_held_back(self._holding.end(), view)
+                        await self._publish_held_back(self._holding.end(), current)
                 else:
-                    first = await self._table_wait.version_1(view, partial(self._goes_on, generation))
+                    first = await self._table_wait.version_1(current, partial(self._goes_on, generation))
                     if first is not None:
-                        await self._commit(first, view)
+                        await self._commit(first, current)
                         raise StartAgain("the table was created")
             except StartAgain as reason:
                 _log.info("start.again", extra={"reason": str(reason)})
@@ -187,54 +189,54 @@ class Committer:
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
 
-    async def _commit_groups(self, view: View) -> None:
+    async def _commit_groups(self, current: CurrentHead) -> None:
         """Commit waiting records, version by version."""
         parts, backoff = self._parts, self._parts.backoff()
         self._parts.telemetry.active.set(1)
-        while self._goes_on(view.generation):
+        while self._goes_on(current.generation):
             parts.intake.require_fetching()
-            await self._drop_settled_elsewhere(view)
-            view.head = view.head.without_what_is_gone()
-            self._metrics.show(view)
-            unread = view.older.unread_versions
+            await self._drop_settled_elsewhere(current)
+            current.head = current.head.without_what_is_gone()
+            self._metrics.show(current)
+            unread = current.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
             self.state.show("active", f"commits{reading}")
-            self.state.version, self.state.position = view.head.version, view.head.position.next_offset
-            parts.assembler.prefetcher.latest = view.head.manifest
+            self.state.version, self.state.position = current.head.version, current.head.position.next_offset
+            parts.assembler.prefetcher.latest = current.head.manifest
             try:
-                if view.head.lacks_keys():
-                    formed: FormedVersion | None = await self._pipeline.form_keys(view.head)
-                    _log.info("keys.put_back", extra={"version": view.head.version + 1})
+                if current.head.lacks_keys():
+                    formed: FormedVersion | None = await self._pipeline.form_keys(current.head)
+                    _log.info("keys.put_back", extra={"version": current.head.version + 1})
                 else:
-                    formed = await self._next(view)
+                    formed = await self._next(current)
                 if formed is not None:
-                    await self._commit(formed, view)
+                    await self._commit(formed, current)
                     backoff = parts.backoff()
                 self.machine.works()
             except Unavailable as error:
-                await parts.assembler.containment.note(error, partial(parts.assembler.self_trial, view.head))
+                await parts.assembler.containment.note(error, partial(parts.assembler.self_trial, current.head))
                 parts.telemetry.commit_retries.add(reason=error.code)
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
 
-    async def _next(self, view: View) -> FormedVersion | None:
+    async def _next(self, current: CurrentHead) -> FormedVersion | None:
         """Form the next version when it is due; None when the caller must check its state and call again."""
         intake = self._parts.intake
         wait = self._last_put + self._intervals.interval_min - anyio.current_time()
         if intake.pending and wait > 0:
             await anyio.sleep(wait)
         moment = intake.moment()
-        await self._publish_held_back(self._holding.pass_time(), view)
-        view.learn_history()
+        await self._publish_held_back(self._holding.pass_time(), current)
+        current.learn_history()
         hold = intake.reservations.hold
         may_take = self._pipeline.is_in_round or not intake.waiting_retries()
-        formed = await self._pipeline.take(view.head) if not hold and may_take else None
+        formed = await self._pipeline.take(current.head) if not hold and may_take else None
         if formed is None:
-            formed = await self._pipeline.form(view)
+            formed = await self._pipeline.form(current)
         if formed is None:
             patience = min(self._intervals.recheck, self._holding.seconds_until())
             if not await intake.changed(since=moment, timeout=patience) and patience == self._intervals.recheck:
-                await self._look_for_foreign(view)
+                await self._look_for_foreign(current)
             return None
         settled = formed.own.settled
         few = len(settled.refusals) < self._parts.assembler.decider.options.limits.records
@@ -248,11 +250,11 @@ class Committer:
                 return None
         return formed
 
-    async def _commit(self, formed: FormedVersion, view: View) -> None:
+    async def _commit(self, formed: FormedVersion, current: CurrentHead) -> None:
         """Put a version, and publish the outcomes of all records that it, or another committer's version, settled."""
         parts, started = self._parts, anyio.current_time()
-        before = view.head.version
-        result = await self._pipeline.put(formed, view)
+        before = current.head.version
+        result = await self._pipeline.put(formed, current)
         seconds = anyio.current_time() - started
         self._last_put = started
         parts.telemetry.commit_duration.observe(seconds, stage="put")
@@ -264,20 +266,20 @@ class Committer:
                 # At most 5 % of the time is spent on versions that commit nothing.
                 self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
         rows_and_keys = formed.rows_and_keys if is_ours else {}
-        await self._publish_outcomes(result.found, rows_and_keys, view, seconds=seconds)
+        await self._publish_outcomes(result.found, rows_and_keys, current, seconds=seconds)
         foreign = sum(not found.settled.ours for found in result.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
-        if view.head.manifest is not formed.prepared.file:
-            require_buildable(view.head.manifest)  # another writer created it, or it was read back
+        if current.head.manifest is not formed.prepared.file:
+            require_buildable(current.head.manifest)  # another writer created it, or it was read back
         if not is_ours:
-            _log.info("table.moved", extra={"from": before, "to": view.head.version, "by": result.race.value})
+            _log.info("table.moved", extra={"from": before, "to": current.head.version, "by": result.race.value})
 
     async def _publish_outcomes(
         self,
         versions: Sequence[VersionSummary],
         rows_and_keys: Mapping[int, RowsAndKeys],
-        view: View,
+        current: CurrentHead,
         *,
         seconds: float,
     ) -> None:
@@ -292,41 +294,41 @@ class Committer:
             raise StartAgain("a dead letter needs its record, which is not here")
         commit_ms = int(seconds * 1000)
         put = PutTime(began_ms=self._now_ms() - commit_ms, commit_ms=commit_ms)
-        make = partial(parts.outcome_maker.make, position=view.head.position, records=records, put=put)
-        later = self._holding.settle(view.head.position, refusals, pending, rows_and_keys)
+        make = partial(parts.outcome_maker.make, position=current.head.position, records=records, put=put)
+        later = self._holding.settle(current.head.position, refusals, pending, rows_and_keys)
         for of, entry in entries:
             if entry.offset in later:
                 self._holding.hold_back(entry.offset, entry.uuid, make([(of, entry)]))
-        self._holding.note_settled(view.head.acknowledgeable())
-        room = parts.intake.settle(view.head.position)
+        self._holding.note_settled(current.head.acknowledgeable())
+        room = parts.intake.settle(current.head.position)
         await parts.publisher.give(
             make([one for one in entries if one[1].offset not in later]),
-            generation=view.generation,
+            generation=current.generation,
             acknowledge=self._holding.acknowledgeable(),
             room=room,
         )
 
-    async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], view: View) -> None:
+    async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], current: CurrentHead) -> None:
         """Publish outcomes that were held back, and acknowledge the offsets that waited for them."""
         for place, batch in enumerate(held_back, start=1):
             upto = self._holding.acknowledgeable() if place == len(held_back) else None
-            await self._parts.publisher.give(batch, generation=view.generation, acknowledge=upto)
+            await self._parts.publisher.give(batch, generation=current.generation, acknowledge=upto)
 
-    async def _drop_settled_elsewhere(self, view: View) -> None:
+    async def _drop_settled_elsewhere(self, current: CurrentHead) -> None:
         """Drop records that were delivered although another committer had settled them, and free their room."""
         intake = self._parts.intake
-        if intake.pending and view.head.position.passes(intake.pending[0].offset):
-            self._holding.settle(view.head.position, (), {}, {})
-            await self._parts.queue.done(view.generation, *intake.settle(view.head.position))
+        if intake.pending and current.head.position.passes(intake.pending[0].offset):
+            self._holding.settle(current.head.position, (), {}, {})
+            await self._parts.queue.done(current.generation, *intake.settle(current.head.position))
 
-    async def _look_for_foreign(self, view: View) -> None:
+    async def _look_for_foreign(self, current: CurrentHead) -> None:
         """While idle: read versions of other writers, so that metrics are current and dropped keys are put back."""
-        news = await view.peek()
+        news = await current.peek()
         found = news.found
         if not found:
             return
-        view.learn(news)
-        require_buildable(view.head.manifest)
+        current.learn(news)
+        require_buildable(current.head.manifest)
         self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")

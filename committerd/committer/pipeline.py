@@ -19,11 +19,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from committerd.committer.assembling import Assembler
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import Head
 from committerd.committer.intake import Intake
 from committerd.committer.members import FormedVersion
 from committerd.committer.putting import Putter, RaceResult
-from committerd.committer.view import View
 from committerd.concurrency import Concurrently
 from committerd.queue.port import TopicIdentity
 from committerd.queue.race import Race
@@ -97,19 +97,19 @@ class Pipeline:
         if error is not None:
             raise error
 
-    async def form(self, view: View) -> FormedVersion | None:
-        """Form a version on the view's head, as `Assembler.assemble`; drops what was formed ahead.
+    async def form(self, current: CurrentHead) -> FormedVersion | None:
+        """Form a version on the current head, as `Assembler.assemble`; drops what was formed ahead.
 
-        The head's version is confirmed meanwhile, unless it just was. Raises `StartAgain` as the view does.
+        The head's version is confirmed meanwhile, unless it just was. Raises `StartAgain` as `CurrentHead` does.
         """
         await self._drop()
-        forming = partial(self._form, view.head, round_end=self._round_end)
-        if view.confirmed_seconds <= _CONFIRMED_SECONDS or not self._has_records:
+        forming = partial(self._form, current.head, round_end=self._round_end)
+        if current.confirmed_seconds <= _CONFIRMED_SECONDS or not self._has_records:
             return await forming()
-        asked_at, look = view.monotonic(), Concurrently(partial(view.table.standing, view.head.version))
+        asked_at, look = current.monotonic(), Concurrently(partial(current.table.standing, current.head.version))
         formed = await look.of(forming)
         if look.done:
-            view.confirmed(look.result, asked_at)
+            current.confirmed(look.result, asked_at)
         return formed
 
     @property
@@ -122,15 +122,15 @@ class Pipeline:
         await self._drop()
         return await self.assembler.assemble_keys(head)
 
-    async def put(self, formed: FormedVersion, view: View) -> RaceResult:
+    async def put(self, formed: FormedVersion, current: CurrentHead) -> RaceResult:
         """As `Putter.put`, and form the next version meanwhile; drops that one unless this one was created."""
         delay = self._delay(formed)
         if self._tasks is not None and delay is not None:
-            self._ahead = _Ahead(formed, view.monotonic, view.monotonic())
+            self._ahead = _Ahead(formed, current.monotonic, current.monotonic())
             self._tasks.start_soon(self._form_ahead, self._ahead, delay)
-        began, is_ours = view.monotonic(), False
+        began, is_ours = current.monotonic(), False
         try:
-            result = await self.putter.put(formed, view)
+            result = await self.putter.put(formed, current)
             is_ours = result.race is Race.OURS
         finally:
             if self._ahead is not None:
@@ -139,7 +139,7 @@ class Pipeline:
                 await self._drop()
         if is_ours:
             self._round_end = formed.round_end
-        self._put_seconds = view.monotonic() - began if is_ours else _PUT_SECONDS
+        self._put_seconds = current.monotonic() - began if is_ours else _PUT_SECONDS
         return result
 
     async def take(self, head: Head) -> FormedVersion | None:

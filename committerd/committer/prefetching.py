@@ -28,7 +28,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.fetching import Fetcher
-from committerd.table.heavy_work import LIGHT_BYTES_MAX, Work, at_once
+from committerd.table.heavy_work import LIGHT_BYTES_MAX, HeavyWork, at_once
 from committerd.table.needs import NOTHING_KNOWN, DeletionFile, Rows, Staged, StagedFacts
 from committerd.table.places import deletion_file_location
 from committerd.table.staged_files import FileLimits, needed_ahead
@@ -82,7 +82,7 @@ class Prefetcher:
     verifies: Callable[[int], bool]
     """Whether the files of a record of this age, in milliseconds, are verified."""
     wall_clock: Callable[[], datetime]
-    work: Work = at_once
+    work: HeavyWork = at_once
     """Lists the files of a heavy record."""
     latest: ManifestFile | None = None
     """The latest version, as far as the committer knows; None = none is known."""

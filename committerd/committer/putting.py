@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from committerd.committer.current_head import SAME_SECONDS_MAX, CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.members import FormedVersion
-from committerd.committer.view import SAME_SECONDS_MAX, View
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, PutUnknown, StoreUnavailable, Unavailable
 from committerd.queue.port import Queue
@@ -40,12 +40,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceResult:
-    """The result of putting a version. The view's head already includes the versions `found`."""
+    """The result of putting a version. The current head already includes the versions `found`."""
 
     race: Race
     """Whose version has the number."""
     found: Sequence[VersionSummary]
-    """The versions that are new in the view, ascending."""
+    """The versions that are new to the head, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class Putter:
     astray: dict[int, bytes] = field(default_factory=dict)
     """By version: the end of a manifest of ours that may have landed in a table that it was not built on."""
 
-    async def put(self, formed: FormedVersion, view: View) -> RaceResult:
-        """Put a version, and move the view to the table's new head.
+    async def put(self, formed: FormedVersion, current: CurrentHead) -> RaceResult:
+        """Put a version, and move the current head to the table's latest version.
 
-        Raises `RefusedToRun` when the topic is another one now, and `StartAgain` as the view does.
+        Raises `RefusedToRun` when the topic is another one now, and `StartAgain` as `CurrentHead` does.
         """
-        landing = FormedLanding(self, formed, view, view.monotonic())
+        landing = FormedLanding(self, formed, current, current.monotonic())
         try:
             return await land(landing, Backoff(self.rng))
         except (StartAgain, CommitterError):
@@ -80,7 +80,7 @@ class FormedLanding:
 
     _putter: Putter
     _formed: FormedVersion
-    _view: View
+    _current: CurrentHead
     _sent_at: float
     """When the last put was sent, in monotonic seconds."""
     _is_first: bool = True
@@ -103,8 +103,9 @@ class FormedLanding:
         if not await self._still_latest():
             return None
         self._is_first = False
-        view, table, base, prepared = self._view, self._view.table, self._view.head.version, self._formed.prepared
-        sent_at = self._sent_at = view.monotonic()
+        current, prepared = self._current, self._formed.prepared
+        table, base = current.table, current.head.version
+        sent_at = self._sent_at = current.monotonic()
         self._putter.telemetry.commit_attempts.add()
         transaction = Concurrently(partial(write_transaction, table, prepared))
         look = Concurrently(self._standing)
@@ -113,12 +114,12 @@ class FormedLanding:
         if isinstance(result, Exists):
             return None
         if base:
-            at_once = look.done and view.monotonic() - sent_at <= SAME_SECONDS_MAX
+            at_once = look.done and current.monotonic() - sent_at <= SAME_SECONDS_MAX
             standing = look.result if at_once else await self._until_done(self._standing)
             self._note_if_astray(standing)
-            view.confirmed(standing, sent_at)
+            current.confirmed(standing, sent_at)
         self.resolved("created")
-        view.follow(self._formed.after.created(), read_at=sent_at)
+        current.follow(self._formed.after.created(), read_at=sent_at)
         if not transaction.done:
             await self._until_done(partial(write_transaction, table, prepared))
         return RaceResult(race=Race.OURS, found=[self._formed.own])
@@ -126,12 +127,12 @@ class FormedLanding:
     async def read_back(self, *, taken: bool) -> RaceResult | None:
         """Find whose version has the number; None when it is free, or can't be read now."""
         try:
-            news = await self._view.peek()
+            news = await self._current.peek()
         except StoreUnavailable as error:
             self._report_failure(error)
             return None
         except StartAgain:
-            if not taken and self._view.head.version:
+            if not taken and self._current.head.version:
                 self._note_if_astray(await self._until_done(self._standing))
             raise
         if not news.found:
@@ -149,11 +150,11 @@ class FormedLanding:
                     "by": result.value,
                 },
             )
-        self._view.learn(news)
+        self._current.learn(news)
         self.resolved(result.value)
         for one in news.found:  # only with their transaction files may their outcomes be published
             if one.settled.ours:
-                await self._until_done(partial(complete, self._view.table, one.settled.version))
+                await self._until_done(partial(complete, self._current.table, one.settled.version))
         return RaceResult(race=result, found=news.found)
 
     def failed(self, error: PutUnknown | Unavailable, *, may_be_there: bool) -> None:
@@ -167,7 +168,7 @@ class FormedLanding:
 
         Requests the topic's identity unless the version has it. Raises `RefusedToRun` for another topic.
         """
-        write = partial(write_referenced, self._view.table, self._formed.prepared)
+        write = partial(write_referenced, self._current.table, self._formed.prepared)
         identity = self._formed.identity if self._is_first else None
         if identity is None:
             written = Concurrently(write)
@@ -175,7 +176,7 @@ class FormedLanding:
             written.required()
         else:
             await write()
-        refuse_other_topic(self._view.head.position, identity)
+        refuse_other_topic(self._current.head.position, identity)
 
     async def _still_latest(self) -> bool:
         """Whether the version that we build on is still the latest, and the same; reads it if that was known too long
@@ -185,18 +186,18 @@ class FormedLanding:
         may have slept for hours at any point, also during the request, so the age of the result counts from the
         request. Raises `StartAgain` when the table is another one.
         """
-        view = self._view
+        current = self._current
         age_max = self._putter.recheck_seconds
-        if not await view.still_latest(age_max=age_max):
+        if not await current.still_latest(age_max=age_max):
             return False
-        if self._is_first and view.confirmed_seconds <= SAME_SECONDS_MAX:
+        if self._is_first and current.confirmed_seconds <= SAME_SECONDS_MAX:
             return True
-        await view.confirm()
-        return await view.still_latest(age_max=age_max)  # the process may have slept meanwhile
+        await current.confirm()
+        return await current.still_latest(age_max=age_max)  # the process may have slept meanwhile
 
     async def _standing(self) -> VersionState:
         """Whether the version that we built on still exists and is the same."""
-        return await self._view.table.standing(self._view.head.version)
+        return await self._current.table.standing(self._current.head.version)
 
     def _note_if_astray(self, standing: VersionState) -> None:
         """Note the version if it may have landed in a table other than the one it was built on.
@@ -204,7 +205,7 @@ class FormedLanding:
         `standing`: that of the version below. If it is gone, and the put was sent long ago, a cleanup may have removed
         it.
         """
-        recent = self._view.monotonic() - self._sent_at <= SAME_SECONDS_MAX
+        recent = self._current.monotonic() - self._sent_at <= SAME_SECONDS_MAX
         if standing is VersionState.REPLACED or (standing is VersionState.GONE and recent):
             prepared = self._formed.prepared
             self._putter.astray[prepared.version] = end_of(prepared.body)

@@ -17,12 +17,12 @@ import anyio
 
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.intake import Intake
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.outcome_maker import OutcomeMaker, read_parts
 from committerd.committer.publisher import OutcomeBatch, Publisher
-from committerd.committer.view import View
 from committerd.concurrency import Concurrently, for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.before_table import refused_before_table
@@ -72,7 +72,7 @@ class Starter:
     """As `Putter.astray`."""
     containment: Containment = field(default_factory=Containment)
 
-    async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> View:
+    async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> CurrentHead:
         """Read table and queue, publish outcomes that may be missing, and seek the queue to the position.
 
         `report`: called with a text about the progress.
@@ -91,7 +91,9 @@ class Starter:
         self.before_table.clear()
         self.before_table.update(refused_before_table(facts.outcomes, position))
         head, read_at = loaded.head(position), loaded.read_at
-        view = View(head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at)
+        current = CurrentHead(
+            head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at
+        )
         owed = owed_from(
             position,
             facts.acknowledged(position.era),
@@ -99,7 +101,7 @@ class Starter:
             log_start=facts.log_start,
         )
         if head.version:
-            await self._publish_again(view, range(owed, position.next_offset), report)
+            await self._publish_again(current, range(owed, position.next_offset), report)
         self.intake.begin_behind(position)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
@@ -116,7 +118,7 @@ class Starter:
                 "unread_versions": loaded.older.unread_versions,
             },
         )
-        return view
+        return current
 
     def _refuse_astray(self, table: Table) -> None:
         """Raise `RefusedToRun` (`keys_missing`) if a version was read that this process built on another table."""
@@ -140,31 +142,31 @@ class Starter:
                 "until it has"
             )
 
-    async def _publish_again(self, view: View, owed: range, report: Callable[[str], None]) -> None:
+    async def _publish_again(self, current: CurrentHead, owed: range, report: Callable[[str], None]) -> None:
         """Publish the outcomes of these offsets again, and those of offsets settled ahead."""
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
             passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
             report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
-            await self._publish_offsets(passed, view)
-        await self._publish_offsets(view.head.position.settled, view)
-        acknowledge = view.head.acknowledgeable()
-        await self.publisher.give(OutcomeBatch(), generation=view.generation, acknowledge=acknowledge)
+            await self._publish_offsets(passed, current)
+        await self._publish_offsets(current.head.position.settled, current)
+        acknowledge = current.head.acknowledgeable()
+        await self.publisher.give(OutcomeBatch(), generation=current.generation, acknowledge=acknowledge)
 
-    async def _publish_offsets(self, passed: Sequence[int], view: View) -> None:
+    async def _publish_offsets(self, passed: Sequence[int], current: CurrentHead) -> None:
         """Publish the outcomes of these offsets again. `passed`: ascending."""
         if not passed:
             return
-        position = view.head.position
-        versions = view.older.outcome_versions.between(passed[0], passed[-1])
-        entries = await _entries(view.table, versions, passed, position)
+        position = current.head.position
+        versions = current.older.outcome_versions.between(passed[0], passed[-1])
+        entries = await _entries(current.table, versions, passed, position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             async for records in read_parts(self.queue, chunk):
                 for record in records:
-                    entries[record.offset] = self._without_version(record, view.head.marks, position.era)
+                    entries[record.offset] = self._without_version(record, current.head.marks, position.era)
         for chunk in _chunks([o for o in passed if o in entries], _READ_RECORDS):
             async for batch in self.outcome_maker.make_again([entries[o] for o in chunk], position):
-                await self.publisher.give(batch, generation=view.generation)
+                await self.publisher.give(batch, generation=current.generation)
                 if batch.letters:
                     await self.publisher.drained()  # they may be large: one batch in memory at a time
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.members import FormedVersion
-from committerd.committer.view import View
 from committerd.queue.position import AppMark, MarkRoom
 from committerd.telemetry import UNUSED, Telemetry
 
@@ -59,12 +59,12 @@ class HeadMetrics:
         self._marks: Mapping[str, AppMark] | None = None
         """The marks that the metrics show."""
 
-    def show(self, view: View) -> None:
-        """Show the view's head."""
-        telemetry, head = self._telemetry, view.head
+    def show(self, current: CurrentHead) -> None:
+        """Show the current head."""
+        telemetry, head = self._telemetry, current.head
         telemetry.table_version.set(head.version)
         telemetry.ledger_bytes.set(head.ledger.bytes)
-        telemetry.unread_versions.set(view.older.unread_versions)
+        telemetry.unread_versions.set(current.older.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)
         if self._marks is not head.marks:
             self._marks = head.marks

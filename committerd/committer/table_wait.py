@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import anyio
 
 from committerd.committer.assembling import Assembler
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.publisher import Publisher
 from committerd.committer.state import State
-from committerd.committer.view import View
 from committerd.queue.before_table import may_be_published
 from committerd.queue.dedupe import Refused
 from committerd.table.heavy_work import LIGHT_BYTES_MAX
@@ -85,7 +85,7 @@ class TableWait:
     first: Pending | None = None
     """The first record that waits for a table; None = none waits, or there is a table."""
 
-    async def version_1(self, view: View, goes_on: Callable[[], bool]) -> FormedVersion | None:
+    async def version_1(self, current: CurrentHead, goes_on: Callable[[], bool]) -> FormedVersion | None:
         """Return the version that creates the table, as soon as a record brings it; None when `goes_on` says no.
 
         Raises `StartAgain` when a table appears, or when records must be read again, and `Unavailable`.
@@ -100,12 +100,12 @@ class TableWait:
                 arrived = list(self.intake.pending)
                 if arrived and self.first is None:
                     self.first = arrived[0]
-                fresh = [pending for pending in arrived if await self._is_create(pending, view)]
+                fresh = [pending for pending in arrived if await self._is_create(pending, current)]
                 waiting += len(arrived)
                 room = self.intake.drop(arrived)
                 if arrived:
-                    await queue.done(view.generation, *room)
-                uri = view.table.uri
+                    await queue.done(current.generation, *room)
+                uri = current.table.uri
                 self.state.show("waiting_for_table", f"{waiting} records wait: there is no table at {uri}")
                 if waiting and anyio.current_time() - logged_at > _LOG_SECONDS:
                     logged_at = anyio.current_time()
@@ -114,10 +114,10 @@ class TableWait:
                     if create.offset in failed:
                         continue
                     is_first = self.first is not None and create.offset == self.first.offset
-                    formed = await self.assembler.assemble_create(view.head, create, is_first=is_first)
+                    formed = await self.assembler.assemble_create(current.head, create, is_first=is_first)
                     if isinstance(formed, FormedVersion):
                         return formed
-                    await self._refuse(create, formed, view)
+                    await self._refuse(create, formed, current)
                     if formed.reason == INTERNAL_ERROR:
                         failed.add(create.offset)  # it is logged and counted once
                 for create in fresh:
@@ -127,14 +127,14 @@ class TableWait:
                     raise StartAgain("there were more creates than can be kept in memory")
                 if anyio.current_time() - looked_at >= self.recheck_seconds:
                     looked_at = anyio.current_time()
-                    await view.peek()
+                    await current.peek()
                 await self.intake.changed(timeout=_LOOK_SECONDS)
             return None
         finally:
             self.first = None
             telemetry.waiting_for_table.set(0)
 
-    async def _refuse(self, pending: Pending, decision: Refused, view: View) -> None:
+    async def _refuse(self, pending: Pending, decision: Refused, current: CurrentHead) -> None:
         """Publish a refusal that holds whatever table comes; once for each record.
 
         Raises `StartAgain` if the record may be of another topic than the one that Start has found.
@@ -143,19 +143,21 @@ class TableWait:
         known = assembler.decider.before_table
         if pending.offset in known or not may_be_published(decision, known=known):
             return
-        if await maker.queue.identity() != view.head.position.identity:
+        if await maker.queue.identity() != current.head.position.identity:
             raise StartAgain("the topic was deleted and recreated")
-        request = await assembler.decode(pending, view.head)
+        request = await assembler.decode(pending, current.head)
         refusal = assembler.decider.refusal(pending, request if isinstance(request, Request) else None, decision)
         known[pending.offset] = refusal
-        await self.publisher.give(maker.make_before_table(refusal, view.head.position), generation=view.generation)
+        await self.publisher.give(
+            maker.make_before_table(refusal, current.head.position), generation=current.generation
+        )
 
-    async def _is_create(self, pending: Pending, view: View) -> bool:
+    async def _is_create(self, pending: Pending, current: CurrentHead) -> bool:
         """Whether a record may create the table. It is decoded again when it is tried: many of them may wait."""
         if pending.size > LIGHT_BYTES_MAX:
             await anyio.lowlevel.checkpoint()  # lets other tasks run
-        request = await self.assembler.decode(pending, view.head)
+        request = await self.assembler.decode(pending, current.head)
         if isinstance(request, Refused):
-            await self._refuse(pending, request, view)
+            await self._refuse(pending, request, current)
             return False
         return request.operation in ("overwrite", "clone")

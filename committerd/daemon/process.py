@@ -48,7 +48,7 @@ from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
 from committerd.table.case import Sources
-from committerd.table.heavy_work import Work, at_once
+from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
@@ -130,7 +130,7 @@ class Dependencies:
     rng: random.Random
     new_uuid: Callable[[], UUID]
     open_store: Callable[[str], ObjectStore] | None = None
-    work: Work = at_once
+    work: HeavyWork = at_once
 
 
 def _decide_options(settings: CommitSettings) -> DecideOptions:

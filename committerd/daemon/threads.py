@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class HeavyThread:
-    """`committerd.table.heavy_work.Work` in a thread: one call at a time, so that the memory of two is never needed."""
+    """`table.heavy_work.HeavyWork` in a thread: one call at a time, so that the memory of two is never needed."""
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)

@@ -19,7 +19,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.port import ObjectStore
 from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
-from committerd.table.heavy_work import Work, at_once
+from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.needs import (
     Checkpoint,
     Copies,
@@ -57,7 +57,7 @@ Fetch = Callable[[Need], Awaitable[Any]]
 OpenStore = Callable[[str], ObjectStore]
 
 
-async def run(steps: Steps[_T], fetch: Fetch, *, work: Work = at_once) -> _T:
+async def run(steps: Steps[_T], fetch: Fetch, *, work: HeavyWork = at_once) -> _T:
     """Run a decision to its end; returns its result or raises its error.
 
     An error of a read is thrown into the decision, which refuses a record for it or raises it again. `work`: runs the

@@ -1,7 +1,7 @@
-"""Decides whether the pure work on one record runs on the event loop or through `Work`.
+"""Decides whether the pure work on one record runs on the event loop or through `HeavyWork`.
 
-The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through `Work`,
-which runs it in a thread in the daemon. Nothing ends it there: these bounds say how much a record may hold.
+The event loop also serves probes, Kafka and the store. Work that may take longer than about 50 ms goes through
+`HeavyWork`, which in the daemon is a thread. Nothing ends it there: these bounds say how much a record may hold.
 
     bytes of a transaction               `commit.transaction_bytes_max`
     messages in it                       `lance.format.decoded_size`
@@ -48,7 +48,7 @@ _ROW_ID_BYTES_PER_ROW = 10
 """Decoding this many bytes of row ids takes as long as following a row."""
 
 
-class Work(Protocol):
+class HeavyWork(Protocol):
     """Runs a function that does no I/O."""
 
     async def __call__(self, call: Callable[[], T], *, size: int) -> T:

@@ -26,7 +26,7 @@ from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore, run
-from committerd.table.heavy_work import Work, at_once, heavy_size
+from committerd.table.heavy_work import HeavyWork, at_once, heavy_size
 from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.needs import NOTHING_KNOWN, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
@@ -96,7 +96,7 @@ async def prepare(
     options: PrepareOptions,
     sources: Sources,
     open_store: OpenStore | None = None,
-    work: Work = at_once,
+    work: HeavyWork = at_once,
 ) -> Prepared | Refused:
     """Judge one transaction against `latest` (None = there is no table), and build the version that follows.
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.loading import Loaded, Loading, load
-from committerd.committer.view import View
 from committerd.concurrency import beside
 from committerd.errors import StoreUnavailable
 from committerd.queue.position import Position
@@ -51,9 +51,9 @@ def nothing_is_owed(position: Position) -> int:
 HOW = Loading(monotonic=lambda: 0.0, owed_from=nothing_is_owed, later=True)
 
 
-def view_of(loaded: Loaded) -> View:
+def current_of(loaded: Loaded) -> CurrentHead:
     assert loaded.position is not None
-    return View(loaded.head(loaded.position), lambda: 0.0, loaded.older, 1)
+    return CurrentHead(loaded.head(loaded.position), lambda: 0.0, loaded.older, 1)
 
 
 def no_wait() -> Backoff:
@@ -73,38 +73,38 @@ async def test_start_reads_no_more_than_it_needs() -> None:
 async def test_a_record_waits_for_the_newest_versions_whatever_its_read_version() -> None:
     """The likely restart is that of both sides: the producer opens the table again, and stages the same uuid."""
     loaded = await load(Table(FakeStore(history_of(1500))), HOW)
-    view, older = view_of(loaded), loaded.older
-    while not view.head.ledger.covers(1500):
-        assert (await earlier(view.head, "u501", 1500)).found == "new"
+    current, older = current_of(loaded), loaded.older
+    while not current.head.ledger.covers(1500):
+        assert (await earlier(current.head, "u501", 1500)).found == "new"
         await older.read(100)
-        view.learn_history()
-    assert view.head.ledger.unread_below <= 501
-    assert (await earlier(view.head, "u501", 1500)).committed == 502
-    assert not view.head.ledger.covers(300)
+        current.learn_history()
+    assert current.head.ledger.unread_below <= 501
+    assert (await earlier(current.head, "u501", 1500)).committed == 502
+    assert not current.head.ledger.covers(300)
 
 
 async def test_a_head_learns_what_was_read_since() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), HOW)
-    view, older = view_of(loaded), loaded.older
-    formed_ahead = view.head
+    current, older = current_of(loaded), loaded.older
+    formed_ahead = current.head
     await older.read(100)
-    view.learn_history()
-    assert (view.head.ledger.unread_below, view.older.unread_versions) == (400, 399)
-    assert (await earlier(view.head, "u450", 399)).committed == 451
-    assert (await earlier(view.head, "u450", 500)).committed == 451
-    assert (await earlier(view.head, "u100", 399)).found == "new"
-    assert (await earlier(view.head, "u100", 0)).unknown_at == 399
+    current.learn_history()
+    assert (current.head.ledger.unread_below, current.older.unread_versions) == (400, 399)
+    assert (await earlier(current.head, "u450", 399)).committed == 451
+    assert (await earlier(current.head, "u450", 500)).committed == 451
+    assert (await earlier(current.head, "u100", 399)).found == "new"
+    assert (await earlier(current.head, "u100", 0)).unknown_at == 399
     while not older.is_read:
         await older.read(100)
-    for head in (view.head, formed_ahead):
-        view.head = head
-        view.learn_history()
-        assert (view.head.ledger.unread_below, view.older.unread_versions) == (0, 0)
-        assert (await earlier(view.head, "u100", 0)).committed == 101
-        assert (await earlier(view.head, "new", 0)).found == "new"
-    learnt = view.head
-    view.learn_history()
-    assert view.head is learnt
+    for head in (current.head, formed_ahead):
+        current.head = head
+        current.learn_history()
+        assert (current.head.ledger.unread_below, current.older.unread_versions) == (0, 0)
+        assert (await earlier(current.head, "u100", 0)).committed == 101
+        assert (await earlier(current.head, "new", 0)).found == "new"
+    learnt = current.head
+    current.learn_history()
+    assert current.head is learnt
 
 
 async def test_all_of_it_is_what_start_would_have_read_itself() -> None:
@@ -113,9 +113,9 @@ async def test_all_of_it_is_what_start_would_have_read_itself() -> None:
     await later.older.read_beside(backoff=no_wait, progressed=lambda: None)
     assert (later.ledger.unread_below, whole.ledger.unread_below) == (300, 0)
     for loaded in (later, whole):
-        view = view_of(loaded)
-        view.learn_history()
-        assert [(await earlier(view.head, f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
+        current = current_of(loaded)
+        current.learn_history()
+        assert [(await earlier(current.head, f"u{n}", 0)).committed for n in range(300)] == [*range(1, 301)]
         assert [*loaded.older.outcome_versions.between(0, 1000)] == [*range(300, 0, -1)]
 
 
@@ -135,20 +135,20 @@ async def test_it_ends_at_a_gap_and_skips_what_is_damaged() -> None:
     bucket.delete(manifest_key(20, NamingScheme.V2))
     bucket.spoil(manifest_key(50, NamingScheme.V2), b"damaged")
     loaded = await load(Table(FakeStore(bucket)), HOW)
-    view = view_of(loaded)
+    current = current_of(loaded)
     await loaded.older.read_beside(backoff=no_wait, progressed=lambda: None)
-    view.learn_history()
-    known = [n + 1 for n in range(100) if not view.head.ledger.rules_out(f"u{n}", 0)]
+    current.learn_history()
+    known = [n + 1 for n in range(100) if not current.head.ledger.rules_out(f"u{n}", 0)]
     assert known == [n for n in range(21, 101) if n != 50]
 
 
 async def test_it_ends_when_the_ledger_is_full() -> None:
     loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, ledger_bytes=LITTLE))
-    view, older = view_of(loaded), loaded.older
+    current, older = current_of(loaded), loaded.older
     await older.read_beside(backoff=no_wait, progressed=lambda: None)
-    view.learn_history()
-    assert 450 <= view.head.ledger.floor < 500
-    assert (await earlier(view.head, "u100", 0)).unknown_at == view.head.ledger.floor
+    current.learn_history()
+    assert 450 <= current.head.ledger.floor < 500
+    assert (await earlier(current.head, "u100", 0)).unknown_at == current.head.ledger.floor
 
 
 async def test_nothing_is_left_unread_when_the_ledger_is_full_at_start() -> None:
@@ -162,7 +162,7 @@ async def test_it_is_read_on_after_an_outage() -> None:
     store = Unsteady(history_of(500))
     loaded = await load(Table(store), HOW)
     shown = list[int]()
-    view, older = view_of(loaded), loaded.older
+    current, older = current_of(loaded), loaded.older
 
     def progressed() -> None:
         shown.append(older.unread_versions)
@@ -175,9 +175,9 @@ async def test_it_is_read_on_after_an_outage() -> None:
         await anyio.sleep(0.2)
         assert len(shown) == 2
         store.down = False
-    view.learn_history()
+    current.learn_history()
     assert shown == sorted(shown, reverse=True)
-    assert (shown[-1], view.head.ledger.covers(0)) == (0, True)
+    assert (shown[-1], current.head.ledger.covers(0)) == (0, True)
 
 
 class Broken(Exception):

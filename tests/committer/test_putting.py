@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
 from committerd.committer.members import FormedVersion
 from committerd.committer.putting import Putter
-from committerd.committer.view import View
 from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.position import start_of
 from committerd.queue.race import VersionSummary
@@ -68,12 +68,12 @@ class Bench:
         putter = Putter(queue=cast(Queue, None), telemetry=telemetry, rng=random.Random(0), recheck_seconds=10.0)
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))
-        view = View(head, lambda: self.now, loaded.older, 1)
+        current = CurrentHead(head, lambda: self.now, loaded.older, 1)
         own = cast(VersionSummary, None)
         formed = FormedVersion(prepared=prepared, own=own, after=head, identity=TOPIC)
         self.happens_before()
         with pytest.raises(StartAgain):
-            await putter.put(formed, view)
+            await putter.put(formed, current)
         for version, end in putter.astray.items():
             assert await table.end(version) == end
         return list(putter.astray)

@@ -27,6 +27,7 @@ from committerd.committer import (
     record_history,
     starting,
 )
+from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import Head
 from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.members import FormedVersion
@@ -35,7 +36,6 @@ from committerd.committer.pipeline import Pipeline, _Ahead
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import FormedLanding, RaceResult
 from committerd.committer.starting import Starter
-from committerd.committer.view import View
 from committerd.errors import PutUnknown
 from committerd.kafka.held_back import HeldBack
 from committerd.lance.conflicts import key_filter
@@ -68,9 +68,9 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
-    peek = View.peek
+    peek = CurrentHead.peek
 
-    async def stripped(self: View) -> News:
+    async def stripped(self: CurrentHead) -> News:
         news = await peek(self)
         found = [
             replace(one, settled=Settled(version=one.settled.version, uuid="", operation="", ours=False), position=None)
@@ -78,7 +78,7 @@ def believes_that_a_taken_number_is_foreign(patch: pytest.MonkeyPatch) -> None:
         ]
         return news._replace(found=found)
 
-    patch.setattr(View, "peek", stripped)
+    patch.setattr(CurrentHead, "peek", stripped)
 
 
 def takes_a_lost_answer_for_a_good_one(patch: pytest.MonkeyPatch) -> None:
@@ -112,12 +112,12 @@ def believes_in_what_it_expected(patch: pytest.MonkeyPatch) -> None:
         ahead, self._ahead = self._ahead, None
         return ahead.formed if ahead is not None else None
 
-    async def put(self: Pipeline, formed: FormedVersion, view: View) -> RaceResult:
+    async def put(self: Pipeline, formed: FormedVersion, current: CurrentHead) -> RaceResult:
         self._ahead = None
         if formed.prepared.before is not None:
-            self._ahead = _Ahead(formed, view.monotonic, view.monotonic())
+            self._ahead = _Ahead(formed, current.monotonic, current.monotonic())
             await self._form_ahead(self._ahead)
-        return await self.putter.put(formed, view)
+        return await self.putter.put(formed, current)
 
     patch.setattr(Pipeline, "take", stubborn)
     patch.setattr(Pipeline, "put", put)
@@ -265,12 +265,12 @@ def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:
     """The base is not checked either, which would notice it as well."""
-    follow = View.follow
+    follow = CurrentHead.follow
 
-    def late(self: View, head: Head, *, read_at: float) -> None:
+    def late(self: CurrentHead, head: Head, *, read_at: float) -> None:
         follow(self, head, read_at=self.monotonic())
 
-    patch.setattr(View, "follow", late)
+    patch.setattr(CurrentHead, "follow", late)
     does_not_look_at_what_it_builds_on(patch)
 
 
@@ -400,9 +400,9 @@ def publishes_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
 def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
-    async def in_order(self: Starter, view: View, *arguments: Any) -> None:
-        alone = replace(view.head, position=replace(view.head.position, settled=()))
-        await publish_again(self, replace(view, head=alone), *arguments)
+    async def in_order(self: Starter, current: CurrentHead, *arguments: Any) -> None:
+        alone = replace(current.head, position=replace(current.head.position, settled=()))
+        await publish_again(self, replace(current, head=alone), *arguments)
 
     patch.setattr(Starter, "_publish_again", in_order)
 

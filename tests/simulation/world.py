@@ -232,12 +232,12 @@ class World:
                 self.auditor.fail("what an open Kafka transaction holds back is not as old as its first record")
 
     def _within_memory(self, process: Process) -> None:
-        view = process.committer.view if process.committer is not None else None
-        if view is None:
+        current = process.committer.current if process.committer is not None else None
+        if current is None:
             return
         taken = {
-            "ledger": (view.head.ledger.bytes, self.scenario.ledger_bytes),
-            "footprints": (view.table.footprint_bytes, self.scenario.footprint_bytes),
+            "ledger": (current.head.ledger.bytes, self.scenario.ledger_bytes),
+            "footprints": (current.table.footprint_bytes, self.scenario.footprint_bytes),
         }
         for what, (size, bound) in taken.items():
             if size > bound + _MEMORY_SLACK_BYTES:

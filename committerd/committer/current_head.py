@@ -17,7 +17,7 @@ _LISTING_AGE_SECONDS_MAX = 60.0
 
 
 @dataclass(slots=True)
-class View:
+class CurrentHead:
     """The current head of one assignment. Only the committer's loop replaces it, with a head that follows it."""
 
     head: Head
