@@ -17,7 +17,7 @@ class AwsEndpoint:
     """The URL and credentials of a service."""
 
     service: ClassVar[str]
-    config: ClassVar[Config] = Config(retries={"total_max_attempts": 1}, connect_timeout=5)
+    config: ClassVar[Config] = Config(retries={"total_max_attempts": 1}, connect_timeout=30)
 
     url: str
     access_key: str

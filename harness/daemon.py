@@ -134,17 +134,17 @@ class Daemon:
         except urllib.error.HTTPError as error:
             return False, str(json.load(error)["reason"])
 
-    def wait_ready(self, *, text: str = "", timeout: float = 60) -> str:
+    def wait_ready(self, *, text: str = "", timeout: float = 120) -> str:
         """Wait until /readyz is 200 with `text` in its body; returns the body."""
         return self._wait_probe(good=True, text=text, timeout=timeout)
 
-    def wait_refused(self, code: str, *, timeout: float = 60) -> str:
+    def wait_refused(self, code: str, *, timeout: float = 120) -> str:
         """Wait until the last start refuses to run with this code; returns the message in its log."""
         said = self.wait_line("refused", timeout=timeout, code=code)
         self._wait_probe(good=False, text="refused", timeout=timeout)
         return str(said["error"])
 
-    def wait_line(self, event: str, *, timeout: float = 60, **fields: object) -> dict[str, Any]:
+    def wait_line(self, event: str, *, timeout: float = 120, **fields: object) -> dict[str, Any]:
         """Wait for a log line of the last start with this event and these fields."""
         deadline = time.monotonic() + timeout
         while True:

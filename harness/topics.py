@@ -26,7 +26,7 @@ from kafka.errors import (
 from committerd_common.messages import Outcome
 
 OUTCOME_PARTITIONS = 8
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 120
 
 Header = tuple[str, bytes]
 RecordId = tuple[str, int]

@@ -97,5 +97,5 @@ def _call(url: str, body: dict[str, Any] | None = None, *, method: str | None = 
     data = None if body is None else json.dumps(body).encode()
     # It refuses requests that look like a browser's.
     request = urllib.request.Request(url, data=data, method=method, headers={"User-Agent": "committerd"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=30) as response:
         response.read()
