@@ -34,6 +34,12 @@ QUICK = {
     "STORE__RECHECK_SECONDS": "1",
 }
 """Short timeouts and intervals, for a local broker and a waiting test."""
+STAYS = {
+    "KAFKA__SESSION_TIMEOUT_MS": "60000",
+    "KAFKA__REQUEST_TIMEOUT_MS": "30000",
+    "KAFKA__DELIVERY_TIMEOUT_MS": "30000",
+}
+"""A committer stays in its group, however long a busy machine gives it or Kafka no processor: it starts only once."""
 
 
 class Scene:

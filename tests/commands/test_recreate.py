@@ -15,7 +15,7 @@ from harness.daemon import Daemon
 from harness.dynamodb import DynamoDBEndpoint
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.s3 import S3Endpoint
-from harness.scene import Scene
+from harness.scene import STAYS, Scene
 from tests.commands.running import answered, printed, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -29,7 +29,7 @@ def _client(scene: Scene) -> SyncCommitClient:
 
 def _with_rows(scene: Scene) -> Daemon:
     """A table with rows, an index, a tag, configuration, and marks of an application and a job."""
-    daemon = scene.daemon()
+    daemon = scene.daemon(**STAYS)
     with _client(scene) as client:
         client.create(
             pa.schema([("id", pa.int64()), pa.field("name", pa.string(), metadata={"unit": "none"})]),

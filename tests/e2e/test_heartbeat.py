@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from committerd_common.messages import Status
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.commands.running import answered, printed
 
 
 def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None:
     ids = scene.table.create(3)
-    active = scene.started()
-    standby = scene.daemon()
+    active = scene.started(**STAYS)
+    standby = scene.daemon(**STAYS)
     assert "standby" in standby.wait_ready(text="standby")
     assert active.ready()[0]
     assert json.loads(scene.command("heartbeat", "--json"))["version"] == 2

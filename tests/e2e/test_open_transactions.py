@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd_common.messages import Status
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 def left_open(scene: Scene) -> Iterator[Any]:
     """A producer that has written one record in a transaction, and nothing since."""
     ids = scene.table.create()
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)
     ids += scene.committed()
     producer = KafkaProducer(
         bootstrap_servers=scene.topics.servers,

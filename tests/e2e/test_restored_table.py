@@ -19,7 +19,7 @@ from committerd_client import RetryableConflict, Staged, SyncCommitClient, Write
 from committerd_common.messages import Status, Transaction
 from harness.daemon import Daemon
 from harness.lance_table import run_in_4
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.commands.running import Ran, answered, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -104,7 +104,7 @@ def _overwritten(scene: Scene) -> Staged:
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene, running: bool) -> None:
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)
     with _client(scene) as client:
         client.append([{"id": 0}], create=True)
         client.append([{"id": 1}])
@@ -153,7 +153,7 @@ def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene,
 
 
 def test_what_can_not_come_back_is_named_and_a_letter_whose_file_is_back_is_committed(scene: Scene) -> None:
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)
     with _client(scene) as client:
         # The table's own position is 2 here too, as on the page.
         client.append([{"id": number, "x": number} for number in range(4)], create=True)

@@ -13,7 +13,7 @@ from kafka.admin import ResourceType
 from committerd_client import SyncCommitClient
 from harness.child import Launch
 from harness.kafka import KafkaBroker
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.commands.running import Ran, run
 from tests.kafka.acls import Right, allow, forbid, listed, login
 
@@ -48,7 +48,7 @@ def scene(
     """
     with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
         made.table.create()
-        daemon = made.started()
+        daemon = made.started(**STAYS)
         lacking = made.table.append()
         aside = made.table.data_file(lacking).rename(tmp_path / "aside")
         assert made.ask(lacking)[0].reason == "missing_file"

@@ -14,14 +14,12 @@ from harness.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance]
 
-_STAYS = {"KAFKA__SESSION_TIMEOUT_MS": "60000"}
-"""The committer stays in its group, however long it gets no processor: a new start takes requests of its own."""
-_KEPT = _STAYS | {"STORE__RECHECK_SECONDS": "60"}
-"""So rarely that it does not happen here."""
+_KEPT = STAYS | {"STORE__RECHECK_SECONDS": "60"}
+"""No new start, and a listing so rarely that it does not happen here."""
 _MANIFEST = r"_versions/\d+\.manifest"
 
 
@@ -82,7 +80,7 @@ def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more
 
 def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy: FaultProxy) -> None:
     ids = scene.table.create()
-    scene.started(**_STAYS, STORE__RECHECK_SECONDS="0.2")
+    scene.started(**STAYS, STORE__RECHECK_SECONDS="0.2")
     ids += scene.committed()
     before = len(proxy.seen)
     until(lambda: len(proxy.seen) - before >= 5)

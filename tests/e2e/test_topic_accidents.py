@@ -16,7 +16,7 @@ import pytest
 from committerd_client import SyncCommitClient
 from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -156,7 +156,7 @@ def test_offsets_without_a_record_are_passed(scene: Scene) -> None:
 
 def test_answers_are_published_again_when_the_groups_offset_is_gone(scene: Scene) -> None:
     ids = scene.table.create()
-    daemon = scene.started(KAFKA__SESSION_TIMEOUT_MS="60000")  # a new start publishes nothing in between
+    daemon = scene.started(**STAYS)  # a new start would publish again
     ids += scene.committed(5)
     scene.ask(b"garbage")
     daemon.stop()

@@ -12,7 +12,7 @@ import pytest
 from committerd_client import Reexecution, SyncCommitClient, staging
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.daemon import Daemon
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from harness.turns import upserts_under_appends as load
 from harness.turns.load import Dataset, Load
 
@@ -23,8 +23,8 @@ _PATIENT = "30"
 
 
 def started(scene: Scene, **settings: str) -> Daemon:
-    """A committer that stays in its group, however long it gets no processor: at a new start it knows of no refusal."""
-    return scene.started(KAFKA__SESSION_TIMEOUT_MS="60000", **settings)
+    """A committer that does not start anew: it would know of no refusal."""
+    return scene.started(**STAYS, **settings)
 
 
 def upsert(scene: Scene) -> Transaction:

@@ -23,7 +23,7 @@ from committerd.lance.format.manifest_file import decode
 from committerd.table.refusals import INTERNAL_ERROR
 from committerd_common.messages import COMMITTED, DataFragment, Outcome, Status, Transaction
 from harness.daemon import Daemon
-from harness.scene import Scene
+from harness.scene import STAYS, Scene
 from tests.conformance.facts import manifests
 from tests.hostile import packed
 from tests.hostile.records import Hostile, heavy, mutated, seeds
@@ -50,7 +50,7 @@ for fragment in lance.dataset(sys.argv[1]).get_fragments():
 print(json.dumps(ids))
 """
 """A record may lie about the rows of its own files, which committers never read: then its fragment can't be read."""
-SETTINGS = {"COMMIT__VERIFY_FILES": "always", "KAFKA__MAX_POLL_INTERVAL_MS": "300000"}
+SETTINGS = STAYS | {"COMMIT__VERIFY_FILES": "always", "KAFKA__MAX_POLL_INTERVAL_MS": "300000"}
 
 
 @dataclass(slots=True)
