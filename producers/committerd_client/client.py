@@ -251,7 +251,8 @@ class CommitClient(TableCalls):
         `reexecute`: called after each `RetryableConflict` with the refused work. It does the work again on the latest
         version and returns a new transaction, or None to give up. A coroutine function runs in the event loop, a plain
         one in a worker thread; the caller gets its exceptions. The client sends at most `attempts` tries, within
-        `timeout`. If the first re-execution took over 0.3 s and its work can be brought up to date
+        `timeout`. If the first re-execution took over 0.3 s (over 1 s if the work conflicts with a Delete or an
+        Update, because the committer reserves its rows) and its work can be brought up to date
         (`Staged.can_catch_up`), the client calls `reexecute` with that work again before it sends it, for as long as
         each call halves the time. A re-execution keeps the app unit, the deadline and the trace context;
         `create_only`, `create_options` and `read_uuid` belong to one transaction (the next `Staged` has its own).

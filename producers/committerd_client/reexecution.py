@@ -6,7 +6,9 @@ waiting records; from the second refusal on it commits nothing else for a moment
 
 While the first re-execution runs, more transactions are committed that it conflicts with. So if it took long, and its
 work can be brought up to date (`Staged.can_catch_up`), the function gets that work once more before it is sent. The
-next execution then has few new rows to read, and ends during the hold.
+next execution then has few new rows to read, and ends during the hold. After a conflict with a Delete or an Update the
+committer reserves the rows and keys for a short time, and others wait in line for them. So a re-execution that ends in
+that time is sent at once.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ ATTEMPTS_MAX = 10
 """Default of the number of tries of one commit, the first included."""
 _SECONDS_SHORT = 0.3
 """An execution of at most this length is sent without another one: little is committed in that time."""
+_SECONDS_RESERVED = 1.0
+"""The same after a conflict with a Delete or an Update: half of the time for which the committer reserves rows and
+keys by default.
+"""
 _HELD_FROM = 3
 """From this attempt on the committer commits nothing else during the execution, so nothing new has to be read."""
 
@@ -147,7 +153,9 @@ class Executions:
         self.wanted, self.work, self._took_before = None, work, took
         if not isinstance(work, Staged) or not work.can_catch_up or asked.attempt >= _HELD_FROM:
             return
-        if took <= _SECONDS_SHORT or (before is not None and took > before / 2):
+        of_rows = asked.error.conflicting_operation in ("delete", "update")
+        short = _SECONDS_RESERVED if of_rows else _SECONDS_SHORT
+        if took <= short or (before is not None and took > before / 2):
             return
         if asked.seconds_left is None or took <= asked.seconds_left / 4:
             self.wanted = replace(asked, work=work, seconds_left=seconds_left)

@@ -133,8 +133,10 @@ async def test_what_leaves_a_later_try_unknown_is_not_done_again_and_counts_the_
 # The bookkeeping alone
 
 
-def conflict(uuid: str = UUID) -> RetryableConflict:
-    return RetryableConflict("refused", uuid=uuid)
+def conflict(uuid: str = UUID, operation: str = "append") -> RetryableConflict:
+    error = RetryableConflict("refused", uuid=uuid)
+    error.conflicting_operation = operation
+    return error
 
 
 def test_when_the_time_is_up_nothing_more_is_asked_or_sent() -> None:
@@ -206,11 +208,18 @@ async def test_what_can_not_be_brought_up_to_date_is_sent_after_one_execution(se
 
 
 def rounds_of(
-    executions: Iterable[tuple[Staged | Transaction | None, float]], *, attempt: int = 2, seconds: float | None = None
+    executions: Iterable[tuple[Staged | Transaction | None, float]],
+    *,
+    attempt: int = 2,
+    seconds: float | None = None,
+    operation: str = "append",
 ) -> tuple[int, Any]:
-    """The number of executions, and the work that is sent. Each execution takes this many seconds."""
+    """The number of executions, and the work that is sent. Each execution takes this many seconds.
+
+    `operation`: what the refused work conflicts with.
+    """
     first = Attempts(append(), RecordOptions(attempt=attempt - 1), most=9, reexecutes=True).after(
-        conflict(), seconds_left=seconds
+        conflict(operation=operation), seconds_left=seconds
     )
     rounds = Executions(first)
     for count, (work, took) in enumerate(executions, 1):
@@ -236,6 +245,13 @@ def rounds_of(
 def test_how_often_work_is_brought_up_to_date(took: list[float], count: int) -> None:
     works = [current() for _ in took]
     assert rounds_of(zip(works, took, strict=True)) == (count, works[count - 1])
+
+
+@pytest.mark.parametrize("operation", ["delete", "update"])
+def test_what_ends_while_its_rows_are_reserved_is_sent_at_once(operation: str) -> None:
+    work = current()
+    assert rounds_of([(work, 1.0)], operation=operation) == (1, work)
+    assert rounds_of([(work, 1.1), (work, 0.5)], operation=operation) == (2, work)
 
 
 def test_what_can_not_catch_up_or_is_given_up_is_not_asked_for_again() -> None:
