@@ -10,7 +10,7 @@ import pytest
 
 from committerd_common.messages import Status
 from harness.daemon import Daemon
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -23,8 +23,8 @@ def _get(daemon: Daemon, path: str) -> str:
 
 def test_active_and_standby_say_which_they_are(scene: Scene) -> None:
     ids = scene.table.create()
-    active = scene.started()
-    standby = scene.daemon()
+    active = scene.started(**STAYS)
+    standby = scene.daemon(**STAYS)
     standby.wait_ready(text="standby")
     ids += scene.committed(3)
     assert active.wait_ready(text="position 3") == f"active: version {scene.table.version}, position 3"

@@ -16,7 +16,7 @@ from harness.dynamodb import DynamoDBEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import ddb_place
 from harness.s3 import S3Endpoint
-from harness.scene import Scene
+from harness.scene import STAYS, Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -68,7 +68,7 @@ def test_in_a_table_whose_versions_are_in_dynamodb(scene_with_entries: Scene) ->
 
 def require_three_versions(scene: Scene, ids: list[int]) -> set[int]:
     """Stage records of all parts of a round in a table with these ids; returns the ids that it has then."""
-    scene.started(COMMIT__INTERVAL_SECONDS_MIN="2")
+    scene.started(**STAYS, COMMIT__INTERVAL_SECONDS_MIN="2")
     table = scene.table.open()
     appends = [scene.table.append() for _ in range(5)]
     deletes = [staging.delete(table, f"id = {gone}").transaction for gone in ids[:25]]
