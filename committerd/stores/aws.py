@@ -1,16 +1,14 @@
-"""An aiobotocore client that lives as long as the process.
+"""An aiobotocore client that lives as long as the process, and sends each request once.
 
-This module does all retries; those of botocore and aiohttp are off. Therefore each attempt is visible here, and for a
-request that is sent only once the caller learns whether it may have reached the server.
+The retries of botocore and aiohttp are off, so that each attempt is visible in `committerd.stores.retries`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -26,8 +24,9 @@ from botocore.loaders import create_loader
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws_failures import ABSENT, ERRORS, RESPONSES, CallFailed, Fault, failure_of
-from committerd.stores.plain_reads import GetResponse, PlainReads
+from committerd.stores.aws_failures import ERRORS, failure_of
+from committerd.stores.plain_reads import PlainReads
+from committerd.stores.retries import Fault, RequestFailed
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +36,6 @@ VERSIONING_ADVICE = (
     "docs/stores.md"
 )
 
-_WAIT_SECONDS_FIRST = 0.2
-"""The longest wait before the second attempt; it doubles with each further one."""
-_WAIT_SECONDS_MAX = 20.0
 REGION_OF_A_SERVER = "us-east-1"
 """The region for a server that is not AWS, where none is configured."""
 _UNQUOTED = "/~"
@@ -90,21 +86,14 @@ class AwsClient:
         *,
         endpoint_url: str | None,
         advice: Mapping[str, str],
-        failed: Callable[[Fault], None],
-        rng: random.Random,
     ) -> None:
-        """`advice`: hints for error messages by error code, besides those for all services.
-
-        `failed`: called with the fault of every request that fails.
-        """
+        """`advice`: hints for error messages by error code, besides those for all services."""
         self._service = service
         self.settings = settings
         self.keeps_old_versions = False
         """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
         self._advice = advice
-        self._failed = failed
-        self._rng = rng
         self._plain_reads: dict[str, PlainReads] = {}
         """By bucket."""
         self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
@@ -117,11 +106,11 @@ class AwsClient:
         """Identity and modification time of the credentials files that the current credentials come from."""
         self._looked_at = 0.0
 
-    async def once(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
-        """Send one request, without retries. `where`: the object's name, for messages.
+    async def send(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request. `where`: the object's name, for messages.
 
-        Returns the SDK's response, with its body read into bytes. Raises `CallFailed`, or `SettingsError` when the
-        client can't be created.
+        Returns the SDK's response, with its body read into bytes. Raises `Absent`, `ConditionFailed`, `RequestFailed`,
+        or `SettingsError` when the client can't be created.
         """
         client = await self._opened()
         try:
@@ -133,77 +122,50 @@ class AwsClient:
                 async with stream:
                     response["Body"] = await stream.read()
         except ERRORS as error:
-            failure = failure_of(error, f"{self._service} {operation} of {where}", self._advice)
-            if failure.code not in RESPONSES:
-                self._failed(failure.fault)
-            raise failure from error
+            raise self._failure(error, operation, where) from error
         if operation == "put_object" and response.get("VersionId", "null") != "null":
             if not self.keeps_old_versions:
                 _log.info("s3.bucket_versioned", extra={"bucket": parameters["Bucket"], "advice": VERSIONING_ADVICE})
             self.keeps_old_versions = True
         return response
 
-    async def repeated(self, operation: str, where: str, **parameters: Any) -> dict[str, Any]:
-        """As `once`, for an idempotent request: retries every failure but a refusal, up to `s3.attempts` attempts."""
-        for attempt in range(1, self.settings.attempts):
-            try:
-                return await self.once(operation, where, **parameters)
-            except CallFailed as failure:
-                if failure.fault is Fault.REFUSED:
-                    raise
-                await self.wait(failure, attempt=attempt)
-        return await self.once(operation, where, **parameters)
+    async def read(self, where: str, *, is_one_of_many: bool, **parameters: str) -> dict[str, Any]:
+        """Send one GET request for an object: `send` of `get_object`, at a fraction of the CPU time.
 
-    async def get(self, where: str, *, bucket: str, key: str, span: str, is_one_of_many: bool) -> GetResponse | None:
-        """Read an object; None when it does not exist. `span`: value of the header Range; empty = the whole object.
-
-        Sends a GET request without the SDK, which takes several times the CPU time. Uses the SDK for the first request
-        to a bucket, after a failure, and to tell a missing object from a missing bucket. `is_one_of_many`: leaves
-        connections to other requests, and takes an object for missing without asking the SDK. Raises as `repeated`.
+        Uses the SDK for the first request to a bucket, and once more if the request is refused. `is_one_of_many`:
+        leaves connections to other requests.
         """
-        name, plain = quote(key, safe=_UNQUOTED), None
-        quick: GetResponse | int = 0
+        await self._opened()  # reads the credentials again if they have changed
+        bucket, name = parameters["Bucket"], quote(parameters["Key"], safe=_UNQUOTED)
         async with self._many if is_one_of_many else nullcontext():
-            if bucket in self._plain_reads:
-                await self._opened()  # reads the credentials again if they have changed
-                plain = self._plain_reads.get(bucket)
+            plain = self._plain_reads.get(bucket)
             if plain is not None:
-                quick = await plain.get(
-                    name,
-                    span,
-                    seconds_max=self._seconds_max(b""),
-                    read_seconds_max=self.settings.read_timeout_seconds,
-                )
-        if isinstance(quick, GetResponse):
-            return quick
-        if quick == 404 and is_one_of_many:
-            return None
-        if quick in (429, 503):
-            self._failed(Fault.THROTTLED)
-        elif 300 <= quick < 500 and quick not in (404, 416) and plain is self._plain_reads.get(bucket):
-            # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
-            del self._plain_reads[bucket]
-        sent: list[Any] = []
-        token = _reads_sent.set(sent)
-        ranged = {"Range": span} if span else {}
-        try:
-            response = await self.repeated("get_object", where, Bucket=bucket, Key=key, **ranged)
-        except CallFailed as failure:
-            if failure.code in ABSENT:
-                return None
-            raise
-        finally:
-            _reads_sent.reset(token)
-            if bucket not in self._plain_reads and sent:
-                learnt = await PlainReads.learn(self._client, sent[-1], name)
-                if learnt is not None:
-                    self._plain_reads[bucket] = learnt
-        return GetResponse.of(response["Body"], response.get("ContentRange"))
+                try:
+                    return await plain.get(
+                        name,
+                        parameters.get("Range", ""),
+                        seconds_max=self._seconds_max(b""),
+                        read_seconds_max=self.settings.read_timeout_seconds,
+                    )
+                except ERRORS as error:
+                    failure = self._failure(error, "get_object", where)
+                    if not isinstance(failure, RequestFailed) or failure.fault is not Fault.REFUSED:
+                        raise failure from error
+                # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
+                self._plain_reads.pop(bucket, None)
+            sent: list[Any] = []
+            token = _reads_sent.set(sent)
+            try:
+                return await self.send("get_object", where, **parameters)
+            finally:
+                _reads_sent.reset(token)
+                if bucket not in self._plain_reads and sent:
+                    learnt = await PlainReads.learn(self._client, sent[-1], name)
+                    if learnt is not None:
+                        self._plain_reads[bucket] = learnt
 
-    async def wait(self, failure: CallFailed, *, attempt: int = 1) -> None:
-        """Sleep for full jitter with exponential backoff, on top of the server's Retry-After; at most 20 s."""
-        limit = min(_WAIT_SECONDS_FIRST * 2.0 ** (attempt - 1), _WAIT_SECONDS_MAX)
-        await anyio.sleep(min(failure.retry_after + self._rng.uniform(0, limit), _WAIT_SECONDS_MAX))
+    def _failure(self, error: Exception, operation: str, where: str) -> Exception:
+        return failure_of(error, f"{self._service} {operation} of {where}", self._advice)
 
     def credentials_end(self) -> float:
         """Unix time at which temporary credentials end that the AWS chain renews; 0 if there are none, or none yet."""

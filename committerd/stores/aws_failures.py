@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
 import aiohttp
 from botocore.exceptions import (
@@ -21,6 +19,8 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
+
+from committerd.stores.retries import Absent, ConditionFailed, Fault, RequestFailed
 
 ERRORS = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError)
 """What a request raises."""
@@ -44,10 +44,7 @@ _THROTTLED = frozenset(
         "TooManyRequestsException",
     }
 )
-ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
-"""Error codes of a missing object."""
-RESPONSES = ABSENT | {"ConditionalCheckFailedException", "InvalidRange", "PreconditionFailed"}
-"""Error codes that are regular responses: no such object, range not satisfiable, condition failed."""
+_ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 _TRUNCATED = (IncompleteReadError, ResponseStreamingError, ResponseParserError, aiohttp.ClientPayloadError)
 _CREDENTIALS_WRONG = (
     "the credentials are not valid there: check s3.access_key_id and s3.secret_access_key, or the chain of "
@@ -74,37 +71,7 @@ _ADVICE = {
 }
 
 
-class Fault(StrEnum):
-    """How a request failed; also a label value of a metric."""
-
-    THROTTLED = "throttled"
-    TIMEOUT = "timeout"
-    CONNECTION = "connection"
-    SERVER_ERROR = "server_error"
-    TRUNCATED = "truncated"
-    REFUSED = "refused"
-
-
-@dataclass(eq=False)
-class CallFailed(Exception):
-    """One request failed, or its response is an error."""
-
-    message: str
-    fault: Fault
-    may_have_landed: bool
-    """Whether the server may have executed the request, or may still execute it."""
-    status: int = 0
-    """HTTP status; 0 = there was no response."""
-    code: str = ""
-    """Error code of S3 or DynamoDB; the HTTP status if the response has no body."""
-    retry_after: float = 0.0
-    """Seconds that the server asks the client to wait."""
-
-    def __str__(self) -> str:
-        return self.message
-
-
-def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> CallFailed:
+def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> Absent | ConditionFailed | RequestFailed:
     """Classify what a request raised, one of `ERRORS`.
 
     `what`: the request, for the message. `advice`: hints by error code, besides those for all services.
@@ -115,7 +82,7 @@ def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> CallFa
     fault, may_have_landed = _fault_of(error)
     if isinstance(error, EndpointConnectionError):
         message = f"{message}: {_cut(str(error.kwargs.get('error')))}"
-    return CallFailed(message, fault, may_have_landed)
+    return RequestFailed(message, fault, may_have_landed)
 
 
 def _fault_of(error: Exception) -> tuple[Fault, bool]:
@@ -135,22 +102,28 @@ def _fault_of(error: Exception) -> tuple[Fault, bool]:
     return Fault.REFUSED, False
 
 
-def _failed_response(error: ClientError, what: str, advice: Mapping[str, str]) -> CallFailed:
+def _failed_response(
+    error: ClientError, what: str, advice: Mapping[str, str]
+) -> Absent | ConditionFailed | RequestFailed:
     details, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
     code, status = str(details.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
+    hint = advice.get(code) or _ADVICE.get(code)
+    message = f"{what} failed: {status} {code}: {_cut(str(details.get('Message', '')))}" + (f"; {hint}" if hint else "")
+    if code in _ABSENT:
+        return Absent(message)
+    if code == "ConditionalCheckFailedException" or status in (412, 416):
+        return ConditionFailed(message)
     if code in _THROTTLED or status in (429, 503):
         fault, may_have_landed = Fault.THROTTLED, status >= 500
     elif status == 408 or code == "RequestTimeout":
         fault, may_have_landed = Fault.TIMEOUT, True
     elif 300 <= status < 500 or status == 501:
-        fault, may_have_landed = Fault.REFUSED, False
+        fault, may_have_landed = Fault.REFUSED, status == 409  # S3: another put of the key was under way
     else:
         fault, may_have_landed = Fault.SERVER_ERROR, True
-    hint = advice.get(code) or _ADVICE.get(code)
-    message = f"{what} failed: {status} {code}: {_cut(str(details.get('Message', '')))}" + (f"; {hint}" if hint else "")
     # A Retry-After that is a date counts as 0: it needs synchronized clocks.
     retry_after = str(metadata.get("HTTPHeaders", {}).get("retry-after"))
-    return CallFailed(
+    return RequestFailed(
         message,
         fault,
         may_have_landed,

@@ -12,25 +12,23 @@ pylance opens the same table by the same URI.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
+from committerd.errors import CorruptTable, SettingsError
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
-from committerd.stores.aws_failures import CallFailed, Fault
 from committerd.stores.port import Created, Exists, ManifestEntry
+from committerd.stores.retries import ConditionFailed, Fault, RequestFailed, Retries, ignored
 from committerd.stores.s3 import S3Place, s3_place
 from committerd_common.paths import VERSION_MAX
 
 _FORM = "a table with a manifest store in DynamoDB is s3+ddb://bucket/path?ddbTableName=TABLE"
 _KEYS = {"base_uri": ("HASH", "S"), "version": ("RANGE", "N")}
-_CONDITION_FAILED = "ConditionalCheckFailedException"
-_THROTTLED_TRIES = 5
 _MAKE = (
     "`aws dynamodb create-table --table-name TABLE --billing-mode PAY_PER_REQUEST --attribute-definitions "
     "AttributeName=base_uri,AttributeType=S AttributeName=version,AttributeType=N --key-schema "
@@ -73,23 +71,23 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
     return DynamoPlace(objects, given[0][1])
 
 
-def dynamodb_client(
-    settings: S3Settings, *, endpoint_url: str | None, failed: Callable[[Fault], None], rng: random.Random
-) -> AwsClient:
-    """Create the client that all manifest stores share, with the credentials, region, timeouts and attempts of S3."""
-    return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE, failed=failed, rng=rng)
+def dynamodb_client(settings: S3Settings, *, endpoint_url: str | None) -> AwsClient:
+    """Create the client that all manifest stores share, with the credentials, region and timeouts of S3."""
+    return AwsClient("dynamodb", settings, endpoint_url=endpoint_url, advice=_ADVICE)
 
 
 class DynamoStore:
-    """`ManifestStore` in a DynamoDB table, which many Lance tables may share. The caller owns and closes the client.
+    """`ManifestStore` in a DynamoDB table, which many Lance tables may share. The caller owns and closes the client."""
 
-    A put that creates an entry is sent once, and again only if DynamoDB throttled it. All other requests are
-    idempotent, and are retried.
-    """
+    def __init__(
+        self, client: AwsClient, *, table: str, base_uri: str, failed: Callable[[Fault], None] = ignored
+    ) -> None:
+        """`base_uri`: the Lance table's path in its bucket, without leading and trailing slashes.
 
-    def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
-        """`base_uri`: the Lance table's path in its bucket, without leading and trailing slashes."""
+        `failed`: called with the fault of each request that fails.
+        """
         self._client = client
+        self._retries = Retries(client.settings.attempts, failed)
         self._table = table
         self._base_uri = base_uri
         self._checked = False
@@ -113,27 +111,14 @@ class DynamoStore:
 
     async def put_if_absent(self, entry: ManifestEntry) -> Created | Exists:
         await self._check()
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                await self._client.once(
-                    "put_item",
-                    self._where,
-                    TableName=self._table,
-                    Item=self._item(entry),
-                    ConditionExpression="attribute_not_exists(base_uri) AND attribute_not_exists(version)",
-                )
-                return Created()
-            except CallFailed as failure:
-                if failure.code == _CONDITION_FAILED:
-                    return Exists()
-                if failure.may_have_landed:
-                    what = f"the entry of version {entry.version} in {self._table}"
-                    raise PutUnknown(f"{what} may have been written: {failure}") from failure
-                if failure.fault is not Fault.THROTTLED or attempt == _THROTTLED_TRIES:
-                    raise StoreUnavailable(str(failure)) from failure
-                await self._client.wait(failure, attempt=attempt)
+        put = self._client.send(
+            "put_item",
+            self._where,
+            TableName=self._table,
+            Item=self._item(entry),
+            ConditionExpression="attribute_not_exists(base_uri) AND attribute_not_exists(version)",
+        )
+        return await self._retries.once(put, f"the entry of version {entry.version} in {self._table}")
 
     async def replace(self, entry: ManifestEntry) -> bool:
         try:
@@ -142,12 +127,12 @@ class DynamoStore:
                 Item=self._item(entry),
                 ConditionExpression="attribute_exists(base_uri) AND attribute_exists(version)",
             )
-        except _NoItem:
+        except ConditionFailed:
             return False
         return True
 
     async def delete(self, version: int, *, key: str) -> None:
-        with suppress(_NoItem):
+        with suppress(ConditionFailed):
             await self._repeated(
                 "delete_item",
                 Key=self._key(version),
@@ -168,14 +153,7 @@ class DynamoStore:
         """
         if self._checked:
             return
-        try:
-            response = await self._client.repeated("describe_table", self._where, TableName=self._table)
-        except CallFailed as failure:
-            advice = ""
-            if failure.code == "ResourceNotFoundException":
-                made = _MAKE.replace("TABLE", self._table)
-                advice = f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
-            raise StoreUnavailable(f"{failure}{advice}") from failure
+        response = await self._retries.repeated(self._describe)
         found = _keys(response["Table"])
         if found != _KEYS:
             listed = ", ".join(f"{name} ({role}, type {kind})" for name, (role, kind) in found.items())
@@ -186,14 +164,21 @@ class DynamoStore:
             )
         self._checked = True
 
+    async def _describe(self) -> dict[str, Any]:
+        try:
+            return await self._client.send("describe_table", self._where, TableName=self._table)
+        except RequestFailed as failure:
+            if failure.code == "ResourceNotFoundException":
+                made = _MAKE.replace("TABLE", self._table)
+                failure.message += (
+                    f"; there is no such table in this region or at dynamodb.endpoint_url: make it with {made}"
+                )
+            raise
+
     async def _repeated(self, operation: str, **parameters: Any) -> dict[str, Any]:
         await self._check()
-        try:
-            return await self._client.repeated(operation, self._where, TableName=self._table, **parameters)
-        except CallFailed as failure:
-            if failure.code == _CONDITION_FAILED:
-                raise _NoItem from failure
-            raise StoreUnavailable(str(failure)) from failure
+        send = partial(self._client.send, operation, self._where, TableName=self._table, **parameters)
+        return await self._retries.repeated(send)
 
     def _key(self, version: int) -> dict[str, Any]:
         return {"base_uri": {"S": self._base_uri}, "version": {"N": str(version)}}
@@ -220,10 +205,6 @@ class DynamoStore:
                 "path of type S",
                 code="manifest_entry",
             ) from error
-
-
-class _NoItem(Exception):
-    """The item to replace does not exist."""
 
 
 def _keys(table: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

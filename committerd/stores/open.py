@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -14,10 +13,10 @@ from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
+from committerd.stores.retries import Fault, ignored
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
-    from committerd.stores.aws_failures import Fault
     from committerd.telemetry import Telemetry
 
 # Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, and only tables there need them.
@@ -64,12 +63,15 @@ class Stores:
         bucket = s3_place(uri) if place is None else place.objects
         if bucket is None:
             raise SettingsError(_not_served(uri))
-        s3_store = S3Store(self._client("s3", partial(s3_client, self._s3)), bucket)
-        objects: ObjectStore = s3_store if telemetry is None else MeasuredStore(s3_store, telemetry)
+        objects: ObjectStore = S3Store(
+            self._client("s3", partial(s3_client, self._s3)), bucket, failed=self._failed("s3")
+        )
+        if telemetry is not None:
+            objects = MeasuredStore(objects, telemetry)
         if place is None:
             return objects
         client = self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
-        entries = DynamoStore(client, table=place.table, base_uri=place.base_uri)
+        entries = DynamoStore(client, table=place.table, base_uri=place.base_uri, failed=self._failed("dynamodb"))
         if telemetry is None:
             return ExternalManifests(objects, entries, uri=uri)
         return ExternalManifests(
@@ -79,19 +81,18 @@ class Stores:
             count=lambda event: telemetry.external_manifests.add(event=event),
         )
 
-    def _client(self, service: str, make: Callable[..., AwsClient]) -> AwsClient:
-        if service in self._clients:
-            return self._clients[service]
+    def _client(self, service: str, make: Callable[[], AwsClient]) -> AwsClient:
+        if service not in self._clients:
+            client = self._clients[service] = make()
+            if self._telemetry is not None:
+                self._telemetry.credentials_expiry.track(client.credentials_end, service=service)
+        return self._clients[service]
+
+    def _failed(self, service: str) -> Callable[[Fault], None]:
         telemetry = self._telemetry
-
-        def failed(fault: Fault) -> None:
-            if telemetry is not None:
-                telemetry.store_failed_requests.add(service=service, fault=fault.value)
-
-        client = self._clients[service] = make(failed=failed, rng=random.Random())
-        if telemetry is not None:
-            telemetry.credentials_expiry.track(client.credentials_end, service=service)
-        return client
+        if telemetry is None:
+            return ignored
+        return lambda fault: telemetry.store_failed_requests.add(service=service, fault=fault.value)
 
     @property
     def keeps_old_versions(self) -> bool:

@@ -12,36 +12,18 @@ import hashlib
 import hmac
 import math
 import time
-from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
 import anyio
 from botocore.credentials import ReadOnlyCredentials
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import RestXMLParser
 from yarl import URL
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
+_ERROR_PARSER = RestXMLParser()
 _SCOPE_END = "aws4_request"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetResponse:
-    """The response to a GET request for an object or a range of it."""
-
-    body: bytes
-    start: int
-    """Position of the body in the object."""
-    whole: int | None
-    """Size of the whole object in bytes; None when the server does not report it, as for an unsatisfiable range."""
-
-    @classmethod
-    def of(cls, body: bytes, content_range: str | None) -> Self:
-        """`content_range`: the header Content-Range, as `bytes 3-9/10`; None = the body is the whole object."""
-        if content_range is None:
-            return cls(body=body, start=0, whole=len(body))
-        bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
-        return cls(body=body, start=int(bounds.partition("-")[0]), whole=int(whole) if whole.isdecimal() else None)
 
 
 class Signer:
@@ -138,31 +120,30 @@ class PlainReads:
             extra["user-agent"] = headers["user-agent"]
         return cls(client, await http._get_session(None), signer, extra)
 
-    async def get(self, name: str, span: str, *, seconds_max: float, read_seconds_max: float) -> GetResponse | int:
+    async def get(self, name: str, span: str, *, seconds_max: float, read_seconds_max: float) -> dict[str, Any]:
         """Send one GET request. `name`: percent-encoded. `span`: value of the header Range; empty = the whole object.
 
         `seconds_max`: the timeout until the response begins. `read_seconds_max`: the longest pause in its body. Returns
-        the HTTP status if the response has no object, and 0 if there is no response or there are no credentials.
+        `Body` and `ContentRange` as the SDK does. Raises what the SDK raises, or an error of aiohttp.
         """
-        try:
-            credentials = await _credentials(self._client)
-            if credentials is None:
-                return 0
-            timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            request = self._session.get(
-                URL(f"{self._signer.base}/{name}", encoded=True),
-                headers=self._signer.headers(name, credentials, timestamp=timestamp, span=span) | self._extra,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max),
-            )
-            with anyio.fail_after(seconds_max) as scope:
-                async with request as response:
-                    scope.deadline = math.inf
-                    if response.status in (200, 206):
-                        return GetResponse.of(await response.read(), response.headers.get("Content-Range"))
-                    return response.status
-        except (BotoCoreError, aiohttp.ClientError, OSError, ValueError):
-            return 0
+        credentials = await _credentials(self._client)
+        if credentials is None:
+            raise NoCredentialsError
+        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        request = self._session.get(
+            URL(f"{self._signer.base}/{name}", encoded=True),
+            headers=self._signer.headers(name, credentials, timestamp=timestamp, span=span) | self._extra,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max),
+        )
+        with anyio.fail_after(seconds_max) as scope:
+            async with request as response:
+                scope.deadline = math.inf
+                body = await response.read()
+        if response.status not in (200, 206):
+            error = {"status_code": response.status, "headers": response.headers, "body": body}
+            raise ClientError(_ERROR_PARSER.parse(error, None), "GetObject")
+        return {"Body": body, "ContentRange": response.headers.get("Content-Range")}
 
 
 async def _credentials(client: Any) -> ReadOnlyCredentials | None:

@@ -1,24 +1,23 @@
 """A table's directory in a bucket of S3, or of an S3-compatible server.
 
-One PUT with `If-None-Match: *` creates a version. Status 412 is `Exists`. Status 409 (another conditional put of the
-key was in progress), timeouts, broken connections and 5xx leave the put result unknown: `PutUnknown`. That PUT is
-sent only once. All other requests are idempotent, and are retried.
+One PUT with `If-None-Match: *` creates a version. Status 412 is `Exists`. After status 409 (another conditional put of
+the key was in progress), a timeout, a broken connection or 5xx the object may exist.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
+from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
-from committerd.stores.aws_failures import ABSENT, CallFailed, Fault
-from committerd.stores.plain_reads import GetResponse
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
+from committerd.stores.retries import Absent, ConditionFailed, Fault, Retries, ignored
 from committerd_common.paths import DATA
 
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -78,16 +77,18 @@ def s3_place(uri: str) -> S3Place | None:
     return S3Place(bucket, "".join(f"{segment}/" for segment in segments))
 
 
-def s3_client(settings: S3Settings, *, failed: Callable[[Fault], None], rng: random.Random) -> AwsClient:
-    """Create the client that all stores with these settings share. `failed`: called with the fault of each failure."""
-    return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE, failed=failed, rng=rng)
+def s3_client(settings: S3Settings) -> AwsClient:
+    """Create the client that all stores with these settings share."""
+    return AwsClient("s3", settings, endpoint_url=settings.endpoint_url, advice=_ADVICE)
 
 
 class S3Store:
     """`ObjectStore` on a prefix of a bucket. The caller owns the client and closes it."""
 
-    def __init__(self, client: AwsClient, place: S3Place) -> None:
+    def __init__(self, client: AwsClient, place: S3Place, *, failed: Callable[[Fault], None] = ignored) -> None:
+        """`failed`: called with the fault of each request that fails."""
         self._client = client
+        self._retries = Retries(client.settings.attempts, failed)
         self._bucket = place.bucket
         self._prefix = place.prefix
         self.uri = place.uri
@@ -97,7 +98,7 @@ class S3Store:
             "SSEKMSKeyId": settings.sse_kms_key_id,
             "ChecksumAlgorithm": settings.checksum_algorithm,
         }
-        self._writing = {name: value for name, value in writing.items() if value is not None}
+        self._writing: dict[str, Any] = {name: value for name, value in writing.items() if value is not None}
         """Parameters of each request that writes an object: its encryption and its checksum."""
 
     async def get(self, key: str) -> bytes | None:
@@ -126,8 +127,9 @@ class S3Store:
         return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
-        response = await self._of_object("head_object", key)
-        if response is None:
+        try:
+            response = await self._repeated("head_object", of_object=True, **self._at(key))
+        except Absent:
             return None
         if "ContentLength" not in response:
             raise StoreUnavailable(f"s3 head_object of {self.uri}/{key}: the server does not report the object's size")
@@ -137,32 +139,22 @@ class S3Store:
         """As the port says; sends one request per 1,000 keys and subfolders."""
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")
-        folder, keys, chosen = self._prefix + prefix, list[str](), {"Delimiter": "/"}
+        keys, chosen = list[str](), dict[str, Any](Delimiter="/")
         if start_after:
             chosen["StartAfter"] = self._prefix + start_after
         async for found in self._pages(prefix, keys_max=limit or _PAGE_KEYS_MAX, **chosen):
-            # Consoles create an object with the folder's own name to show an empty folder.
-            keys += [entry["Key"].removeprefix(self._prefix) for entry in found if entry["Key"] != folder]
+            keys += [entry.key for entry in found]
             if limit is not None and len(keys) >= limit:
                 break
         return keys[:limit]
 
-    async def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
+    def walk(self, prefix: str) -> AsyncIterator[Sequence[ObjectEntry]]:
         """As the port says; sends one request per 1,000 objects."""
-        async for found in self._pages(prefix):
-            yield [
-                ObjectEntry(
-                    key=entry["Key"].removeprefix(self._prefix),
-                    size=int(entry["Size"]),
-                    modified_ms=int(entry["LastModified"].timestamp() * 1000),
-                )
-                for entry in found
-                if not entry["Key"].endswith("/")
-            ]
+        return self._pages(prefix)
 
     async def _pages(
-        self, prefix: str, *, keys_max: int = _PAGE_KEYS_MAX, **chosen: str
-    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        self, prefix: str, *, keys_max: int = _PAGE_KEYS_MAX, **chosen: Any
+    ) -> AsyncIterator[Sequence[ObjectEntry]]:
         """Yield the objects below `prefix`, page by page, of `keys_max` at most. `chosen`: further parameters."""
         while True:
             response = await self._repeated(
@@ -173,7 +165,15 @@ class S3Store:
                 MaxKeys=min(keys_max, _PAGE_KEYS_MAX),
                 **chosen,
             )
-            yield response.get("Contents", ())
+            yield [
+                ObjectEntry(
+                    key=entry["Key"].removeprefix(self._prefix),
+                    size=int(entry["Size"]),
+                    modified_ms=int(entry["LastModified"].timestamp() * 1000),
+                )
+                for entry in response.get("Contents", ())
+                if not entry["Key"].endswith("/")  # consoles create such an object to show an empty folder
+            ]
             if not response.get("IsTruncated"):
                 return
             chosen["ContinuationToken"] = response["NextContinuationToken"]
@@ -183,62 +183,38 @@ class S3Store:
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         at = self._at(key)
-        name = at["where"]
-        try:
-            await self._client.once("put_object", Body=body, IfNoneMatch="*", **at, **self._writing)
-        except CallFailed as failure:
-            if failure.status == 412:
-                return Exists()
-            if failure.status == 409:
-                raise PutUnknown(f"another put of {name} was under way: {failure}") from failure
-            if failure.fault is Fault.THROTTLED:
-                await self._client.wait(failure)
-            if failure.may_have_landed:
-                raise PutUnknown(f"{name} may have been created: {failure}") from failure
-            raise StoreUnavailable(str(failure)) from failure
-        return Created()
+        put = self._client.send("put_object", Body=body, IfNoneMatch="*", **at, **self._writing)
+        return await self._retries.once(put, what=at["where"])
 
     async def copy(self, source: str, target: str) -> bool:
         copied = {"Bucket": self._bucket, "Key": self._at(source)["Key"]}
         try:
-            await self._client.repeated("copy_object", CopySource=copied, **self._at(target), **self._writing)
-        except CallFailed as failure:
-            if failure.code in ABSENT:
-                return False
-            raise StoreUnavailable(str(failure)) from failure
+            await self._repeated("copy_object", CopySource=copied, **self._at(target), **self._writing)
+        except Absent:
+            return False
         return True
 
     async def delete(self, key: str) -> None:
-        await self._of_object("delete_object", key)
+        with suppress(Absent):
+            await self._repeated("delete_object", of_object=True, **self._at(key))
 
-    async def _of_object(self, operation: str, key: str) -> dict[str, Any] | None:
-        """Send a request about an existing object, and return its response; None when the object does not exist."""
-        try:
-            return await self._client.repeated(operation, **self._at(key))
-        except CallFailed as failure:
-            if failure.code in ABSENT:
-                return None
-            raise _unread(failure) from failure
-
-    async def _read(self, key: str, span: str = "") -> GetResponse | None:
+    async def _read(self, key: str, span: str = "") -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: value of the header Range."""
-        at, is_one_of_many = self._at(key), key.startswith(DATA)  # very many data files are read, to check them
+        parameters = self._at(key) | ({"Range": span} if span else {})
+        is_one_of_many = key.startswith(DATA)  # very many data files are read, to check them
+        read = partial(self._client.read, is_one_of_many=is_one_of_many, **parameters)
         try:
-            return await self._client.get(
-                at["where"], bucket=at["Bucket"], key=at["Key"], span=span, is_one_of_many=is_one_of_many
-            )
-        except CallFailed as failure:
-            if failure.status == 416:
-                return GetResponse(body=b"", start=0, whole=None)
-            raise _unread(failure) from failure
+            response = await self._retries.repeated(read, of_object=True)
+        except Absent:
+            return None
+        except ConditionFailed:  # there is nothing in the range
+            return _Part(b"", 0, None)
+        return _part(response["Body"], response.get("ContentRange"))
 
-    async def _repeated(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        try:
-            return await self._client.repeated(operation, **parameters)
-        except CallFailed as failure:
-            raise StoreUnavailable(str(failure)) from failure
+    async def _repeated(self, operation: str, *, of_object: bool = False, **parameters: Any) -> dict[str, Any]:
+        return await self._retries.repeated(partial(self._client.send, operation, **parameters), of_object=of_object)
 
-    def _at(self, key: str) -> dict[str, str]:
+    def _at(self, key: str) -> dict[str, Any]:
         """Return the parameters of a request about an object: its name for messages, its bucket and its key there.
 
         Raises `InvalidRequest` (`path_invalid`) when no such key can exist.
@@ -250,10 +226,19 @@ class S3Store:
         return {"where": f"{self.uri}/{key}", "Bucket": self._bucket, "Key": full}
 
 
-def _unread(failure: CallFailed) -> StoreUnavailable:
-    """Classify a failed read or deletion.
+class _Part(NamedTuple):
+    """An object or a part of it."""
 
-    A 4xx may concern this object alone: its name, encryption key, permissions, archive tier.
-    """
-    refused = failure.fault is Fault.REFUSED and 400 <= failure.status < 500
-    return ObjectUnreadable(str(failure)) if refused else StoreUnavailable(str(failure))
+    body: bytes
+    start: int
+    """Position of the body in the object."""
+    whole: int | None
+    """Size of the whole object in bytes; None when the server does not report it, as for an unsatisfiable range."""
+
+
+def _part(body: bytes, content_range: str | None) -> _Part:
+    """`content_range`: the header Content-Range, as `bytes 3-9/10`; None = the body is the whole object."""
+    if content_range is None:
+        return _Part(body, 0, len(body))
+    bounds, _, whole = content_range.removeprefix("bytes ").partition("/")
+    return _Part(body, int(bounds.partition("-")[0]), int(whole) if whole.isdecimal() else None)

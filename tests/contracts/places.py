@@ -83,7 +83,7 @@ def s3_store(where: str) -> OwnS3Store:
     """The store at `URL|BUCKET|PREFIX`; the keys are in the usual AWS variables, or in those of this process."""
     url, bucket, prefix = where.split("|")
     settings = S3Settings(endpoint_url=url, region="us-east-1", addressing_style="path")
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random())
+    client = s3_client(settings)
     return OwnS3Store(client, S3Place(bucket, prefix))
 
 
@@ -101,12 +101,7 @@ class OwnDynamoStore(DynamoStore):
 def dynamo_store(where: str, **settings: Any) -> OwnDynamoStore:
     """The manifest store at `URL|TABLE|BASE_URI`; keys as for S3."""
     url, table, base_uri = where.split("|")
-    client = dynamodb_client(
-        S3Settings(region="us-east-1", **settings),
-        endpoint_url=url,
-        failed=lambda _: None,
-        rng=random.Random(),
-    )
+    client = dynamodb_client(S3Settings(region="us-east-1", **settings), endpoint_url=url)
     return OwnDynamoStore(client, table=table, base_uri=base_uri)
 
 

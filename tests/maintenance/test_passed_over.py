@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -237,7 +236,7 @@ async def cleaning_on(server: S3Endpoint, topic: StagedRecords, said: list[str])
         rows = pa.table({"id": range(first, first + 10)})
         lance.write_dataset(rows, place.uri, mode="append", storage_options=dict(place.storage_options))
     settings = S3Settings(endpoint_url=server.url, region="us-east-1", addressing_style="path")
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random())
+    client = s3_client(settings)
     where = place_of(place.uri)
     assert where is not None
     policy = Policy(

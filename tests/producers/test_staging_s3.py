@@ -41,7 +41,7 @@ async def table(s3: S3Endpoint) -> AsyncIterator[tuple[str, Table]]:
         access_key_id=SecretStr(s3.access_key),
         secret_access_key=SecretStr(s3.secret_key),
     )
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
+    client = s3_client(settings)
     yield uri, Table(S3Store(client, place))
     await client.aclose()
 

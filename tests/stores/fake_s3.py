@@ -18,6 +18,8 @@ from aiohttp import web
 from committerd.settings.s3 import S3Settings
 
 _START_SECONDS_MAX = 30.0
+_FACTS = "<Size>0</Size><LastModified>2026-01-31T23:59:59.000Z</LastModified>"
+"""What a listing says of each object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,7 @@ class FakeS3:
         rows = "".join(
             f"<CommonPrefixes><Prefix>{escape(entry)}</Prefix></CommonPrefixes>"
             if entry.endswith("/") and entry != prefix
-            else f"<Contents><Key>{escape(entry)}</Key></Contents>"
+            else f"<Contents><Key>{escape(entry)}</Key>{_FACTS}</Contents>"
             for entry in page
         )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""

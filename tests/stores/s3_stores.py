@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from committerd.settings.s3 import S3Settings
-from committerd.stores.aws_failures import Fault
+from committerd.stores.retries import Fault, ignored
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from harness.s3 import S3Endpoint
 
@@ -26,11 +25,11 @@ def settings_of(endpoint: S3Endpoint, **more: object) -> S3Settings:
 
 @asynccontextmanager
 async def opened(
-    settings: S3Settings, bucket: str, path: str, *, failed: Callable[[Fault], None] = lambda _: None
+    settings: S3Settings, bucket: str, path: str, *, failed: Callable[[Fault], None] = ignored
 ) -> AsyncIterator[S3Store]:
     """A store whose client ends with the block."""
-    client = s3_client(settings, failed=failed, rng=random.Random(0))
+    client = s3_client(settings)
     try:
-        yield S3Store(client, S3Place(bucket, f"{path}/"))
+        yield S3Store(client, S3Place(bucket, f"{path}/"), failed=failed)
     finally:
         await client.aclose()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from committerd.errors import CorruptTable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
-from committerd.stores import aws_failures
 from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
 from committerd.stores.port import Created, ManifestEntry
+from committerd.stores.retries import Fault as Failed
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, answer
 
@@ -64,7 +63,7 @@ class Opened:
     """A manifest store of its own Lance table, and the faults that occurred."""
 
     def __init__(self, dynamodb: DynamoDBEndpoint, url: str) -> None:
-        self.faults: list[aws_failures.Fault] = []
+        self.faults: list[Failed] = []
         settings = S3Settings.model_validate(
             {
                 "region": dynamodb.region,
@@ -73,10 +72,10 @@ class Opened:
                 "attempts": 2,
             }
         )
-        self.client = dynamodb_client(settings, endpoint_url=url, failed=self.faults.append, rng=random.Random(1))
+        self.client = dynamodb_client(settings, endpoint_url=url)
 
     def store(self, table: str, base_uri: str = BASE) -> DynamoStore:
-        return DynamoStore(self.client, table=table, base_uri=base_uri)
+        return DynamoStore(self.client, table=table, base_uri=base_uri, failed=self.faults.append)
 
 
 @pytest.fixture
@@ -182,20 +181,19 @@ async def test_a_put_that_never_arrived_is_unknown_too(store: DynamoStore, proxy
     assert await store.put_if_absent(FIRST) == Created()
 
 
-async def test_a_throttled_put_was_not_applied_and_is_sent_again(
+async def test_a_throttled_put_was_not_applied_and_is_sent_once(
     opened: Opened, store: DynamoStore, proxy: FaultProxy
 ) -> None:
-    proxy.fault(answer(400), target="PutItem", times=2)
-    assert await store.put_if_absent(FIRST) == Created()
-    assert opened.faults == [aws_failures.Fault.THROTTLED, aws_failures.Fault.THROTTLED]
-
-
-async def test_a_put_that_stays_throttled_is_unavailable(store: DynamoStore, proxy: FaultProxy) -> None:
+    await store.latest()
+    before = len(proxy.seen)
     proxy.fault(answer(400), target="PutItem", times=None)
     with pytest.raises(StoreUnavailable, match="ProvisionedThroughputExceededException"):
         await store.put_if_absent(FIRST)
+    assert [seen.target for seen in proxy.seen[before:]] == ["PutItem"]
+    assert opened.faults == [Failed.THROTTLED]
     proxy.clear()
     assert await store.get(1) is None
+    assert await store.put_if_absent(FIRST) == Created()
 
 
 @pytest.mark.parametrize("fault", [DROP_ANSWER, DROP_REQUEST, HALF_BODY, answer(400), answer(500), answer(503)])
@@ -220,7 +218,7 @@ async def test_an_endpoint_where_nobody_listens_is_unavailable(dynamodb: DynamoD
     opened = Opened(dynamodb, "http://127.0.0.1:1")
     with pytest.raises(StoreUnavailable):
         await opened.store("t").put_if_absent(FIRST)
-    assert opened.faults == [aws_failures.Fault.CONNECTION] * 2
+    assert opened.faults == [Failed.CONNECTION] * 2
     await opened.client.aclose()
 
 

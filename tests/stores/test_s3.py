@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -19,9 +18,9 @@ from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, Sett
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
-from committerd.stores.aws_failures import Fault
 from committerd.stores.open import Stores
 from committerd.stores.port import Created, Exists, Tail
+from committerd.stores.retries import Fault
 from committerd.stores.s3 import S3Place, S3Store, s3_client, s3_place
 from committerd.telemetry import Telemetry
 from harness.s3 import S3Endpoint
@@ -46,15 +45,15 @@ def faults() -> list[Fault]:
 
 
 @pytest.fixture
-async def client(server: FakeS3, faults: list[Fault]) -> AsyncIterator[AwsClient]:
-    made = s3_client(server.settings(), failed=faults.append, rng=random.Random(0))
+async def client(server: FakeS3) -> AsyncIterator[AwsClient]:
+    made = s3_client(server.settings())
     yield made
     await made.aclose()
 
 
 @pytest.fixture
-def store(client: AwsClient) -> S3Store:
-    return S3Store(client, S3Place("bucket", "a table/"))
+def store(client: AwsClient, faults: list[Fault]) -> S3Store:
+    return S3Store(client, S3Place("bucket", "a table/"), failed=faults.append)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +143,7 @@ async def test_a_connection_that_was_kept_open_is_not_used_for_a_second_try_in_s
         (Answer(status=501, code="NotImplemented"), "committerd probe"),
         (Answer(status=403, code="RequestTimeTooSkewed"), "clock"),
         (Answer(status=429, code="TooManyRequests"), "429"),
+        (Answer(status=404, body=b""), "404"),
     ],
 )
 async def test_a_put_if_absent_that_was_refused_changed_nothing_and_says_what_to_do(
@@ -220,9 +220,9 @@ async def test_a_server_that_is_not_there_changed_nothing(faults: list[Fault]) -
         settings = S3Settings.model_validate(
             {"endpoint_url": url, "access_key_id": "a", "secret_access_key": "b", "attempts": 1}
         )
-        client = s3_client(settings, failed=faults.append, rng=random.Random(0))
+        client = s3_client(settings)
         with pytest.raises(StoreUnavailable, match="connect"):
-            await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
+            await S3Store(client, S3Place("bucket", ""), failed=faults.append).put_if_absent(KEY, b"ours")
         await client.aclose()
     assert faults == [Fault.CONNECTION]
 
@@ -231,7 +231,7 @@ async def test_a_name_that_resolves_to_nothing_changed_nothing() -> None:
     settings = S3Settings.model_validate(
         {"endpoint_url": "http://s3.invalid:1", "access_key_id": "a", "secret_access_key": "b"}
     )
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
+    client = s3_client(settings)
     with pytest.raises(StoreUnavailable, match=r"s3\.invalid"):
         await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
     await client.aclose()
@@ -244,7 +244,7 @@ async def test_without_credentials_nothing_is_sent(server: FakeS3, monkeypatch: 
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     settings = server.settings(access_key_id=None, secret_access_key=None)
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
+    client = s3_client(settings)
     with pytest.raises(StoreUnavailable, match="credentials"):
         await S3Store(client, S3Place("bucket", "")).put_if_absent(KEY, b"ours")
     assert not server.requests
@@ -273,7 +273,7 @@ async def test_credentials_in_a_file_are_read_again_when_it_changes(
 
     write("[default]\naws_access_key_id = FIRST\naws_secret_access_key = a\n")
     settings = server.settings(access_key_id=None, secret_access_key=None)
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
+    client = s3_client(settings)
     ours = S3Store(client, S3Place("bucket", ""))
     assert await signed_by() == "FIRST"
     write("[default]\naws_access_key_id = SECOND\naws_secret_access_key = b\naws_session_token = t\n")
@@ -288,7 +288,7 @@ async def test_credentials_in_a_file_are_read_again_when_it_changes(
 
 async def test_an_unknown_profile_is_a_wrong_setting(server: FakeS3) -> None:
     settings = server.settings(access_key_id=None, secret_access_key=None, profile="no-such-profile")
-    client = s3_client(settings, failed=lambda _: None, rng=random.Random(0))
+    client = s3_client(settings)
     with pytest.raises(SettingsError, match=r"no-such-profile.*s3\.profile"):
         await S3Store(client, S3Place("bucket", "")).head("o")
 
@@ -371,7 +371,7 @@ async def test_a_server_that_asks_for_time_gets_it(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("committerd.stores.aws.anyio.sleep", sleep)
+    monkeypatch.setattr("committerd.stores.retries.anyio.sleep", sleep)
     server.script.append(Answer(status=503, code="SlowDown", headers={"Retry-After": "7"}))
     if conditional:
         with pytest.raises(PutUnknown):
@@ -436,6 +436,14 @@ async def test_a_long_folder_is_listed_in_pages(store: S3Store, server: FakeS3) 
     assert await store.list("_versions/", start_after=keys[1], limit=2) == keys[2:4]
     # A page without anything of interest is not the end.
     assert await store.list("_versions/", limit=1) == keys[:1]
+
+
+@pytest.mark.parametrize("status", [404, 412])
+async def test_what_is_no_answer_to_a_request_is_a_failure(store: S3Store, server: FakeS3, status: int) -> None:
+    for request in (store.put("o", b""), store.list("_versions/")):
+        server.script.append(Answer(status=status, body=b""))
+        with pytest.raises(StoreUnavailable, match=str(status)):
+            await request
 
 
 async def test_a_list_without_a_bucket_is_no_empty_folder(client: AwsClient) -> None:
@@ -518,13 +526,6 @@ class TestTheEndOfADataFile:
         by_sdk = ["amz-sdk-invocation-id" in headers for headers in server.headers]
         assert by_sdk == [True, False, False, False, False, False]
 
-    async def test_that_got_no_good_answer_goes_by_the_sdk(self, store: S3Store, server: FakeS3) -> None:
-        server.objects["a table/data/a.lance"] = b"12345"
-        assert await store.get_tail("data/a.lance", 2) is not None
-        for answer in (Answer(status=503), Answer(status=500)):
-            server.script.append(answer)
-            assert await store.get_tail("data/a.lance", 2) == Tail(body=b"45", size=5)
-
 
 class TestAGet:
     """The first one of a bucket uses the SDK, which finds the endpoint; later ones cost little."""
@@ -553,22 +554,37 @@ class TestAGet:
             assert await store.get("o") is None
         assert all("amz-sdk-invocation-id" in headers for headers in server.headers)
 
-    @pytest.mark.parametrize("answer", [Answer(status=503), DROPPED, Answer(status=500)])
-    async def test_that_got_no_good_answer_goes_by_the_sdk(
-        self, store: S3Store, server: FakeS3, answer: Answer
+    @pytest.mark.parametrize(
+        ("answer", "fault"),
+        [
+            (THROTTLED, Fault.THROTTLED),
+            (Answer(status=500), Fault.SERVER_ERROR),
+            (Answer(silent=True), Fault.TIMEOUT),
+            (DROPPED, Fault.CONNECTION),
+            (Answer(cut=3, applied=True), Fault.TRUNCATED),
+        ],
+    )
+    async def test_that_got_no_good_answer_is_repeated_as_any_other(
+        self, store: S3Store, server: FakeS3, faults: list[Fault], answer: Answer, fault: Fault
     ) -> None:
         server.objects["a table/o"] = b"12345"
         assert await store.get("o") == b"12345"
         server.script.append(answer)
         assert await store.get("o") == b"12345"
+        assert (len(server.requests), faults) == (3, [fault])
+        server.script += [answer] * 3
+        with pytest.raises(StoreUnavailable, match="s3 get_object of s3://bucket/a table/o failed"):
+            await store.get("o")
+        assert len(server.requests) == 6
 
     async def test_that_was_refused_is_told_by_the_sdk_and_the_way_is_learnt_anew(
         self, store: S3Store, server: FakeS3
     ) -> None:
         server.objects["a table/o"] = b"12345"
         assert await store.get("o") == b"12345"
+        assert await store.get("none") is None
         server.script += [Answer(status=403), Answer(status=403)]
         with pytest.raises(ObjectUnreadable, match="403"):
             await store.get("o")
         assert await store.get("o") == b"12345"
-        assert ["amz-sdk-invocation-id" in headers for headers in server.headers] == [True, False, True, False]
+        assert ["amz-sdk-invocation-id" in headers for headers in server.headers] == [True, False, False, True, False]
