@@ -10,10 +10,8 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
-from urllib.parse import quote
 
 import anyio
 from aiobotocore.config import AioConfig
@@ -38,23 +36,12 @@ VERSIONING_ADVICE = (
 
 REGION_OF_A_SERVER = "us-east-1"
 """The region for a server that is not AWS, where none is configured."""
-_UNQUOTED = "/~"
-"""Characters of a key that botocore does not percent-encode, besides letters, digits, `-`, `.` and `_`."""
 _CREDENTIALS_SECONDS = 1.0
 """Interval between checks whether a credentials file has changed."""
 _FROM_A_FILE = ("shared-credentials-file", "config-file")
 """Names of botocore's credential providers that read a file only once. The others renew expiring credentials."""
 _SENT_BYTES_PER_SECOND_MIN = 1 << 20
 """Slowest upload rate: the timeout of a request grows by its body's size divided by this rate."""
-
-_reads_sent: ContextVar[list[Any] | None] = ContextVar("_reads_sent", default=None)
-"""The SDK's GetObject requests that this task has sent."""
-
-
-def _note_read(request: Any, **_: Any) -> None:
-    sent = _reads_sent.get()
-    if sent is not None:
-        sent.append(request)
 
 
 class _PlainSession(AIOHTTPSession):  # type: ignore[misc]  # untyped
@@ -94,8 +81,6 @@ class AwsClient:
         """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
         self._advice = advice
-        self._plain_reads: dict[str, PlainReads] = {}
-        """By bucket."""
         self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """Leaves a quarter of the connections to other requests."""
         self._opening = anyio.Lock()
@@ -135,34 +120,25 @@ class AwsClient:
         Uses the SDK for the first request to a bucket, and once more if the request is refused. `is_one_of_many`:
         leaves connections to other requests.
         """
-        await self._opened()  # reads the credentials again if they have changed
-        bucket, name = parameters["Bucket"], quote(parameters["Key"], safe=_UNQUOTED)
+        await self._opened()
+        bucket, key, span = parameters["Bucket"], parameters["Key"], parameters.get("Range", "")
         async with self._many if is_one_of_many else nullcontext():
-            plain = self._plain_reads.get(bucket)
-            if plain is not None:
-                try:
-                    return await plain.get(
-                        name,
-                        parameters.get("Range", ""),
-                        seconds_max=self._seconds_max(b""),
-                        read_seconds_max=self.settings.read_timeout_seconds,
-                    )
-                except ERRORS as error:
-                    failure = self._failure(error, "get_object", where)
-                    if not isinstance(failure, RequestFailed) or failure.fault is not Fault.REFUSED:
-                        raise failure from error
-                # Either this object is refused, or the request parameters are outdated: derive them from the SDK again.
-                self._plain_reads.pop(bucket, None)
-            sent: list[Any] = []
-            token = _reads_sent.set(sent)
             try:
-                return await self.send("get_object", where, **parameters)
-            finally:
-                _reads_sent.reset(token)
-                if bucket not in self._plain_reads and sent:
-                    learnt = await PlainReads.learn(self._client, sent[-1], name)
-                    if learnt is not None:
-                        self._plain_reads[bucket] = learnt
+                response = await self._plain_reads.get(
+                    bucket,
+                    key,
+                    span,
+                    seconds_max=self._seconds_max(b""),
+                    read_seconds_max=self.settings.read_timeout_seconds,
+                )
+            except ERRORS as error:
+                failure = self._failure(error, "get_object", where)
+                if not isinstance(failure, RequestFailed) or failure.fault is not Fault.REFUSED:
+                    raise failure from error
+                # Either this object is refused, or what was learnt from the SDK's request is outdated.
+                self._plain_reads.forget(bucket)
+                response = None
+            return response or await self.send("get_object", where, **parameters)
 
     def _failure(self, error: Exception, operation: str, where: str) -> Exception:
         return failure_of(error, f"{self._service} {operation} of {where}", self._advice)
@@ -194,7 +170,7 @@ class AwsClient:
             if self._client is None:
                 try:
                     made = await self._stack.enter_async_context(self._made())
-                    made.meta.events.register("before-send.s3.GetObject", _note_read)
+                    self._plain_reads = PlainReads(made)
                     self._credentials_written = _written(self._session)
                     self._client = made
                 except (ProfileNotFound, NoRegionError) as error:

@@ -12,18 +12,21 @@ import hashlib
 import hmac
 import math
 import time
-from typing import Any, Self
+from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
 from botocore.credentials import ReadOnlyCredentials
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, NoCredentialsError
 from botocore.parsers import RestXMLParser
 from yarl import URL
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _ERROR_PARSER = RestXMLParser()
 _SCOPE_END = "aws4_request"
+_UNQUOTED = "/~"
+"""Characters of a key that botocore does not percent-encode, besides letters, digits, `-`, `.` and `_`."""
 
 
 class Signer:
@@ -77,67 +80,71 @@ class Signer:
 
 
 class PlainReads:
-    """Sends GET requests for the objects of one bucket."""
+    """Sends GET requests to the buckets from which the SDK has read before."""
 
-    def __init__(self, client: Any, session: aiohttp.ClientSession, signer: Signer, extra: dict[str, str]) -> None:
-        """`client`: the SDK's client, for its credentials. `session`: its connections. `extra`: unsigned headers."""
+    def __init__(self, client: Any) -> None:
+        """`client`: the SDK's client."""
         self._client = client
-        self._session = session
-        self._signer = signer
-        self._extra = extra
+        self._http = client._endpoint.http_session
+        self._known: dict[str, tuple[Signer, str]] = {}
+        """By bucket: signer, and value of the header User-Agent."""
+        client.meta.events.register("request-created", self._learn)  # after the signer, which is of a longer event
 
-    @classmethod
-    async def learn(cls, client: Any, sent: Any, name: str) -> Self | None:
-        """Derive the request parameters from a GET request that the SDK has sent.
+    async def _learn(self, request: Any, operation_name: str, **_: Any) -> None:
+        """Derive the request parameters of a bucket from a GET request of the SDK.
 
-        `sent`: the SDK's request. `name`: percent-encoded name of its object. Returns None when the request can't be
-        reproduced: it went through a proxy, was unsigned, or its signature differs from the one computed here.
+        Learns nothing from a request that can't be reproduced: it goes through a proxy, is unsigned, or its signature
+        differs from the one computed here.
         """
-        headers = {
-            key.lower(): value.decode() if isinstance(value, bytes) else str(value)
-            for key, value in sent.headers.items()
-        }
-        http = client._endpoint.http_session
-        try:
-            credentials = await _credentials(client)
-        except BotoCoreError:
-            return None
-        scope = headers.get("authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
+        if operation_name != "GetObject":
+            return
+        sent, headers = request.context["s3_redirect"]["params"], request.headers
+        name = quote(sent["Key"], safe=_UNQUOTED)
+        scope = headers.get("Authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
         if (
-            credentials is None
-            or len(scope) < 5
-            or not sent.url.endswith(f"/{name}")
-            or http._proxy_config.proxy_url_for(sent.url)
+            len(scope) < 5
+            or not request.url.endswith(f"/{name}")
+            or self._http._proxy_config.proxy_url_for(request.url)
         ):
-            return None
-        payload = headers.get("x-amz-content-sha256", "")
-        signer = Signer(sent.url.removesuffix(f"/{name}"), payload=payload, region=scope[-3], service=scope[-2])
-        ours = signer.headers(name, credentials, timestamp=headers.get("x-amz-date", ""), span=headers.get("range", ""))
-        if ours["authorization"] != headers["authorization"]:
-            return None
-        extra = {"accept-encoding": "identity"}
-        if "user-agent" in headers:
-            extra["user-agent"] = headers["user-agent"]
-        return cls(client, await http._get_session(None), signer, extra)
-
-    async def get(self, name: str, span: str, *, seconds_max: float, read_seconds_max: float) -> dict[str, Any]:
-        """Send one GET request. `name`: percent-encoded. `span`: value of the header Range; empty = the whole object.
-
-        `seconds_max`: the timeout until the response begins. `read_seconds_max`: the longest pause in its body. Returns
-        `Body` and `ContentRange` as the SDK does. Raises what the SDK raises, or an error of aiohttp.
-        """
-        credentials = await _credentials(self._client)
-        if credentials is None:
-            raise NoCredentialsError
-        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        request = self._session.get(
-            URL(f"{self._signer.base}/{name}", encoded=True),
-            headers=self._signer.headers(name, credentials, timestamp=timestamp, span=span) | self._extra,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max),
+            return
+        signer = Signer(
+            request.url.removesuffix(f"/{name}"),
+            payload=headers["X-Amz-Content-SHA256"],
+            region=scope[-3],
+            service=scope[-2],
         )
+        ours = signer.headers(
+            name, await self._credentials(), timestamp=headers["X-Amz-Date"], span=headers.get("Range", "")
+        )
+        if ours["authorization"] == headers["Authorization"]:
+            self._known[sent["Bucket"]] = signer, headers["User-Agent"]
+
+    def forget(self, bucket: str) -> None:
+        """Leave the next request to this bucket to the SDK."""
+        self._known.pop(bucket, None)
+
+    async def get(
+        self, bucket: str, key: str, span: str, *, seconds_max: float, read_seconds_max: float
+    ) -> dict[str, Any] | None:
+        """Send one GET request; None, and nothing is sent, before the SDK has read from the bucket.
+
+        `span`: value of the header Range; empty = the whole object. `seconds_max`: the timeout until the response
+        begins. `read_seconds_max`: the longest pause in its body. Returns `Body` and `ContentRange` as the SDK does.
+        Raises what the SDK raises, or an error of aiohttp.
+        """
+        if bucket not in self._known:
+            return None
+        (signer, user_agent), name = self._known[bucket], quote(key, safe=_UNQUOTED)
+        timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        headers = signer.headers(name, await self._credentials(), timestamp=timestamp, span=span)
+        session = await self._http._get_session(None)
         with anyio.fail_after(seconds_max) as scope:
-            async with request as response:
+            async with session.get(
+                URL(f"{signer.base}/{name}", encoded=True),
+                headers={**headers, "user-agent": user_agent, "accept-encoding": "identity"},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_read=read_seconds_max),
+            ) as response:
                 scope.deadline = math.inf
                 body = await response.read()
         if response.status not in (200, 206):
@@ -145,8 +152,9 @@ class PlainReads:
             raise ClientError(_ERROR_PARSER.parse(error, None), "GetObject")
         return {"Body": body, "ContentRange": response.headers.get("Content-Range")}
 
-
-async def _credentials(client: Any) -> ReadOnlyCredentials | None:
-    """Return the credentials that the SDK would sign with now; None when it has none."""
-    held = client._request_signer._credentials
-    return None if held is None else await held.get_frozen_credentials()
+    async def _credentials(self) -> ReadOnlyCredentials:
+        """Return the credentials that the SDK would sign with now."""
+        held = self._client._request_signer._credentials
+        if held is None:
+            raise NoCredentialsError
+        return await held.get_frozen_credentials()

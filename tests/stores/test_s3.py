@@ -554,6 +554,15 @@ class TestAGet:
             assert await store.get("o") is None
         assert all("amz-sdk-invocation-id" in headers for headers in server.headers)
 
+    async def test_is_signed_with_the_session_token_too(self, server: FakeS3) -> None:
+        async with opened(server.settings(session_token="t"), "bucket", "t") as store:
+            for _ in range(2):
+                assert await store.get("o") is None
+        tokens = [
+            value for sent in server.headers for name, value in sent.items() if name.lower() == "x-amz-security-token"
+        ]
+        assert tokens == ["t", "t"]
+
     @pytest.mark.parametrize(
         ("answer", "fault"),
         [
