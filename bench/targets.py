@@ -356,7 +356,13 @@ BARS = (
             scenario=upserts.NAME,
             work=f"{_UPSERTS}, {upserts.case(share, upserts.S3)}",
             measure=_upserts(share, upserts.S3),
-            floor=(least("times", 4, ">= {:g}x pylance's"), most("slowest", 1.5, "slowest <= {:g} s"), _NO_DUPLICATE),
+            # Who shares keys takes turns: the last of six waits for six executions and commits, which are nine requests
+            # one after the other each.
+            floor=(
+                least("times", 3 if share else 4, ">= {:g}x pylance's"),
+                most("slowest", 5 if share else 1.5, "slowest <= {:g} s"),
+                _NO_DUPLICATE,
+            ),
             aim=(least("times", 10, ">= {:g}x pylance's"),),
         )
         for share in upserts.SHARES
