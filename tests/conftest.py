@@ -30,7 +30,10 @@ from tests.kafka.acls import strict_broker
 
 Part = TypeVar("Part")
 
-settings.register_profile("committerd", deadline=None)  # how long an example takes depends on what else runs
+# How long an example takes depends on what else runs. Each run has the same examples, so that the branches that tests
+# take do not depend on chance; others with `--hypothesis-profile=fresh`.
+settings.register_profile("committerd", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
 settings.load_profile("committerd")
 
 

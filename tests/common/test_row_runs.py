@@ -158,6 +158,12 @@ def test_an_id_between_those_of_a_list_is_looked_for_further() -> None:
     assert row_by_row(versions_of(runs_of_all((range(5, 6),)), table.known(BitMap64([5])))) == [4]
 
 
+def test_ids_of_other_fragments_between_those_of_a_bitmap_keep_their_versions() -> None:
+    table = Existing([([BitMap64([1, 9])], [(1, 2), (1, 3)]), ([range(5, 6)], [(1, 4)])])
+    asked = array("Q", [1, 5, 9])
+    assert row_by_row(versions_of(runs_of_all((asked,)), table.known(bitmap_of(asked)))) == [2, 4, 3]
+
+
 @UNHURRIED
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=8), st.data())
 def test_rows_that_changed_have_the_new_version(runs: list[tuple[int, int]], data: st.DataObject) -> None:
