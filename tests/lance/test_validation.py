@@ -666,6 +666,20 @@ class TestContent:
         latest.reader_feature_flags = latest.writer_feature_flags = FeatureFlag.MIXED_FILE_VERSIONS
         assert misfit(self.of_version(0, 1), latest) == ""
 
+    def test_has_no_new_blobs_for_a_column_of_old_ones(self) -> None:
+        latest = samples.manifest(fragment(0))
+        latest.reader_feature_flags = latest.writer_feature_flags = FeatureFlag.MIXED_FILE_VERSIONS
+        latest.fields[1].metadata["lance-encoding:blob"] = b"true"
+        for minor, refused in ((0, False), (1, False), (2, True), (3, True)):
+            assert misfit(self.of_version(minor), latest) == ("file_version" if refused else "")
+        overwrite = transaction(overwrite=Transaction.Overwrite(fragments=self.of_version(2).append.fragments))
+        assert misfit(overwrite, latest) == ""
+        latest.data_format.version = "2.2"
+        assert misfit(self.of_version(2), latest) == ""
+        latest.data_format.version = "2.0"
+        latest.fields[1].metadata["ARROW:extension:name"] = b"lance.blob.v2"
+        assert misfit(self.of_version(2), latest) == ""
+
     def test_of_an_overwrite_may_be_of_another_version(self) -> None:
         files = self.of_version(1).append.fragments
         staged = transaction(overwrite=Transaction.Overwrite(fragments=files))

@@ -6,7 +6,7 @@ never. committerd checks all of it against the latest version, before it writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
@@ -15,10 +15,16 @@ from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.bases import require_known_bases
-from committerd.lance.versions.columns import DescribedFile, require_as_described, require_columns
+from committerd.lance.versions.columns import (
+    BLOB_V2_FORMATS,
+    DescribedFile,
+    old_blobs,
+    require_as_described,
+    require_columns,
+)
 from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import file_version
-from committerd_common.messages import DataFragment, Manifest, Transaction
+from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Transaction
 
 
 def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest | None, create: CreateOptions) -> None:
@@ -34,6 +40,8 @@ def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest 
     _require_row_ids(operation, files.fragments, latest, create)
     if files.data_files:
         schema = operation.new_schema(transaction) or (latest.fields if latest is not None else ())
+        if latest is not None and operation.keeps_data_format:
+            _require_same_blobs(files.data_files, schema, latest)
         require_columns(files.data_files, schema)
     if latest is not None:
         operation.validate_on(transaction, latest)
@@ -104,6 +112,22 @@ def _require_file_versions(
             f"with data_storage_version={wanted!r}",
             code="file_version",
         )
+
+
+def _require_same_blobs(files: Iterable[DataFile], schema: Sequence[Field], latest: Manifest) -> None:
+    """Check that no file brings blobs of format 2.2 to a column of older blobs, in a table that mixes formats.
+
+    Lance 14 then gives the column another type and new fields, in the same commit; committerd does not.
+    """
+    default, old = latest.data_format.version, old_blobs(schema)
+    for file in files:
+        version = file_version(file)
+        if version != default and version in BLOB_V2_FORMATS and not old.isdisjoint(file.fields):
+            raise InvalidRequest(
+                f"data file {file.path!r} has version {version} and blobs, and the table's blob columns are those of "
+                f"files before version {min(BLOB_V2_FORMATS)}. Write with data_storage_version={default!r}",
+                code="file_version",
+            )
 
 
 def _require_row_ids(

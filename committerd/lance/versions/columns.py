@@ -23,6 +23,8 @@ NO_COLUMN = -1
 """
 
 _BLOB, _BLOB_TYPE = "lance-encoding:blob", "lance.blob.v2"
+BLOB_V2_FORMATS = frozenset({"2.2", "2.3"})
+"""The formats of files that have blobs of the second kind, and no others."""
 _PACKED = ("packed", "lance-encoding:packed")
 _TRUE = frozenset({b"1", b"true", b"on", b"yes", b"y"})
 
@@ -39,6 +41,15 @@ def is_one_column(field: Field) -> bool:
         _BLOB in metadata
         or metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
         or any(metadata.get(key, b"").lower() in _TRUE for key in _PACKED)
+    )
+
+
+def old_blobs(schema: Iterable[Field]) -> frozenset[int]:
+    """The fields that are blobs of the first kind. Lance 14: field.rs, is_blob and not is_blob_v2."""
+    return frozenset(
+        field.id
+        for field in schema
+        if _BLOB in field.metadata and field.metadata.get("ARROW:extension:name") != _BLOB_TYPE.encode()
     )
 
 
