@@ -361,8 +361,8 @@ BARS = (
             scenario=upserts.NAME,
             work=f"{_UPSERTS}, {upserts.case(share, upserts.S3)}",
             measure=_upserts(share, upserts.S3),
-            # Who shares keys takes turns: the last of six waits for six executions and commits, which are nine requests
-            # one after the other each.
+            # Clients that share keys take turns: the last of six waits for six executions and commits. Each execution
+            # with its commit is nine requests, one after the other.
             floor=(
                 least("times", 3 if share else 4, ">= {:g}x pylance's"),
                 most("slowest", 5 if share else 1.5, "slowest <= {:g} s"),

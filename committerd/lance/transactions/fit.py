@@ -40,7 +40,7 @@ def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest 
     _require_row_ids(operation, files.fragments, latest, create)
     if files.data_files:
         schema = operation.new_schema(transaction) or (latest.fields if latest is not None else ())
-        if latest is not None and operation.keeps_data_format:
+        if latest is not None and _is_mixed(latest) and operation.keeps_data_format:
             _require_same_blobs(files.data_files, schema, latest)
         require_columns(files.data_files, schema)
     if latest is not None:
@@ -92,8 +92,7 @@ def _require_file_versions(
             "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",
             code="file_version",
         )
-    # Lance 14 lets a table mix files of several 2.x versions, and then locks out 4.x; the table stays mixed.
-    mixed = latest is not None and bool(latest.reader_feature_flags & CARRIED)
+    mixed = latest is not None and _is_mixed(latest)
     if len(versions) > 1 and not mixed:
         raise InvalidRequest(
             "All data files must have the same version. Detected both "
@@ -112,6 +111,13 @@ def _require_file_versions(
             f"with data_storage_version={wanted!r}",
             code="file_version",
         )
+
+
+def _is_mixed(latest: Manifest) -> bool:
+    """Whether the table has files of several 2.x versions. Lance 14 writes such a table, which then stays mixed; 4.x
+    can't read it.
+    """
+    return bool(latest.reader_feature_flags & CARRIED)
 
 
 def _require_same_blobs(files: Iterable[DataFile], schema: Sequence[Field], latest: Manifest) -> None:

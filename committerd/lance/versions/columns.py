@@ -37,20 +37,16 @@ def is_one_column(field: Field) -> bool:
     metadata = field.metadata
     if not metadata:
         return False
-    return (
-        _BLOB in metadata
-        or metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
-        or any(metadata.get(key, b"").lower() in _TRUE for key in _PACKED)
-    )
+    return _BLOB in metadata or _is_blob_v2(field) or any(metadata.get(key, b"").lower() in _TRUE for key in _PACKED)
 
 
 def old_blobs(schema: Iterable[Field]) -> frozenset[int]:
     """The fields that are blobs of the first kind. Lance 14: field.rs, is_blob and not is_blob_v2."""
-    return frozenset(
-        field.id
-        for field in schema
-        if _BLOB in field.metadata and field.metadata.get("ARROW:extension:name") != _BLOB_TYPE.encode()
-    )
+    return frozenset(field.id for field in schema if _BLOB in field.metadata and not _is_blob_v2(field))
+
+
+def _is_blob_v2(field: Field) -> bool:
+    return field.metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
 
 
 def require_columns(files: Iterable[DataFile], schema: Sequence[Field]) -> None:
