@@ -138,6 +138,8 @@ def test_a_process_of_its_own_goes_on_until_it_is_told_to_end(scene: Scene, kafk
         # The 21 that it found, and at least eight of these, which it may have seen while they came.
         until(lambda: maintainer.metric("committerd_maintenance_rewritten_fragments_total", files="before") >= 29)
         until(lambda: maintainer.metric("committerd_maintenance_stored_bytes") > 0)
+        # A cleanup that looks while the committer puts a version finds files that no version names yet.
+        until(lambda: maintainer.metric("committerd_maintenance_unneeded_bytes") == 0)
         assert maintainer.metric("committerd_maintenance_fragments_wanted") == 1000
         assert maintainer.ready()[0]
         maintainer.stop()
@@ -145,7 +147,7 @@ def test_a_process_of_its_own_goes_on_until_it_is_told_to_end(scene: Scene, kafk
     scene.audit(range(50))
     assert sorted(scene.table.ids_in_4()) == sorted(scene.table.ids())
     found = json.loads(printed(scene, "status", "--json"))["table"]
-    assert (found["maintenance"]["versions"], found["maintenance"]["unneeded_bytes"]) <= (found["versions_in_all"], 0)
+    assert 0 < found["maintenance"]["versions"] <= found["versions_in_all"]
     assert "maintenance:" in printed(scene, "status")
 
 
