@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -117,15 +120,41 @@ def test_keys_are_compared_as_the_tables_type(tmp_path: Path, field: pa.Field) -
         staging.merge_insert(made, twice, on="key")
 
 
-@pytest.mark.parametrize("kind", [pa.float16(), pa.decimal128(12, 2), pa.decimal256(40, 0), pa.date32(), pa.binary(2)])
+KINDS: dict[pa.DataType, tuple[Any, Any]] = {
+    **dict.fromkeys([pa.int8(), pa.uint16(), pa.int32(), pa.uint64(), pa.float32(), pa.float64()], (1, 2)),
+    **dict.fromkeys([pa.float16()], (np.float16(1), np.float16(2))),
+    **dict.fromkeys([pa.bool_()], (False, True)),
+    **dict.fromkeys([pa.decimal128(12, 2), pa.decimal256(40, 0)], (Decimal(1), Decimal(2))),
+    **dict.fromkeys([pa.date32(), pa.date64()], (date(2024, 1, 1), date(2024, 1, 2))),
+    **dict.fromkeys([pa.time32("ms"), pa.time64("us")], (time(1), time(2))),
+    **dict.fromkeys(
+        [pa.timestamp("us"), pa.timestamp("ns", "UTC")],
+        (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)),
+    ),
+    **dict.fromkeys([pa.duration("s")], (timedelta(1), timedelta(2))),
+    **dict.fromkeys([pa.utf8(), pa.large_utf8()], ("a", "b")),
+    **dict.fromkeys([pa.binary(2)], (b"ab", b"cd")),
+}
+"""Two keys of each type."""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_keys_of_any_type_are_compared(kind: pa.DataType) -> None:
-    values = (
-        pa.array([b"ab", b"cd"], kind) if pa.types.is_fixed_size_binary(kind) else pa.array([1, 2]).cast(pa.int32())
-    )
-    field = pa.field("key", kind)
+    values, field = pa.array(KINDS[kind], kind), pa.field("key", kind)
     unique_keys.require_unique(pa.table({"key": values}), [field])
+    unique_keys.require_unique(pa.table({"key": pa.chunked_array([values.slice(1), values.slice(0, 1)])}), [field])
     with pytest.raises(StagingError, match="1 key is in more than one row"):
         unique_keys.require_unique(pa.table({"key": pa.concat_arrays([values, values.slice(1)])}), [field])
+    with pytest.raises(StagingError, match="1 key is in more than one row"):
+        unique_keys.require_unique(pa.table({"key": pa.chunked_array([values, values.slice(1)])}), [field])
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_floats_are_compared_by_their_bits(kind: pa.DataType) -> None:
+    field = pa.field("key", kind)
+    unique_keys.require_unique(pa.table({"key": pa.array([0.0, -0.0, float("nan")], kind)}), [field])
+    with pytest.raises(StagingError, match="1 key is in more than one row"):
+        unique_keys.require_unique(pa.table({"key": pa.array([1.0, float("nan"), float("nan")], kind)}), [field])
 
 
 def test_a_table_is_not_created_with_such_rows(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PART_ROWS, _PART_BYTES = 1_000_000, 64 * 1024 * 1024
 """A part of a reader's keys has at least so many rows or bytes."""
 _HASHES = 1 << 64
+_BITS = {8: "uint8", 16: "uint16", 32: "uint32", 64: "uint64"}
+"""By the bits of a value, the type that compares values by their bits."""
 _SHOWN = 200
 """Number of characters of a key that an error shows."""
 
@@ -99,14 +101,28 @@ def _require_different(parts: Sequence[pa.RecordBatch]) -> None:
         return
     keys = pa.Table.from_batches(parts)
     names = keys.schema.names
-    if len(names) == 1:
-        with suppress(pa.ArrowException):  # for types that pyarrow can only group
-            if len(keys.column(0).unique()) == keys.num_rows:  # several times as fast
-                return
+    if len(names) == 1 and _are_different(keys.column(0)):  # many times as fast as grouping
+        return
     counted = keys.group_by(names).aggregate([([], "count_all")])
     again = counted.filter(pc.greater(counted["count_all"], 1))
     if again.num_rows:
         raise StagingError(f"{told_of_twins(again.select(names))}: keep one row for each key", code="duplicate_keys")
+
+
+def _are_different(values: pa.ChunkedArray) -> bool:
+    """Whether no two values, none of them null, are equal. False too for types that pyarrow can only group."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = values.type
+    bits = _BITS.get(kind.bit_width) if pa.types.is_primitive(kind) else None
+    if bits is not None:  # a million are sorted in 10 ms; `unique` takes five times as long or more
+        ordered = np.concatenate([chunk.view(bits).to_numpy() for chunk in values.chunks])
+        ordered.sort()
+        return bool((ordered[1:] != ordered[:-1]).all())
+    with suppress(pa.ArrowException):
+        return len(values.unique()) == len(values)
+    return False
 
 
 def told_of_twins(keys: pa.Table, *, of: str = "") -> str:
