@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import random
 import socket
 from pathlib import Path
 
 from committerd.errors import CommitterError
+
+_QUIET_PORTS = range(20_000, 30_000)
+"""No system gives one of these to a connection, or to a server that asks for any port (Linux begins at 32768): it stays
+free until the program for which it was found listens, and while that program is stopped and started again.
+"""
+_TRIES = 50
+_RANDOM = random.SystemRandom()
 
 
 class PartMissingError(CommitterError):
@@ -32,7 +39,7 @@ def cache_folder() -> Path:
 
 def free_port(*wanted: int) -> int:
     """The first of the `wanted` TCP ports of 127.0.0.1 on which no program listens, else any free port."""
-    for port in (*wanted, 0):
+    for port in (*wanted, *_RANDOM.sample(_QUIET_PORTS, _TRIES), 0):
         with socket.socket() as probe:
             probe.setsockopt(
                 socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
@@ -48,8 +55,8 @@ def free_port(*wanted: int) -> int:
 
 def free_ports(count: int) -> list[int]:
     """So many different TCP ports of 127.0.0.1 on which no program listens."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    found: list[int] = []
+    while len(found) < count:
+        if (port := free_port()) not in found:
+            found.append(port)
+    return found

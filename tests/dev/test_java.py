@@ -134,9 +134,9 @@ def test_without_jgo_it_says_what_to_install(repository: Path, monkeypatch: pyte
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:
+    port = free_port()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         assert free_port(port) != port
     assert free_port(port) == port
