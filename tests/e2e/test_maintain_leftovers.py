@@ -153,7 +153,7 @@ def test_a_dead_letter_can_be_replayed_after_its_outcome_is_cleaned_up(
         assert answer.status == Status.COMMITTED
     time.sleep(2)
     (letter,) = json.loads(printed(scene, "dead", "list", "--json"))["letters"]
-    cleaned = Maintenance(scene, kafka.bootstrap_servers, reclaim_hours=20).run("--once")
+    cleaned = Maintenance(scene, kafka.bootstrap_servers, reclaim_hours=3600).run("--once")
     assert cleaned["versions"] >= 3
     assert Path(scene.table.uri, file).exists()
 

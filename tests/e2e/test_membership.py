@@ -44,19 +44,19 @@ def test_active_and_standby_say_which_they_are(scene: Scene) -> None:
 @pytest.mark.slow
 def test_sigterm_ends_in_order_and_a_standby_takes_over_at_once(scene: Scene) -> None:
     ids = scene.table.create()
-    slow = {"COMMIT__GROUP_RECORDS_MAX": "10", "COMMIT__INTERVAL_SECONDS_MIN": "0.2"}  # 4 s for all, on any disk
-    patient = {"KAFKA__SESSION_TIMEOUT_MS": "45000"}  # who takes over sooner was told
-    first, second = scene.started(**slow, **patient), scene.daemon(**slow, **patient)
+    slow = {"COMMIT__GROUP_RECORDS_MAX": "10", "COMMIT__INTERVAL_SECONDS_MIN": "1"}  # 20 s for all, on any disk
+    # Their session is a minute: who takes over sooner was told.
+    first, second = scene.started(**STAYS, **slow), scene.daemon(**STAYS)
     second.wait_ready(text="standby")
     transactions = scene.table.appends(200)
     offsets = scene.stage(*transactions)
-    until(lambda: scene.table.version > 3)
+    until(lambda: scene.table.version > 2)
     first.stop()
     ended = time.monotonic()
     assert first.code == 0
     # Its commits have outcomes and are acknowledged: the standby owes nothing and continues behind them.
     start = second.wait_line("start.done")
-    assert time.monotonic() - ended < 20
+    assert time.monotonic() - ended < 40
     assert start["answers_from"] == start["position"]
     assert 0 < start["position"] < 200
     assert {answer.status for answer in scene.topics.wait_answers(offsets)} == {Status.COMMITTED}

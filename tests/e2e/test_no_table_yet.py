@@ -10,7 +10,7 @@ import pytest
 from committerd_client import InvalidTransaction, SyncCommitClient
 from committerd_common.messages import Status
 from harness.daemon import Daemon
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -53,7 +53,7 @@ def test_appends_wait_for_a_create_and_are_committed_behind_it_in_order(scene: S
 
 
 def test_waiting_for_a_table_costs_one_listing_for_each_recheck(scene: Scene) -> None:
-    daemon = scene.daemon(STORE__RECHECK_SECONDS="3")
+    daemon = scene.daemon(**STAYS, STORE__RECHECK_SECONDS="3")  # a new start lists too
     daemon.wait_ready(text="waits for the table")
     scene.append()
     daemon.wait_ready(text="1 records wait")
@@ -126,7 +126,7 @@ def test_what_no_table_can_change_is_refused_at_once_and_stays_refused(scene: Sc
 
     The answers hold although the settings change before there is a table, and pylance makes it.
     """
-    daemon = scene.daemon()
+    daemon = scene.daemon(**STAYS)  # a new start would write letters again
     daemon.wait_ready(text="waits for the table")
     deep, elsewhere = scene.table.staged_create(), scene.table.staged_create()
     parent = deep.transaction.overwrite.schema[0]
@@ -148,7 +148,7 @@ def test_what_no_table_can_change_is_refused_at_once_and_stays_refused(scene: Sc
     offsets = scene.stage(waiting)
     daemon.stop()
     # Now the name would be one of this table, and the record could be committed.
-    daemon = scene.daemon(DATASET__ALIASES="s3://lake/other.lance")
+    daemon = scene.daemon(**STAYS, DATASET__ALIASES="s3://lake/other.lance")
     daemon.wait_ready(text="records wait")
     ids = scene.table.create()
     (committed,) = scene.topics.wait_answers(offsets)

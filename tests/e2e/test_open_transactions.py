@@ -69,6 +69,8 @@ def test_more_partitions_are_refused_while_it_runs(scene: Scene) -> None:
     daemon = scene.started()
     ids += scene.committed()
     scene.topics.admin.create_partitions({scene.topics.staged: 2})
+    # The controller responds before the broker applies it.
+    until(lambda: len(scene.topics.admin.describe_topics([scene.topics.staged])[0]["partitions"]) == 2)
     scene.append()
     said = daemon.wait_refused("topic_partitions")
     assert "has 2 partitions" in said

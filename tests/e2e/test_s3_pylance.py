@@ -12,7 +12,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, ddb_place, s3_place
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,7 +32,7 @@ def test_pylance_creates_reads_and_commits_in_between(
     with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
         table = scene.table
         ids = set(table.create(5))
-        daemon = scene.started(COMMIT__GROUP_RECORDS_MAX="5")
+        daemon = scene.started(**STAYS, COMMIT__GROUP_RECORDS_MAX="5")  # a new start counts no foreign versions
         transactions = table.appends(_QUEUED)
         stop = threading.Event()
         foreign: set[int] = set()

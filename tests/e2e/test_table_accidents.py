@@ -21,7 +21,7 @@ import pytest
 from committerd.lance.format.manifest_file import decode, encode
 from committerd_common.messages import Status, Transaction
 from harness.daemon import Daemon
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -173,8 +173,8 @@ def test_a_table_that_is_restored_again_and_again_under_load_loses_no_record(sce
     evidence = scene.audit(_rows_by_history(scene))
     operations = [version.operation for version in evidence.versions]
     assert operations.count("Restore") > 3
-    until(lambda: "committerd.position" in scene.table.metadata())
-    assert scene.position()["next"] == len(transactions)
+    # The last Restore may have brought back an older position for a moment.
+    until(lambda: json.loads(scene.table.metadata().get("committerd.position", "{}")).get("next") == len(transactions))
 
 
 def _rows_by_history(scene: Scene) -> set[int]:
@@ -251,7 +251,7 @@ def test_a_table_that_was_restored_and_cleaned_up_is_refused_and_can_be_adopted(
 
 def test_answers_whose_version_was_cleaned_up_are_undecided_unless_a_mark_tells(scene: Scene) -> None:
     ids = scene.table.create()
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)  # a new start would publish again
     work = scene.table.append()
     ids += scene.committed(2)
     (told,) = scene.ask(work, app_id="query", app_version="1")

@@ -103,8 +103,8 @@ def test_a_refusal_is_a_ticket_for_one_record_of_its_producer(scene: Scene) -> N
     scene.committed()
     assert statuses(scene.ask(first, producer="p")) == [Status.RETRYABLE]
     daemon.freeze()
-    # The committer takes some of them before it knows of those that name the refused transaction: as they arrive.
-    staged = scene.append(20)
+    # The request for records that it has sent returns the first one alone, and the next request returns all others.
+    staged = scene.append() + scene.append(19)
     named = {"retry-of": first.uuid, "attempt": "2"}
     others = [scene.table.append() for _ in range(4)]
     for work, producer in zip(others, ("q", "p", "p", "p"), strict=True):

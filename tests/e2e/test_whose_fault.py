@@ -100,8 +100,7 @@ def test_records_wait_while_the_machine_lacks_something(faulty: Faulty, lacks: s
     daemon = scene.started(**NEVER)
     faulty.fail(lacks)
     offsets = scene.append(5)
-    until(lambda: not daemon.ready()[0])
-    assert daemon.ready()[1].startswith("unavailable: ")
+    until(lambda: unavailable(daemon))
     until(lambda: daemon.metric("committerd_machine_errors_total", lacks=lacks) >= 6)  # more than lead to a refusal
     assert daemon.metric("committerd_dead_letters_total") == 0
     faulty.fail("")
@@ -117,6 +116,12 @@ def test_a_record_under_which_only_the_machine_fails_is_refused(faulty: Faulty) 
     refused, good = (INVALID, "budget_exceeded"), (COMMITTED, "")
     assert statuses(scene.topics.wait_answers(offsets)) == [good, refused, good, refused, good]
     until(lambda: daemon.ready()[0])
+
+
+def unavailable(daemon: Daemon) -> bool:
+    """Whether it is not ready because its machine lacks something."""
+    ready, reason = daemon.ready()
+    return not ready and reason.startswith("unavailable: ")
 
 
 def said(daemon: Daemon, text: str) -> bool:
