@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     default="marked",
     help="As setting commit.trust_rewrites: through which Rewrites rows are followed; the default is marked.",
 )
+@click.option(
+    "--mixed-file-versions",
+    type=click.Choice(["refuse", "allow"]),
+    default="refuse",
+    help="As setting commit.mixed_file_versions: whether a transaction may bring the first data files of another "
+    "data_storage_version than the table's; the default is refuse.",
+)
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
@@ -68,6 +76,7 @@ def commit(
     create_only: bool,
     verify_files: bool,
     trust_rewrites: str,
+    mixed_file_versions: str,
     no_durable: bool,
     explained: bool,
     as_json: bool,
@@ -80,7 +89,7 @@ def commit(
     The exit code is 0 if each is in the table now (committed or duplicate), else 1.
     """
     options = PrepareOptions(
-        allowed=ANYTHING,
+        allowed=replace(ANYTHING, mixed_file_versions=mixed_file_versions == "allow"),
         verify_files=verify_files,
         create=create_options(_object(options_json)),
         create_only=create_only,

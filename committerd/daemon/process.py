@@ -143,7 +143,11 @@ def _decide_options(settings: CommitSettings) -> DecideOptions:
         ),
         verify_files=settings.verify_files,
         file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
-        allowed=Permissions(operations=settings.allowed_operations, bases=settings.allowed_bases),
+        allowed=Permissions(
+            operations=settings.allowed_operations,
+            bases=settings.allowed_bases,
+            mixed_file_versions=settings.mixed_file_versions == "allow",
+        ),
         app_marks_max=settings.app_marks_max,
         trusts_rewrites=settings.trust_rewrites == "all",
     )

@@ -100,6 +100,12 @@ class CommitSettings(SettingsGroup):
         description="URI prefixes outside the table that a transaction may name (Clone, UpdateBases, initial "
         "bases). committerd uses its own credentials there, so the default is none.",
     )
+    mixed_file_versions: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="Whether a transaction may bring the first data files of another data_storage_version than the "
+        "table's. refuse: it is INVALID. allow: it is committed, as Lance 14 does; from then on no Lance below 12 can "
+        "read the table, and nothing takes this back. A table that mixes versions already takes them in any case.",
+    )
     transaction_bytes_max: int = Field(
         default=8 * MIB,
         ge=1024,

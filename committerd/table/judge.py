@@ -321,7 +321,7 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     files = case.files if transaction is case.transaction else staged_files(transaction)
     yield from case.in_thread()
     current = case.operation.excerpt(transaction, latest) if latest is not None else None
-    require_fits(transaction, files, current, options.create)
+    require_fits(transaction, files, current, options.create, may_mix=options.allowed.mixed_file_versions)
     if case.operation.completed is not None and current is not None:
         completed = case.operation.completed(transaction, current)
         if completed is not transaction:

@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 
 from committerd_client import staging
 from committerd_common.messages import Transaction
@@ -110,6 +111,22 @@ def test_it_makes_a_table_and_is_told_how(table: LanceTable) -> None:
     assert sorted(table.ids()) == sorted(table.ids_in_4()) == table.brought[create.transaction.uuid]
     (again,) = _commit(table, late.transaction, words=("--create-only",))
     assert (again["outcome"], again["reason"]) == ("retryable", "table_exists")
+
+
+def test_a_table_mixes_file_versions_if_it_is_told_so(table: LanceTable) -> None:
+    table.create()
+    fragments = write_fragments(table.open().to_table(), table.uri, mode="append", data_storage_version="2.1")
+    newer = staging.append(fragments)
+    (refused,) = _commit(table, newer)
+    assert (refused["outcome"], refused["reason"]) == ("invalid", "file_version")
+    assert "setting commit.mixed_file_versions" in refused["message"]
+    assert table.ids() == table.ids_in_4()
+    (said,) = _commit(table, newer, words=("--mixed-file-versions", "allow"))
+    assert (said["outcome"], said["version"]) == ("committed", 2)
+    # Once versions are mixed, no permission is needed.
+    (said,) = _commit(table, staging.append(fragments))
+    assert said["outcome"] == "committed"
+    assert table.ids() == [0, 0, 0]
 
 
 def test_a_missing_file_is_noticed_when_asked(table: LanceTable) -> None:

@@ -8,8 +8,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 
+from committerd_client import staging
 from committerd_common.messages import Status, Transaction
 from harness.scene import STAYS, Scene
 from harness.topics import Header
@@ -131,6 +134,21 @@ def test_only_bad_records_are_answered_too(scene: Scene) -> None:
     assert {(a.status, a.reason) for a in answers} == {(Status.INVALID, "record_undecodable")}
     scene.audit(ids)
     assert scene.position()["next"] == 3
+
+
+def test_files_of_another_version_wait_for_the_operator_to_allow_them(scene: Scene) -> None:
+    ids = scene.table.create()
+    daemon = scene.started()
+    new = pa.table({"id": scene.table.new_ids(1)}, schema=scene.table.open().schema)
+    (fragment,) = write_fragments(new, scene.table.uri, mode="append", data_storage_version="2.1")
+    (answer,) = scene.topics.wait_answers(scene.stage(staging.append([fragment])))
+    assert (answer.status, answer.reason) == (Status.INVALID, "file_version")
+    assert scene.table.ids() == scene.table.ids_in_4() == ids
+    daemon.stop()
+    scene.started(COMMIT__MIXED_FILE_VERSIONS="allow")
+    (answer,) = scene.topics.wait_answers(scene.stage(staging.append([fragment])))
+    assert answer.status == Status.COMMITTED
+    scene.audit([*ids, *new["id"].to_pylist()])
 
 
 def test_a_transaction_may_lie_beside_the_table(scene: Scene) -> None:

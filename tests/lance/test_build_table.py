@@ -117,6 +117,14 @@ class TestEveryVersion:
         made = after(table(current), transaction(append=Transaction.Append())).manifest
         assert (made.reader_feature_flags, made.writer_feature_flags) == (256, 256)
 
+    def test_has_the_flag_of_mixed_file_versions_from_the_first_other_file_on(self) -> None:
+        current = manifest(fragment(0))
+        made = fragment(0, name="x")
+        for minor, flags in ((0, 0), (1, 256)):
+            made.files[0].file_minor_version = minor
+            built = after(table(current), transaction(append=Transaction.Append(fragments=[made]))).manifest
+            assert (built.reader_feature_flags, built.writer_feature_flags) == (flags, flags)
+
     def test_has_its_fragments_in_order(self) -> None:
         current = manifest(fragment(3), fragment(1))
         assert ids(after(table(current), transaction(append=Transaction.Append()))) == [1, 3]

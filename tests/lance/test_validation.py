@@ -499,10 +499,12 @@ def test_a_region_has_an_id() -> None:
     assert refusal(update(merged_generations=[broken])) == "region_id"
 
 
-def misfit(staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None) -> str:
+def misfit(
+    staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None, *, may_mix: bool = False
+) -> str:
     """The code of the reason why it does not fit; empty if it fits."""
     try:
-        require_fits(staged, staged_files(staged), latest, create or CreateOptions())
+        require_fits(staged, staged_files(staged), latest, create or CreateOptions(), may_mix=may_mix)
     except InvalidRequest as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -666,10 +668,29 @@ class TestContent:
         latest.reader_feature_flags = latest.writer_feature_flags = FeatureFlag.MIXED_FILE_VERSIONS
         assert misfit(self.of_version(0, 1), latest) == ""
 
+    def test_may_mix_if_the_operator_allows_it(self) -> None:
+        latest = samples.manifest(fragment(0))
+        overwrite = transaction(overwrite=Transaction.Overwrite(fragments=self.of_version(0, 1).append.fragments))
+        for staged in (self.of_version(1), self.of_version(0, 1), overwrite):
+            assert misfit(staged, latest, may_mix=True) == ""
+            with pytest.raises(
+                InvalidRequest, match=r"commit\.mixed_file_versions\): from then on no Lance below 12 can"
+            ):
+                require_fits(staged, staged_files(staged), latest, CreateOptions(), may_mix=False)
+        for staged in (self.of_version(9), self.of_version(2, major=0)):
+            assert misfit(staged, latest, may_mix=True) == "file_version"
+        # A table is created with files of the same version, whatever is allowed.
+        for may_mix in (False, True):
+            with pytest.raises(InvalidRequest, match=r"Detected both 2\.0 and 2\.1$"):
+                require_fits(overwrite, staged_files(overwrite), None, CreateOptions(), may_mix=may_mix)
+
     def test_has_no_new_blobs_for_a_column_of_old_ones(self) -> None:
         latest = samples.manifest(fragment(0))
         latest.reader_feature_flags = latest.writer_feature_flags = FeatureFlag.MIXED_FILE_VERSIONS
         latest.fields[1].metadata["lance-encoding:blob"] = b"true"
+        plain = samples.manifest(fragment(0))
+        plain.fields[1].CopyFrom(latest.fields[1])
+        assert misfit(self.of_version(2), plain, may_mix=True) == "file_version"
         for minor, refused in ((0, False), (1, False), (2, True), (3, True)):
             assert misfit(self.of_version(minor), latest) == ("file_version" if refused else "")
         overwrite = transaction(overwrite=Transaction.Overwrite(fragments=self.of_version(2).append.fragments))
@@ -684,6 +705,7 @@ class TestContent:
         files = self.of_version(1).append.fragments
         staged = transaction(overwrite=Transaction.Overwrite(fragments=files))
         assert misfit(staged, samples.manifest(fragment(0))) == ""
+        assert misfit(transaction(overwrite=Transaction.Overwrite()), samples.manifest(fragment(0))) == ""
         assert misfit(staged, None) == ""
         assert misfit(staged, None, CreateOptions(data_storage_version="2.1")) == ""
         assert misfit(staged, None, CreateOptions(data_storage_version="2.0")) == "file_version"

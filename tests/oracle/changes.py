@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from tests.oracle.native import Opened
-from tests.oracle.tables import COLUMNS, IDS, PRIMARY_KEY, rows, some_ids
+from tests.oracle.tables import COLUMNS, FILE_VERSIONS, IDS, PRIMARY_KEY, rows, some_ids
 
 Change = Callable[[Opened, random.Random], None]
 """Raises pylance's errors, also if the random choice is impossible on this table."""
@@ -181,10 +181,32 @@ def replace_data(table: Opened, rng: random.Random) -> None:
     )
 
 
-def append_newer_files(table: Opened, rng: random.Random) -> None:
-    """Append files of a later file version than the others."""
+def append_other_files(table: Opened, rng: random.Random) -> None:
+    """Append files of perhaps another version than the table's."""
     made = rows(table.dataset.schema, some_ids(rng), rng)
-    lance.write_dataset(made, table.dataset, mode="append", data_storage_version="2.2")
+    lance.write_dataset(made, table.dataset, mode="append", data_storage_version=rng.choice(FILE_VERSIONS))  # type: ignore[arg-type]  # one of its literals
+
+
+def upsert_other_files(table: Opened, rng: random.Random) -> None:
+    """As `upsert`, of all columns or of some, with files of perhaps another version than the table's."""
+    schema = table.dataset.schema
+    others = [field for field in schema if field.name != "id"]
+    partial = rng.random() < 0.5
+    chosen = pa.schema([schema.field("id"), *rng.sample(others, rng.randint(1, len(others)))]) if partial else schema
+    builder = table.dataset.merge_insert("id").when_matched_update_all()
+    if not partial:
+        builder = builder.when_not_matched_insert_all()
+    builder = builder.data_storage_version(rng.choice(FILE_VERSIONS))
+    builder.conflict_retries(0).retry_timeout(_ONCE).execute(rows(chosen, some_ids(rng, distinct=True), rng))
+
+
+def compact_to_other_files(table: Opened, rng: random.Random) -> None:
+    """As `compact`, into files of perhaps another version than the table's."""
+    table.dataset.optimize.compact_files(
+        target_rows_per_fragment=rng.choice((8, 1000)),
+        num_threads=1,
+        data_storage_version=rng.choice(FILE_VERSIONS),
+    )
 
 
 def add_bases(table: Opened, rng: random.Random) -> None:
@@ -231,7 +253,9 @@ CHANGES: dict[Change, int] = {
     update_field_metadata: 2,
     replace_data: 4,
     append_several: 1,
-    append_newer_files: 1,
+    append_other_files: 1,
+    upsert_other_files: 1,
+    compact_to_other_files: 1,
     add_bases: 1,
 }
 """How often each change is drawn, relative to the others."""

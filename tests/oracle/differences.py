@@ -103,11 +103,6 @@ def _ids_are_taken(case: Case) -> bool:
     return is_rewrite and case.last_verdicts == ("retryable", "error") and case.last.reason == "fragment_id_taken"
 
 
-def _one_file_version(case: Case) -> bool:
-    """pylance takes files of a later version into a table and sets a flag that no older Lance reads; we refuse them."""
-    return case.last_verdicts == ("committed", "error") and case.last.reason == "file_version"
-
-
 def _unreadable(case: Case) -> bool:
     """pylance commits what it then can't read: a fragment without its last data file, or a nested field of format 2.0
     that was cast, so that its parent has a column in another file; or what it can't filter any more: an index on a
@@ -184,7 +179,6 @@ _VERDICTS: dict[str, Callable[[Case], bool]] = {
     "worst_fragment_wins": _worst_fragment_wins,
     "passes_a_compaction": _passes_a_compaction,
     "ids_are_taken": _ids_are_taken,
-    "one_file_version": _one_file_version,
     UNREADABLE: _unreadable,
 }
 _VERSIONS: dict[str, Callable[[Case, Facts, Facts], bool]] = {

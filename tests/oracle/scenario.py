@@ -20,7 +20,7 @@ import lance
 
 from committerd.committer.direct import commit
 from committerd.errors import CommitterError
-from committerd.lance.operations.permissions import ANYTHING
+from committerd.lance.operations.permissions import ANYTHING, Permissions
 from committerd.queue.outcomes import Status
 from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectStore
@@ -105,14 +105,14 @@ async def _round(table: Path, place: Path, rng: random.Random, report: Report) -
     return ours if UNREADABLE in met else rng.choice((theirs, ours))
 
 
-async def commit_staged(root: Path, staged: bytes) -> Outcome:
+async def commit_staged(root: Path, staged: bytes, allowed: Permissions = ANYTHING) -> Outcome:
     transaction = decode_transaction(staged, bytes_max=2**31)
     sources = Sources(wall_clock=lambda: datetime.now(UTC), random=random.Random(0), new_uuid=uuid.uuid4)
     try:
         answer = await commit(
             Table(open_store(str(root))),
             transaction,
-            options=_OPTIONS,
+            options=PrepareOptions(allowed=allowed, verify_files=True),
             sources=sources,
             open_store=open_store,
             backoff=Backoff(random.Random(0)),
@@ -135,7 +135,6 @@ def _cells(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
         yield outcome.operation, str(one.theirs), one.verdict.name
 
 
-_OPTIONS = PrepareOptions(allowed=ANYTHING, verify_files=True)
 _VERDICTS = {
     Status.COMMITTED: "committed",
     Status.RETRYABLE: "retryable",

@@ -13,7 +13,7 @@ IDS = range(60)
 """Values of column `id`: few, so that changes meet in the same rows."""
 PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}
 _POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.utf8())])
-_FILE_VERSIONS = ("2.0", "2.1", "2.2")
+FILE_VERSIONS = ("2.0", "2.1", "2.2")
 COLUMNS = (
     pa.field("a", pa.int32()),
     pa.field("b", pa.utf8()),
@@ -60,7 +60,7 @@ def _write(root: Path, rng: random.Random) -> None:
         rows(schema, rng.sample(IDS, rng.randint(5, 40)), rng),
         str(root),
         max_rows_per_file=rng.choice((5, 10, 100)),
-        data_storage_version=rng.choice(_FILE_VERSIONS),  # type: ignore[arg-type]  # one of its literals
+        data_storage_version=rng.choice(FILE_VERSIONS),  # type: ignore[arg-type]  # one of its literals
         enable_stable_row_ids=rng.random() < 0.5,
         enable_v2_manifest_paths=rng.random() < 0.7,
     )

@@ -114,7 +114,7 @@ class TestRefusals:
 
     async def test_of_what_does_not_fit(self, scene: Scene) -> None:
         scene.write_versions(1)
-        newer = DataFragment(physical_rows=1, files=[samples.data_file("n", minor=1)])
+        newer = DataFragment(physical_rows=1, files=[samples.data_file("n", minor=9)])
         assert await rejected(scene, append(1, newer)) == (Status.INVALID, "file_version")
 
     async def test_of_what_can_not_be_built(self, scene: Scene) -> None:

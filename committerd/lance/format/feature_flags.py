@@ -31,7 +31,9 @@ class FeatureFlag(IntEnum):
     DATA_OVERLAYS = 64
     COVERED_INDICES = 128
     MIXED_FILE_VERSIONS = 256
-    """Both words or neither. The table has, or once had, files of several 2.x versions; the bit stays set."""
+    """Both words or neither. The table has, or once had, files of several 2.x versions; the bit stays set. Lance 12.0.0
+    reads such a table, 11.0.0 does not.
+    """
     FRAGMENT_REUSE_WITH_STABLE_ROW_IDS = 512
     TAGGED_FRAGMENT_REUSE = 1024
     SPILLED_ROW_LINEAGE = 2048

@@ -1,4 +1,4 @@
-"""The operations and bases that the operator permits."""
+"""What the operator permits to records."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ DEFAULT_OPERATIONS = ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """The operations and bases that the operator permits."""
+    """What the operator permits to records."""
 
     operations: frozenset[Kind] = DEFAULT_OPERATIONS
     bases: Collection[str] | None = ()
     """URIs below which base paths and clone sources may lie; None = anywhere."""
+    mixed_file_versions: bool = False
+    """Whether a table may become one whose data files have several versions, which older Lance can't read."""
 
 
-ANYTHING = Permissions(operations=ALL_OPERATIONS, bases=None)
+ANYTHING = Permissions(operations=ALL_OPERATIONS, bases=None, mixed_file_versions=True)
 """For a caller that commits with its own credentials."""

@@ -26,21 +26,35 @@ from committerd.lance.versions.draft import CreateOptions
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Transaction
 
+_MIX = (
+    ". The operator can allow the table to mix versions (setting commit.mixed_file_versions): from then on no Lance "
+    "below 12 can read the table"
+)
 
-def require_fits(transaction: Transaction, files: StagedFiles, latest: Manifest | None, create: CreateOptions) -> None:
+
+def require_fits(
+    transaction: Transaction,
+    files: StagedFiles,
+    latest: Manifest | None,
+    create: CreateOptions,
+    *,
+    may_mix: bool,
+) -> None:
     """Check that the transaction's new `files` fit the version `latest`.
 
-    `latest` is an `excerpt` of the latest version; None = there is no table. Raises `InvalidRequest`:
-    `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`,
-    `row_count_changed`, `replaced_fields`, `unknown_field`.
+    `latest` is an `excerpt` of the latest version; None = there is no table. `may_mix`: whether the table may get its
+    first files of another storage version than its own. Raises `InvalidRequest`: `duplicate_base`, `unknown_base`,
+    `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`, `row_count_changed`,
+    `replaced_fields`, `unknown_field`.
     """
     operation = operation_of(transaction)
     _require_bases(operation, transaction, files, latest)
-    _require_file_versions(operation, latest, create, {file_version(file) for file in files.data_files})
+    mixes = latest is not None and (may_mix or _is_mixed(latest))
+    _require_file_versions(operation, latest, create, {file_version(file) for file in files.data_files}, mixes=mixes)
     _require_row_ids(operation, files.fragments, latest, create)
     if files.data_files:
         schema = operation.new_schema(transaction) or (latest.fields if latest is not None else ())
-        if latest is not None and _is_mixed(latest) and operation.keeps_data_format:
+        if latest is not None and mixes and operation.keeps_data_format:
             _require_same_blobs(files.data_files, schema, latest)
         require_columns(files.data_files, schema)
     if latest is not None:
@@ -85,22 +99,23 @@ def _require_bases(operation: Operation, transaction: Transaction, files: Staged
 
 
 def _require_file_versions(
-    operation: Operation, latest: Manifest | None, create: CreateOptions, versions: set[str | None]
+    operation: Operation, latest: Manifest | None, create: CreateOptions, versions: set[str | None], *, mixes: bool
 ) -> None:
     if None in versions or "0.1" in versions:
         raise InvalidRequest(
             "a data file has a file format that committerd does not write: versions 2.0 to 2.3 are known",
             code="file_version",
         )
-    mixed = latest is not None and _is_mixed(latest)
-    if len(versions) > 1 and not mixed:
+    if not versions or mixes:
+        return
+    advice = _MIX if latest is not None else ""
+    if len(versions) > 1:
         raise InvalidRequest(
             "All data files must have the same version. Detected both "
-            + " and ".join(sorted(str(version) for version in versions)),
+            + " and ".join(sorted(str(version) for version in versions))
+            + advice,
             code="file_version",
         )
-    if not versions or mixed:
-        return
     wanted = create.data_storage_version if latest is None else latest.data_format.version
     if not operation.keeps_data_format and latest is not None:
         return
@@ -108,7 +123,7 @@ def _require_file_versions(
     if wanted is not None and found != wanted:
         raise InvalidRequest(
             f"The operation added files with version {found}. However, the data storage version is {wanted}. Write "
-            f"with data_storage_version={wanted!r}",
+            f"with data_storage_version={wanted!r}{advice}",
             code="file_version",
         )
 

@@ -24,6 +24,7 @@ from committerd.lance.format.writers import by_old_lance, name_writer
 from committerd.lance.versions.fragments import (
     drop_dead_files,
     drop_tombstoned_files,
+    has_other_file_version,
     live_rows,
     next_fragment_id,
     remove_fragments,
@@ -285,9 +286,12 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
 def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
     """Set both words of feature flags from the content. Lance: feature_flags.rs, apply_feature_flags.
 
-    The flag of stable row ids is inherited, because the content of a table without fragments does not show it.
+    The flag of stable row ids is inherited, because the content of a table without fragments does not show it. Kept
+    fragments need no look for other file versions: the current version has the flag if they have any.
     """
     both = manifest.reader_feature_flags & CARRIED
+    if not both and has_other_file_version(manifest.fragments, manifest.data_format.version):
+        both |= FeatureFlag.MIXED_FILE_VERSIONS
     if has_stable_row_ids(manifest):
         both |= FeatureFlag.STABLE_ROW_IDS
     if kept.facts.has_deletions or any(fragment.HasField("deletion_file") for fragment in manifest.fragments):

@@ -150,6 +150,11 @@ def file_version(file: DataFile) -> str | None:
     return _FILE_VERSIONS.get((file.file_major_version, file.file_minor_version))
 
 
+def has_other_file_version(fragments: Iterable[DataFragment], version: str) -> bool:
+    """Whether some data file has another version than this one."""
+    return any(file_version(file) != version for fragment in fragments for file in fragment.files)
+
+
 def file_identity(file: DataFile) -> FileIdentity:
     """A key that is equal for two entries of the same data file: all attributes but the size, which is optional."""
     return (
