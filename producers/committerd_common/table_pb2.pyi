@@ -661,6 +661,7 @@ class IndexMetadata(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     BASE_ID_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    COVERING_FIELDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`__lance_frag_reuse` and `__lance_mem_wal` are system indices."""
     dataset_version: _builtins.int
@@ -678,7 +679,7 @@ class IndexMetadata(_message.Message):
 
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids of the indexed fields; empty for system indices."""
+        """Ids of the indexed fields, then those of `covering_fields`; empty for system indices."""
 
     @_builtins.property
     def index_details(self) -> _any_pb2.Any:
@@ -687,6 +688,12 @@ class IndexMetadata(_message.Message):
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___IndexFile]:
         """Empty = unknown."""
+
+    @_builtins.property
+    def covering_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The last of `fields`: those whose values the index holds too, though it does not find rows by them. If any index has
+        some, the table has feature flag 128.
+        """
 
     def __init__(
         self,
@@ -701,10 +708,11 @@ class IndexMetadata(_message.Message):
         created_at: _builtins.int | None = ...,
         base_id: _builtins.int | None = ...,
         files: _abc.Iterable[Global___IndexFile] | None = ...,
+        covering_fields: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base_id", b"_base_id", "_created_at", b"_created_at", "_index_version", b"_index_version", "base_id", b"base_id", "created_at", b"created_at", "index_details", b"index_details", "index_version", b"index_version", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_id", b"_base_id", "_created_at", b"_created_at", "_index_version", b"_index_version", "base_id", b"base_id", "created_at", b"created_at", "dataset_version", b"dataset_version", "fields", b"fields", "files", b"files", "fragment_bitmap", b"fragment_bitmap", "index_details", b"index_details", "index_version", b"index_version", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_id", b"_base_id", "_created_at", b"_created_at", "_index_version", b"_index_version", "base_id", b"base_id", "covering_fields", b"covering_fields", "created_at", b"created_at", "dataset_version", b"dataset_version", "fields", b"fields", "files", b"files", "fragment_bitmap", b"fragment_bitmap", "index_details", b"index_details", "index_version", b"index_version", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base_id: _TypeAlias = _typing.Literal["base_id"]  # noqa: Y015
     _WhichOneofArgType__base_id: _TypeAlias = _typing.Literal["_base_id", b"_base_id"]  # noqa: Y015

@@ -83,7 +83,7 @@ def test_a_transaction_has_the_fifteen_operations_of_lance_4() -> None:
     [
         ("Manifest", {*range(1, 17), *range(18, 27)}),
         ("DataFragment", set(range(1, 11))),
-        ("IndexMetadata", set(range(1, 11))),
+        ("IndexMetadata", set(range(1, 12))),
         ("DeletionFile", {1, 2, 3, 4, 7}),
     ],
 )

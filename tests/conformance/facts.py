@@ -166,6 +166,8 @@ def _index(index: IndexMetadata) -> dict[str, Any]:
     }
     if index.HasField("base_id"):
         facts["base_id"] = index.base_id
+    if index.covering_fields:
+        facts["covering_fields"] = list(index.covering_fields)
     if index.name == "__lance_frag_reuse":
         facts["frag_reuse"] = _reuse(index)
     return facts

@@ -125,6 +125,21 @@ class TestEveryVersion:
             built = after(table(current), transaction(append=Transaction.Append(fragments=[made]))).manifest
             assert (built.reader_feature_flags, built.writer_feature_flags) == (flags, flags)
 
+    def test_has_the_flag_of_covering_fields_as_long_as_an_index_has_some(self) -> None:
+        covering = index(1, name="x", fields=[0, 1])
+        covering.covering_fields.append(1)
+        current = table(manifest(fragment(0)), covering)
+        append = transaction(append=Transaction.Append())
+        drop = transaction(create_index=Transaction.CreateIndex(removed_indices=[covering]))
+        for staged, flags in ((append, 128), (drop, 0)):
+            built = after(current, staged).manifest
+            assert (built.reader_feature_flags, built.writer_feature_flags) == (flags, flags)
+        segment = index(2, name="x", fields=[0])
+        with pytest.raises(InvalidRequest, match="covering fields"):
+            after(current, transaction(create_index=Transaction.CreateIndex(new_indices=[segment])))
+        replaced = Transaction.CreateIndex(new_indices=[segment], removed_indices=[covering])
+        assert after(current, transaction(create_index=replaced)).manifest.reader_feature_flags == 0
+
     def test_has_its_fragments_in_order(self) -> None:
         current = manifest(fragment(3), fragment(1))
         assert ids(after(table(current), transaction(append=Transaction.Append()))) == [1, 3]

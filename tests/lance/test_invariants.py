@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 
@@ -176,6 +177,21 @@ class TestIndices:
         self.follows(index(1, fields=[1]), columns=3)
         with pytest.raises(CorruptTable, match="index 'i1' is on fields that are gone"):
             self.follows(index(1, fields=[1]), columns=1)
+
+    def test_with_covering_fields_are_flagged(self) -> None:
+        covering = index(1, fields=[0, 1])
+        covering.covering_fields.append(1)
+        for indices, reader, writer, fits in (
+            ((covering,), 128, 128, True),
+            ((covering,), 128, 0, False),
+            ((covering,), 0, 0, False),
+            ((index(1),), 128, 128, False),
+        ):
+            made = manifest(fragment(0), version=6)
+            made.reader_feature_flags, made.writer_feature_flags = reader, writer
+            built = NextVersion(manifest=made, indices=indices, touched=frozenset())
+            with nullcontext() if fits else pytest.raises(CorruptTable, match="flag 128"):
+                require_sound(table(manifest(fragment(0))), built)
 
     def test_that_had_none_before_are_not_ours(self) -> None:
         self.follows(index(1, fields=[7]), columns=1)

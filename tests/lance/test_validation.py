@@ -548,6 +548,18 @@ class TestContent:
             assert refusal(create_index(index(1, fields=fields))) == "index_fields"
         assert refusal(create_index(index(1, fragments=None))) == "index_bitmap"
         assert refusal(create_index(index(1, fragments=()))) == ""
+        for fields, covering, refused in (
+            ([0, 1], [1], False),
+            ([0, 1, 2], [1, 2], False),
+            ([0, 1, 2], [2, 1], True),
+            ([0, 1, 1], [1, 1], True),
+            ([0], [0], True),
+            ([0, 1, 2], [2], True),
+            ([0, 1], [0], True),
+        ):
+            made = index(1, fields=fields)
+            made.covering_fields.extend(covering)
+            assert refusal(create_index(made)) == ("index_fields" if refused else "")
         # What is removed may be anything.
         assert refusal(create_index(removed=(index(1, fields=[], fragments=None),))) == ""
 

@@ -115,6 +115,7 @@ BOUNDS: dict[str, dict[str, Bounds]] = {
     "BasePath": {"id": Bounds(0, BASE_ID_MAX)},
     "IndexMetadata": {
         "fields": _FIELD,
+        "covering_fields": _FIELD,
         "dataset_version": _VERSION,
         "index_version": Bounds(0, 2**31 - 1),
         "created_at": Bounds(0, TIME_MS_MAX, "index_created_at"),

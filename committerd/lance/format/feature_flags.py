@@ -30,6 +30,7 @@ class FeatureFlag(IntEnum):
     """Writers only. A choice of the writer that made this version, not inherited."""
     DATA_OVERLAYS = 64
     COVERED_INDICES = 128
+    """Both words. Some index has covering fields. Lance 11.0.0 reads such a table, 10.0.0 does not."""
     MIXED_FILE_VERSIONS = 256
     """Both words or neither. The table has, or once had, files of several 2.x versions; the bit stays set. Lance 12.0.0
     reads such a table, 11.0.0 does not.
@@ -53,8 +54,9 @@ RECOMPUTED = (
     | FeatureFlag.TABLE_CONFIG
     | FeatureFlag.BASE_PATHS
     | FeatureFlag.NO_TRANSACTION_FILE
+    | FeatureFlag.COVERED_INDICES
 )
-"""The bits that Lance 4.0.0 knows; the next version's follow from its content."""
+"""The bits that the next version has, or lacks, by its own content."""
 
 CARRIED = FeatureFlag.MIXED_FILE_VERSIONS
 """The bits that the next version inherits in both words, whatever its content."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from pyroaring import BitMap, FrozenBitMap
 
@@ -85,6 +85,7 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
     for index in create.new_indices:
         if not is_system_index(index):
             _require_one_field(index)
+            _require_covering_fields(index)
     require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
 
 
@@ -100,7 +101,7 @@ def _validate_index(index: IndexMetadata, key_bytes_max: int) -> None:
             "allowed",
             code="index_bitmap",
         )
-    if is_system_index(index) and index.fields:
+    if is_system_index(index) and (index.fields or index.covering_fields):
         # It would outlive its fields, because no Project removes it.
         raise InvalidRequest(
             f"index {index.name!r} is a system index of Lance, which has no fields; it names {list(index.fields)}",
@@ -122,7 +123,7 @@ def _require_one_field(index: IndexMetadata) -> None:
     panic if there is no field at all. Nobody knows which rows an index without a list has, so it can't follow a
     compaction.
     """
-    if len(index.fields) != 1:
+    if len(index.fields) - len(index.covering_fields) != 1:
         raise InvalidRequest(
             f"index {index.name!r} is on fields {list(index.fields)}; it must be on a single field, since Lance "
             "can't compact the table otherwise. Build an index for each column",
@@ -133,6 +134,17 @@ def _require_one_field(index: IndexMetadata) -> None:
             f"index {index.name!r} does not say which fragments it covers (fragment_bitmap); stage what pylance gives "
             "for it",
             code="index_bitmap",
+        )
+
+
+def _require_covering_fields(index: IndexMetadata) -> None:
+    """Check that the covering fields are the last of the fields. Lance 14: index.rs, validate_covering_fields."""
+    covering = list(index.covering_fields)
+    if covering and (len(set(covering)) != len(covering) or list(index.fields)[1:] != covering):
+        raise InvalidRequest(
+            f"index {index.name!r} is on fields {list(index.fields)} with covering fields {covering}; these must be "
+            "all fields but the first, in their order and each once",
+            code="index_fields",
         )
 
 
@@ -358,6 +370,22 @@ def rebase_reuse(
     return RebasedTransaction(transaction=rebased, files=files)
 
 
+def _require_same_covering(indices: Iterable[IndexMetadata], names: Set[str]) -> None:
+    """Check that all segments of an index have the same covering fields, without which pylance can't list the indices.
+
+    Lance 14: index.rs, commit_existing_index_segments. Raises `InvalidRequest` (`index_fields`).
+    """
+    first: dict[str, IndexMetadata] = {}
+    for index in indices:
+        other = first.setdefault(index.name, index)
+        if index.name in names and list(other.covering_fields) != list(index.covering_fields):
+            raise InvalidRequest(
+                f"index {index.name!r} would have segments with covering fields {list(other.covering_fields)} and "
+                f"{list(index.covering_fields)}; build all its segments with the same ones",
+                code="index_fields",
+            )
+
+
 def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: transaction.rs, build_manifest, CreateIndex. Segments of one name that it does not list stay.
 
@@ -367,10 +395,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     create = transaction.create_index
     listed = {index.uuid.uuid for index in (*create.removed_indices, *create.new_indices)}
     made = {index.name for index in create.new_indices} & SYSTEM_INDICES
-    draft.indices = [
-        *(i for i in draft.indices if i.uuid.uuid not in listed and i.name not in made),
-        *create.new_indices,
-    ]
+    kept = [i for i in draft.indices if i.uuid.uuid not in listed and i.name not in made]
+    _require_same_covering([*kept, *create.new_indices], {index.name for index in create.new_indices})
+    draft.indices = [*kept, *create.new_indices]
     finish(draft)
 
 

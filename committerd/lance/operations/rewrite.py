@@ -167,6 +167,7 @@ def _footprint_of_ours(
     defers_indices = any(
         not is_system_index(index)
         and not holds_addresses(index)
+        and not index.covering_fields
         and index.uuid.uuid not in rewritten
         and covers_any(covered_fragments(index, staged=False), touched.fragments)
         for index in indices

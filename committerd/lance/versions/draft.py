@@ -280,10 +280,10 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
         remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
     _keep_order(draft)
     _set_own_metadata(manifest, draft.given.table_metadata)
-    _set_flags(manifest, draft.kept)
+    _set_flags(manifest, draft.kept, draft.indices)
 
 
-def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
+def _set_flags(manifest: Manifest, kept: FragmentList, indices: Iterable[IndexMetadata]) -> None:
     """Set both words of feature flags from the content. Lance: feature_flags.rs, apply_feature_flags.
 
     The flag of stable row ids is inherited, because the content of a table without fragments does not show it. Kept
@@ -298,6 +298,8 @@ def _set_flags(manifest: Manifest, kept: FragmentList) -> None:
         both |= FeatureFlag.DELETION_FILES
     if manifest.base_paths:
         both |= FeatureFlag.BASE_PATHS
+    if any(index.covering_fields for index in indices):
+        both |= FeatureFlag.COVERED_INDICES
     manifest.reader_feature_flags = both
     manifest.writer_feature_flags = both | (FeatureFlag.TABLE_CONFIG if manifest.config else 0)
 

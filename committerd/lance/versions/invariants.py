@@ -43,6 +43,7 @@ def require_sound(current: ManifestFile | None, built: NextVersion) -> None:
         *_ids(outline, own, built.kept),
         *touched.found(_look_into(outline, row_versions=True)),
         *_flags(outline, deletions=built.kept.facts.has_deletions or own.facts.has_deletions),
+        *_covering_flag(outline, built.indices),
         *_indices(built.indices),
         *_orphaned_indices(current, built),
         *_without_data(current, outline, touched),
@@ -218,6 +219,14 @@ def _flags(manifest: Manifest, *, deletions: bool) -> Iterator[Violation]:
             yield "feature_flags", f"feature flag {int(flag)} does not match the content"
     if bool(writer & FeatureFlag.TABLE_CONFIG) != bool(manifest.config):
         yield "feature_flags", "feature flag 8 does not match the content"
+
+
+def _covering_flag(manifest: Manifest, indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
+    """Check flag 128, which pylance does not check in a version that it reads."""
+    wanted = FeatureFlag.COVERED_INDICES if any(index.covering_fields for index in indices) else 0
+    words = (manifest.reader_feature_flags, manifest.writer_feature_flags)
+    if any(word & FeatureFlag.COVERED_INDICES != wanted for word in words):
+        yield "feature_flags", "feature flag 128 does not match the indices"
 
 
 def _indices(indices: Sequence[IndexMetadata]) -> Iterator[Violation]:
