@@ -80,7 +80,7 @@ async def test_a_producer_that_says_nothing_any_more_holds_nobody_up(
     """kafka-python's producer gives up its id when a sent batch expires; what is left in it waits forever."""
     settings = settings_for(breakable_kafka.bootstrap_servers, request_timeout_ms=1_000, delivery_timeout_ms=2_000)
     async with open_kafka_queue(settings, dataset) as queue:
-        await queue.publish(answers(8))
+        await until_it_works(lambda: queue.publish(answers(8)))
         breakable_kafka.freeze()
         for _ in range(2):
             began = time.monotonic()

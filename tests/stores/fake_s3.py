@@ -59,7 +59,7 @@ class FakeS3:
         self._thread = threading.Thread(target=self._run, name="fake-s3", daemon=True)
 
     def settings(self, **more: object) -> S3Settings:
-        """Settings for a client of it, with short timeouts."""
+        """Settings for a client of it."""
         return S3Settings.model_validate(
             {
                 "endpoint_url": self.url,
@@ -67,8 +67,8 @@ class FakeS3:
                 "addressing_style": "path",
                 "access_key_id": "AKIAFAKE",
                 "secret_access_key": "a-secret-of-ours",
-                "connect_timeout_seconds": 5,
-                "read_timeout_seconds": 0.3,
+                "connect_timeout_seconds": 30,
+                "read_timeout_seconds": 30,
                 "attempts": 3,
                 **more,
             }

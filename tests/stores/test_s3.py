@@ -45,8 +45,15 @@ def faults() -> list[Fault]:
 
 
 @pytest.fixture
-async def client(server: FakeS3) -> AsyncIterator[AwsClient]:
-    made = s3_client(server.settings())
+def silence_seconds(request: pytest.FixtureRequest) -> float:
+    """How long the client waits for the server: long, unless the test is about a server that does not answer."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    return 1 if isinstance(answer := params.get("answer"), Answer) and answer.silent else 30
+
+
+@pytest.fixture
+async def client(server: FakeS3, silence_seconds: float) -> AsyncIterator[AwsClient]:
+    made = s3_client(server.settings(read_timeout_seconds=silence_seconds))
     yield made
     await made.aclose()
 
