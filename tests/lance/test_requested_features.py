@@ -1,4 +1,4 @@
-"""Entries that make another writer use a feature which committerd does not know."""
+"""Entries that make another writer use a feature which committerd does not support."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPILLING = Manifest(config={SPILLS_ROW_LINEAGE: "TRUE"})
 )
 @pytest.mark.parametrize("before", [None, Manifest(), Manifest(schema_metadata={MANAGED_BLOBS: b"false"})])
 def test_a_new_entry_is_refused(asking: Manifest, before: Manifest | None) -> None:
-    with pytest.raises(UnsupportedRequest, match="which committerd does not know") as refused:
+    with pytest.raises(UnsupportedRequest, match="only columns of data files say") as refused:
         require_no_new_features(before, asking)
     assert refused.value.code == "table_feature"
 

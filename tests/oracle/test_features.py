@@ -1,4 +1,4 @@
-"""Which entries of a table's own texts make pylance 14.0.2 use a feature that committerd does not know.
+"""Which entries of a table's own texts make pylance 14.0.2 use a feature that committerd does not support.
 
 Those are refused; after all others pylance works on the table, and committerd goes on.
 """
@@ -112,6 +112,20 @@ async def test_an_entry_that_ends_committerds_work_is_refused(entry: Entry, stab
     harmless = entry.value == "yes" or (entry.where == CONFIG and not stable)
     with pytest.raises(UnsupportedTable) if entry.refused and not harmless else nullcontext():
         require_supported(latest(root))
+
+
+async def test_a_table_is_served_again_when_pylance_has_put_row_ids_back_into_the_manifest(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    make(root, stable=True)
+    lance.dataset(str(root)).update_config({"lance.row_lineage.spill": "true"})
+    work(root)
+    with pytest.raises(UnsupportedTable, match="only columns of data files say which ids and versions rows have"):
+        require_supported(latest(root))
+    lance.dataset(str(root)).delete_config_keys(["lance.row_lineage.spill"])
+    lance.dataset(str(root)).delete("id % 5 = 1")
+    lance.dataset(str(root)).optimize.compact_files(materialize_deletions_threshold=0.0)
+    (staged,) = made_by(root, lambda table: table.delete("id = 2"))
+    assert (await commit_staged(root, staged.SerializeToString())).verdict == "committed"
 
 
 async def test_every_way_to_set_one_is_seen(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class FeatureFlag(IntEnum):
     FRAGMENT_TREE = 4096
     INDEPENDENT_COVERING_FIELDS = 8192
     MANAGED_BLOBS = 16384
+    """Both words or neither; the bit stays set. Values of blobs lie in files of their own, which data files share."""
     FIELD_IDS_NEVER_REUSED = 32768
     ZONE_WRITE_SEEDS = 65536
     OBJECT_METADATA = 131072
@@ -62,6 +63,16 @@ CARRIED = FeatureFlag.MIXED_FILE_VERSIONS
 """The bits that the next version inherits in both words, whatever its content."""
 
 SUPPORTED = RECOMPUTED | CARRIED
+
+LACKING = {
+    FeatureFlag.DATA_OVERLAYS: "some values lie in overlay files, which Lance 14 itself reads only if an environment "
+    "variable allows it",
+    FeatureFlag.SPILLED_ROW_LINEAGE: "only columns of data files say which ids and versions rows have, and committerd "
+    "does not read columns",
+    FeatureFlag.MANAGED_BLOBS: "only columns of data files say which blobs the table needs, and committerd does not "
+    "read columns",
+}
+"""What committerd lacks to support a bit, for those that tables may have."""
 
 
 def bits(word: int) -> list[int]:

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
-from committerd.lance.format.feature_flags import CARRIED, SUPPORTED, FeatureFlag, bits
+from committerd.lance.format.feature_flags import CARRIED, LACKING, SUPPORTED, FeatureFlag, bits
 from committerd.lance.format.fragment_list import FragmentList
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.wording import listed
@@ -142,8 +142,9 @@ def _corrupt_indices(section: IndexSection) -> Iterator[_Fault]:
 def _unknown_features(manifest: Manifest) -> Iterator[_Fault]:
     flags = manifest.reader_feature_flags | manifest.writer_feature_flags
     names = {flag.value: f" ({flag.name.lower()})" for flag in FeatureFlag}
+    reasons = {flag.value: f": {reason}" for flag, reason in LACKING.items()}
     for bit in bits(flags & ~SUPPORTED):
-        yield _Fault("feature_flags", f"it needs feature flag {bit}{names.get(bit, '')}")
+        yield _Fault("feature_flags", f"it needs feature flag {bit}{names.get(bit, '')}{reasons.get(bit, '')}")
     for field, _ in manifest.ListFields():
         if field.name in _GUARDS:
             yield _Fault("newer_manifest", f"Manifest.{field.name} (field {field.number}) is set")

@@ -1,12 +1,13 @@
-"""Entries of a table's own texts that make its next writer use a feature which committerd does not know.
+"""Entries of a table's own texts that make its next writer use a feature which committerd does not support.
 
 Such an entry is a request: the version that has it can still be read and built on. But the next commit of pylance, or
-its next compaction, sets a feature flag that stays, and then no committer can run on that table any more.
+its next compaction, sets a feature flag with which no committer can run on that table.
 """
 
 from __future__ import annotations
 
 from committerd.errors import UnsupportedRequest
+from committerd.lance.format.feature_flags import LACKING, FeatureFlag
 from committerd.lance.format.wording import quoted
 from committerd_common.messages import Manifest
 
@@ -24,24 +25,24 @@ def require_no_new_features(before: Manifest | None, after: Manifest) -> None:
     Raises `UnsupportedRequest` (`table_feature`).
     """
     known = set() if before is None else set(_requests(before))
-    for request, effect in _requests(after).items():
+    for request, (effect, flag) in _requests(after).items():
         if request not in known:
             raise UnsupportedRequest(
-                f"it sets {request}. With that, {effect}, which committerd does not know: it could never commit to the "
-                "table again. Leave the entry out",
+                f"it sets {request}. With that, {effect} sets feature flag {flag.value}, and committerd can't commit "
+                f"to the table then: {LACKING[flag]}. Leave the entry out",
                 code="table_feature",
             )
 
 
-def _requests(manifest: Manifest) -> dict[str, str]:
-    """The entries that ask for a feature: key, value and where it stands; each with what pylance then does."""
+def _requests(manifest: Manifest) -> dict[str, tuple[str, FeatureFlag]]:
+    """The entries that ask for a feature: key, value and where it stands; each with what sets which feature flag."""
     requests = {}
     blobs = manifest.schema_metadata.get(MANAGED_BLOBS, b"false").decode("utf-8", "replace")
     if blobs != "false":
         entry = f"{MANAGED_BLOBS} = {quoted(blobs)} in the metadata of the schema"
-        requests[entry] = "pylance's next commit sets feature flag 16384"
+        requests[entry] = "pylance's next commit", FeatureFlag.MANAGED_BLOBS
     spills = manifest.config.get(SPILLS_ROW_LINEAGE, "")
     if spills.lower() == "true":
         entry = f"{SPILLS_ROW_LINEAGE} = {spills!r} in the configuration"
-        requests[entry] = "pylance's next compaction sets feature flag 2048"
+        requests[entry] = "pylance's next compaction", FeatureFlag.SPILLED_ROW_LINEAGE
     return requests

@@ -107,9 +107,11 @@ def test_any_other_flag_is_refused_in_either_word(bit: int) -> None:
 def test_all_unknown_flags_are_told_at_once_with_their_names() -> None:
     flags = FeatureFlag.DATA_OVERLAYS | FeatureFlag.MANAGED_BLOBS
     error = refusal(table(reader_feature_flags=flags, writer_feature_flags=flags | 2048))
-    assert "feature flag 64 (data_overlays); " in str(error)
-    assert "feature flag 2048 (spilled_row_lineage); " in str(error)
-    assert str(error).endswith("feature flag 16384 (managed_blobs)")
+    assert "feature flag 64 (data_overlays): some values lie in overlay files" in str(error)
+    assert "; it needs feature flag 2048 (spilled_row_lineage): only columns of data files say which ids" in str(error)
+    assert "; it needs feature flag 16384 (managed_blobs): only columns of data files say which blobs" in str(error)
+    error = refusal(table(reader_feature_flags=1024))
+    assert str(error).endswith("feature flag 1024 (tagged_fragment_reuse)")
 
 
 @pytest.mark.parametrize(
