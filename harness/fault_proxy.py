@@ -14,11 +14,12 @@ and the server verifies the signature.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import random
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -262,7 +263,7 @@ class FaultProxy:
             self._started.set()
 
     async def _handle(self, request: web.BaseRequest, session: aiohttp.ClientSession) -> web.StreamResponse:
-        body = await request.read()
+        body = await request.content.read()  # `request.read` has a limit of 1 MiB
         rule = self._decide(request, body)
         try:
             return await self._treat(request, body, session, rule=rule)
@@ -303,10 +304,16 @@ class FaultProxy:
 
     async def _forward(self, request: web.BaseRequest, body: bytes, session: aiohttp.ClientSession) -> web.Response:
         headers = CIMultiDict((k, v) for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP)
+        return await self._send(session, request.method, self._upstream + request.raw_path, headers=headers, body=body)
+
+    async def _send(
+        self, session: aiohttp.ClientSession, method: str, url: str, *, headers: Mapping[str, str], body: bytes
+    ) -> web.Response:
+        """Send a request to the server."""
         async with session.request(
-            request.method,
-            URL(self._upstream + request.raw_path, encoded=True),
-            data=body or None,
+            method,
+            URL(url, encoded=True),
+            data=io.BytesIO(body) if body else None,
             headers=headers,
             allow_redirects=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
