@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint
 from harness.s3 import S3Endpoint
 
@@ -42,6 +43,15 @@ def s3_place(s3: S3Endpoint, *, proxy: str | None = None) -> StorePlace:
         f"s3://{s3.make_bucket()}/lake/table.lance",
         s3.storage_options(),
         s3_settings(s3.through(proxy or s3.url)),
+    )
+
+
+def express_place(s3: S3Endpoint, proxy: DirectoryBuckets) -> StorePlace:
+    """A table in a new directory bucket, by way of the proxy."""
+    return StorePlace(
+        f"s3://{proxy.make_bucket()}/lake/table.lance",
+        proxy.storage_options(),
+        s3_settings(s3.through(proxy.url)),
     )
 
 

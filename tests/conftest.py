@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from harness import PartMissingError
 from harness.child import ChildProcess, Launch
+from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
 from harness.kafka import KafkaBroker, RunningKafka, kafka_broker
 from harness.outages import AwayKafka
@@ -85,6 +86,12 @@ def strict_kafka() -> Iterator[KafkaBroker]:
 def s3() -> Iterator[S3Endpoint]:
     """versitygw, or the server that COMMITTERD_TEST_S3_ENDPOINT names, for the whole run; make your own buckets."""
     yield from _part(s3_server())
+
+
+@pytest.fixture(scope="session")
+def directory_buckets(s3: S3Endpoint) -> Iterator[DirectoryBuckets]:
+    """The buckets of versitygw as directory buckets of S3 Express for the whole run; make your own buckets."""
+    yield from _part(DirectoryBuckets(s3))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import News, read_new, require_same
 from committerd.committer.older_history import OlderHistory
+from committerd.table.manifests import RECENT_SECONDS_MAX
 from committerd.table.versions import Table, VersionState
 
 SAME_SECONDS_MAX = 1.0
@@ -39,7 +40,7 @@ class CurrentHead:
     async def peek(self) -> News:
         """Read the versions above the head without moving it; pass the result to `learn`. Raises as `read_new`."""
         asked_at = self.monotonic()
-        news = await read_new(self.table, self.head.version)
+        news = await read_new(self.table, self.head.version, await self._newest())
         self.read_at = self.confirmed_at = asked_at
         return news
 
@@ -59,14 +60,14 @@ class CurrentHead:
         self.read_at = self.confirmed_at = read_at
 
     async def still_latest(self, *, age_max: float) -> bool:
-        """Whether the head's version is still the latest; lists the versions if that is older than `age_max` seconds.
+        """Whether the head's version is still the latest; looks for it if that is older than `age_max` seconds.
 
-        Lists again if the listing took very long. Raises `StartAgain` when the table went back or is another one, and
+        Looks again if that took very long. Raises `StartAgain` when the table went back or is another one, and
         `StoreUnavailable`.
         """
         while self.monotonic() - self.read_at > age_max:
             read_at = self.monotonic()
-            newest = await self.table.latest_version() or 0
+            newest = await self._newest()
             if newest < self.head.version:
                 raise StartAgain(f"the table went back from version {self.head.version} to {newest}")
             if newest > self.head.version:
@@ -74,6 +75,11 @@ class CurrentHead:
             await self.confirm()
             self.read_at, age_max = read_at, _LISTING_AGE_SECONDS_MAX
         return True
+
+    async def _newest(self) -> int:
+        """Return the latest version; 0 = there is no table. May not notice that the head's own version is gone."""
+        is_recent = self.monotonic() - self.read_at <= RECENT_SECONDS_MAX
+        return await self.table.latest_version(recent=self.head.version if is_recent else 0) or 0
 
     @property
     def confirmed_seconds(self) -> float:

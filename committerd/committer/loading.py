@@ -143,13 +143,12 @@ async def load(table: Table, how: Loading) -> Loaded:
     )
 
 
-async def read_new(table: Table, base: int) -> News:
-    """Read the versions above `base`, ascending.
+async def read_new(table: Table, base: int, newest: int) -> News:
+    """Read the versions above `base` up to `newest`, the latest (0 = there is no table), ascending.
 
     Raises `StartAgain` when one of them is unreadable, when there are too many, when a table appeared that did not
     exist (`base` 0), or when the table went back or is another one. Raises `CorruptTable` only for the latest version.
     """
-    newest = await table.latest_version() or 0
     if newest < base:
         raise StartAgain(f"the table went back from version {base} to {newest}")
     if base == 0 and newest:

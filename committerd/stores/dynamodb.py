@@ -56,7 +56,7 @@ class DynamoPlace:
 def dynamo_place(uri: str) -> DynamoPlace | None:
     """Parse an `s3+ddb://bucket/path?ddbTableName=TABLE` URI; None for another scheme.
 
-    Raises `SettingsError` for a URI without a path, or with any other query.
+    Raises `SettingsError` for a URI without a path, with any other query, or with a directory bucket.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() != "s3+ddb":
@@ -68,6 +68,11 @@ def dynamo_place(uri: str) -> DynamoPlace | None:
     objects = s3_place(f"s3://{location}")
     if objects is None or not objects.prefix:
         raise SettingsError(f"{uri!r}: a table at the root of a bucket has no name in the manifest store; {_FORM}")
+    if objects.is_in_directory_bucket:
+        raise SettingsError(
+            f"{uri!r} is in a directory bucket (S3 Express One Zone), which needs no manifest store: keep the table "
+            f"there as {objects.uri}"
+        )
     return DynamoPlace(objects, given[0][1])
 
 

@@ -64,6 +64,7 @@ class ExternalManifests:
         self, objects: ObjectStore, entries: ManifestStore, *, uri: str = "", count: Callable[[str], None] | None = None
     ) -> None:
         self.uri = uri or objects.uri
+        self.lists_whole_folders = objects.lists_whole_folders
         self._objects = objects
         self._entries = entries
         self._count = count or (lambda event: None)

@@ -93,6 +93,8 @@ class LocalStore:
     Each operation blocks in a worker thread. A cancelled caller waits for the thread, unless it reads an object.
     """
 
+    lists_whole_folders = False  # it sends no requests
+
     def __init__(self, root: Path, *, durable: bool = True, read_seconds_max: float = _READ_SECONDS_MAX) -> None:
         self._root = os.path.abspath(root)
         self._durable = durable

@@ -25,7 +25,7 @@ class MeasuredStore:
     def __init__(self, store: ObjectStore, telemetry: Telemetry) -> None:
         self._store = store
         self._measured = measured = _Measured(telemetry.store_requests, telemetry.store_request_duration)
-        self.uri = store.uri
+        self.uri, self.lists_whole_folders = store.uri, store.lists_whole_folders
         self.get = measured(store.get)
         self.get_range = measured(store.get_range)
         self.get_tail = measured(store.get_tail)

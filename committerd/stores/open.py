@@ -56,6 +56,7 @@ class Stores:
         if path is not None:
             local = LocalStore(path, durable=self._durable)
             return local if telemetry is None else MeasuredLocalStore(local, telemetry)
+        from committerd.stores.directory_bucket import DirectoryBucketStore
         from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
         from committerd.stores.s3 import S3Store, s3_client, s3_place
 
@@ -63,9 +64,8 @@ class Stores:
         bucket = s3_place(uri) if place is None else place.objects
         if bucket is None:
             raise SettingsError(_not_served(uri))
-        objects: ObjectStore = S3Store(
-            self._client("s3", partial(s3_client, self._s3)), bucket, failed=self._failed("s3")
-        )
+        kind = DirectoryBucketStore if bucket.is_in_directory_bucket else S3Store
+        objects: ObjectStore = kind(self._client("s3", partial(s3_client, self._s3)), bucket, failed=self._failed("s3"))
         if telemetry is not None:
             objects = MeasuredStore(objects, telemetry)
         if place is None:

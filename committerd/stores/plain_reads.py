@@ -93,8 +93,8 @@ class PlainReads:
     async def _learn(self, request: Any, operation_name: str, **_: Any) -> None:
         """Derive the request parameters of a bucket from a GET request of the SDK.
 
-        Learns nothing from a request that can't be reproduced: it goes through a proxy, is unsigned, or its signature
-        differs from the one computed here.
+        Learns nothing from a request that can't be reproduced: it goes through a proxy, is unsigned, is of a session
+        (S3 Express), or its signature differs from the one computed here.
         """
         if operation_name != "GetObject":
             return
@@ -103,6 +103,7 @@ class PlainReads:
         scope = headers.get("Authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
         if (
             len(scope) < 5
+            or "X-Amz-S3session-Token" in headers
             or not request.url.endswith(f"/{name}")
             or self._http._proxy_config.proxy_url_for(request.url)
         ):

@@ -88,6 +88,8 @@ class ObjectStore(Protocol):
 
     uri: str
     """The table's root as people write it; for logs and messages."""
+    lists_whole_folders: bool
+    """Whether `list` sends requests for the whole folder, whatever its limit, because their results have no order."""
 
     async def get(self, key: str) -> bytes | None:
         """Return the whole object; None when it does not exist."""

@@ -26,7 +26,7 @@ _PAGE_KEYS_MAX = 1000
 
 _PERMISSIONS = (
     "the credentials may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject below the table's "
-    "prefix, and s3:ListBucket on the bucket"
+    "prefix, and s3:ListBucket on the bucket; for a directory bucket, s3express:CreateSession on the bucket"
 )
 _ADVICE = {
     "AccessDenied": _PERMISSIONS,
@@ -49,12 +49,17 @@ class S3Place:
     def uri(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
+    @property
+    def is_in_directory_bucket(self) -> bool:
+        """Whether the bucket is one of S3 Express One Zone: no other bucket's name may end so."""
+        return self.bucket.endswith("--x-s3")
+
 
 def s3_place(uri: str) -> S3Place | None:
     """Parse an `s3://bucket/path` URI (also s3a, s3n; percent-decoded); None for another scheme.
 
-    Raises `SettingsError` for a URI without a bucket, with credentials, a query or a fragment, or with a directory
-    bucket.
+    Raises `SettingsError` for a URI without a bucket, with credentials, a query or a fragment, or with an access point
+    of a directory bucket.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
@@ -69,10 +74,10 @@ def s3_place(uri: str) -> S3Place | None:
     segments = [segment for segment in unquote(path).split("/") if segment]
     if not bucket or any(segment in (".", "..") for segment in segments):
         raise SettingsError(f"{uri!r} names no path in a bucket; a table on S3 is s3://bucket/path")
-    if bucket.endswith("--x-s3"):  # no other bucket's name may end so
+    if bucket.endswith("--xa-s3"):
         raise SettingsError(
-            f"{uri!r} is in a directory bucket (S3 Express One Zone), whose listings have no order: the latest version "
-            "could not be found. Keep the table in a general purpose bucket"
+            f"{uri!r} names an access point of a directory bucket (S3 Express One Zone), where Lance would expect "
+            "listings in order and miss the latest version. Name the bucket itself, which ends with --x-s3"
         )
     return S3Place(bucket, "".join(f"{segment}/" for segment in segments))
 
@@ -84,6 +89,8 @@ def s3_client(settings: S3Settings) -> AwsClient:
 
 class S3Store:
     """`ObjectStore` on a prefix of a bucket. The caller owns the client and closes it."""
+
+    lists_whole_folders = False
 
     def __init__(self, client: AwsClient, place: S3Place, *, failed: Callable[[Fault], None] = ignored) -> None:
         """`failed`: called with the fault of each request that fails."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from committerd.concurrency import ByteBudget
+from committerd.concurrency import ByteBudget, map_each
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.fragment_list import ManifestSummary
 from committerd.lance.format.manifest_file import (
@@ -25,6 +25,7 @@ from committerd.queue.outcomes import Settled, settled_by
 from committerd.stores.port import ObjectStore, Tail
 from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
 from committerd_common.paths import (
+    VERSION_MAX,
     VERSIONS,
     ManifestName,
     NamingScheme,
@@ -37,6 +38,11 @@ from committerd_common.paths import (
 ENTRY_BYTES = 600
 """Memory in bytes of what is cached of a version, beyond its footprint or queue entries."""
 
+RECENT_SECONDS_MAX = 1800.0
+"""How long it counts as recent that a version was the latest. All versions since are there: cleanups keep those of the
+last hour at least.
+"""
+
 _READ_BYTES_MAX = 32 * 1024 * 1024
 """Maximum bytes of memory for reads of manifests and transactions at the same time."""
 _DECODED_FACTOR = 6
@@ -47,6 +53,8 @@ _LISTED_FIRST = 16
 """Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
 _LISTED_MAX = 1000
 """Keys in each listing of the versions above another one: one request to S3."""
+_PROBED_MAX = 64
+"""Versions to look for at the same time."""
 _BEFORE_DETACHED = f"{VERSIONS}d"
 """Precedes the keys of all detached versions, and follows those of all others."""
 _END_BYTES = 4096
@@ -68,12 +76,18 @@ class Manifests:
     def uri(self) -> str:
         return self.store.uri
 
-    async def latest_version(self) -> int | None:
+    async def latest_version(self, *, recent: int = 0) -> int | None:
         """Return the highest version; None when there is no table. Costs one listing.
+
+        `recent`: a version that was the latest at most `RECENT_SECONDS_MAX` ago; 0 = unknown. Then one look at the
+        number above it replaces the listing where that would be of all versions; it is not noticed then if this version
+        is gone.
 
         Raises `UnsupportedTable` (`mixed_manifest_names`) when manifests have V1 and V2 names: two writers don't see
         each other's versions, or a migration is unfinished. Raises `StoreUnavailable`.
         """
+        if recent and self.store.lists_whole_folders:
+            return await self._highest_from(recent)
         # In byte order the first V2 name is the latest version. V1 names must all be listed.
         names = await self.store.list(VERSIONS, limit=_LISTED_FIRST)
         first = _parsed(names)
@@ -83,9 +97,37 @@ class Manifests:
         versions = self._versions_of(first) if len(names) < _LISTED_FIRST else await self.versions()
         return versions[-1] if versions else None
 
+    async def _highest_from(self, version: int) -> int:
+        """Return the end of the unbroken run of versions from this one up, as `probe_versions_upward` of Lance."""
+        count = 1
+        while version < VERSION_MAX:
+            numbers = range(version + 1, min(version + count, VERSION_MAX) + 1)
+            for size in await map_each(numbers, lambda number: self.store.head(self._key(number))):
+                if size is None:
+                    return version
+                version += 1
+            count = min(2 * count, _PROBED_MAX)
+        return version
+
     async def versions(self) -> list[int]:
         """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
-        return self._versions_of(_parsed(await self.store.list(VERSIONS)))
+        return await self._filled(self._versions_of(_parsed(await self.store.list(VERSIONS))))
+
+    async def _filled(self, versions: list[int], *, above: int = 0) -> list[int]:
+        """Add what a listing has missed to the newest of these versions, down to the first number without one.
+
+        A listing of several requests whose results have no order may miss a version that comes meanwhile, and yet have
+        a later one. `above`: only versions above this one.
+        """
+        if not versions or not self.store.lists_whole_folders:
+            return versions
+        found = set(versions)
+        for number in range(versions[-1] - 1, above, -1):
+            if number not in found:
+                if await self.store.head(self._key(number)) is None:
+                    break
+                found.add(number)
+        return sorted(found)
 
     async def versions_above(self, version: int) -> list[int]:
         """Return the versions above this one, ascending. Raises as `versions`. Lists only these if all names are V2."""
@@ -96,7 +138,7 @@ class Manifests:
                 return [one for one in await self.versions() if one > version]
             # In byte order V2 names come from the highest version down.
             if len(keys) % _LISTED_MAX or not keys or any(name.version <= version for name in names):
-                return [one for one in self._versions_of(names) if one > version]
+                return await self._filled([one for one in self._versions_of(names) if one > version], above=version)
             keys += await self.store.list(VERSIONS, start_after=keys[-1], limit=_LISTED_MAX)
 
     async def detached_manifests(self) -> list[str]:

@@ -30,6 +30,8 @@ TRANSACTIONS = "_transactions/"
 DELETIONS = "_deletions/"
 INDICES = "_indices/"
 DATA = "data/"
+VERSION_HINT = f"{VERSIONS}latest_version_hint.json"
+"""Where Lance notes the latest version, `{"version":7}`, in stores whose listings have no order. It may be outdated."""
 
 KEY_BYTES_MAX = 1024
 """The length limit of a key on S3, which includes the table's own path in the bucket."""

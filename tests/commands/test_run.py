@@ -18,7 +18,7 @@ from committerd.dev.parts import free_port
         ("az://lake/events.lance", "tables on Azure Blob Storage (az://) are not served"),
         ("abfss://lake@account.dfs.core.windows.net/events.lance", "tables on Azure Blob Storage"),
         ("hdfs://lake/events.lance", "tables of the scheme hdfs:// are not served"),
-        ("s3://lake--use1-az4--x-s3/events.lance", "directory bucket (S3 Express One Zone)"),
+        ("s3://lake-a-use1-az4--xa-s3/events.lance", "access point of a directory bucket (S3 Express One Zone)"),
     ],
 )
 def test_a_place_that_is_not_served_is_a_wrong_setting_and_kafka_is_not_looked_for(uri: str, sentence: str) -> None:

@@ -135,11 +135,11 @@ async def test_new_versions_are_read_many_at_once() -> None:
     store = Waits(bucket)
     table = Table(store)
     await table.read(1)
-    news = await read_new(table, 1)
+    news = await read_new(table, 1, 20)
     assert [one.settled.version for one in news.found] == list(range(2, 21))
     assert news.manifest is not None
     assert news.manifest.version == 20
     assert store.at_once == 16
     bucket.delete(manifest_key(7, NamingScheme.V2))
     with pytest.raises(StartAgain, match="version 7 can't be read, but 20 is there"):
-        await read_new(Table(store), 1)
+        await read_new(Table(store), 1, 20)

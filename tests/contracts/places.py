@@ -11,6 +11,7 @@ import json
 import random
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from committerd.errors import PutUnknown
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
+from committerd.stores.directory_bucket import DirectoryBucketStore
 from committerd.stores.dynamodb import DynamoStore, dynamodb_client
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore
@@ -48,6 +50,8 @@ def open_store(place: str) -> ObjectStore:
             return FakeStore(_BUCKETS[where])
         case "s3" | "minio":
             return s3_store(where)
+        case "s3-express":
+            return s3_store(where, kind=OwnDirectoryBucketStore)
         case "local+entries":
             return ExternalManifests(LocalStore(Path(where)), FakeManifests(_SHELVES[where]))
         case "s3+ddb":
@@ -64,7 +68,7 @@ async def close(store: object) -> None:
     if isinstance(store, ExternalManifests):
         await close(store._objects)
         await close(store._entries)
-    elif isinstance(store, OwnS3Store | OwnDynamoStore):
+    elif isinstance(store, OwnS3Store | OwnDirectoryBucketStore | OwnDynamoStore):
         await store.aclose()
 
 
@@ -79,12 +83,23 @@ class OwnS3Store(S3Store):
         await self._own.aclose()
 
 
-def s3_store(where: str) -> OwnS3Store:
+class OwnDirectoryBucketStore(DirectoryBucketStore):
+    """A store in a directory bucket, with a client of its own."""
+
+    def __init__(self, client: AwsClient, place: S3Place) -> None:
+        super().__init__(client, place)
+        self._own = client
+
+    async def aclose(self) -> None:
+        await self._own.aclose()
+
+
+def s3_store(where: str, kind: Callable[[AwsClient, S3Place], ObjectStore] = OwnS3Store) -> ObjectStore:
     """The store at `URL|BUCKET|PREFIX`; the keys are in the usual AWS variables, or in those of this process."""
     url, bucket, prefix = where.split("|")
     settings = S3Settings(endpoint_url=url, region="us-east-1", addressing_style="path")
     client = s3_client(settings)
-    return OwnS3Store(client, S3Place(bucket, prefix))
+    return kind(client, S3Place(bucket, prefix))
 
 
 class OwnDynamoStore(DynamoStore):

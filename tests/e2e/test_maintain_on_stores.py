@@ -29,7 +29,7 @@ from harness.child import Launch
 from harness.dynamodb import DynamoDBEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, ddb_place, s3_place
+from harness.places import StorePlace, ddb_place, express_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import printed
@@ -47,11 +47,14 @@ print(json.dumps({one: lance.dataset(sys.argv[1], version=one, storage_options=j
 """
 
 
-@pytest.fixture(params=["s3", "minio", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+@pytest.fixture(params=["s3", "minio", "s3-express", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
     server: S3Endpoint = request.getfixturevalue("minio" if request.param == "minio" else "s3")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    if request.param == "s3-express":
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")  # for pylance, as in the storage options
+        return express_place(server, request.getfixturevalue("directory_buckets"))
     if request.param != "s3+ddb":
         return s3_place(server)
     return ddb_place(server, request.getfixturevalue("dynamodb"))
@@ -113,7 +116,8 @@ def entries(place: StorePlace, request: pytest.FixtureRequest) -> list[int] | No
 def keys_of(place: StorePlace, request: pytest.FixtureRequest) -> set[str]:
     """All keys in the bucket."""
     server: S3Endpoint = request.getfixturevalue("minio" if request.node.callspec.params["place"] == "minio" else "s3")
-    return {one["Key"] for one in server.client().list_objects_v2(Bucket=place.bucket)["Contents"]}
+    bucket = place.bucket.partition("--")[0]  # as the server knows a directory bucket
+    return {one["Key"] for one in server.client().list_objects_v2(Bucket=bucket)["Contents"]}
 
 
 async def test_fragments_are_rewritten_and_versions_deleted_with_their_entries(

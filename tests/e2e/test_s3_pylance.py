@@ -11,7 +11,7 @@ import pytest
 from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, ddb_place, s3_place
+from harness.places import StorePlace, ddb_place, express_place, s3_place
 from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,10 +19,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mar
 _QUEUED = 60
 
 
-@pytest.fixture(params=["s3", "minio", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+@pytest.fixture(params=["s3", "minio", "s3-express", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
 def place(request: pytest.FixtureRequest) -> StorePlace:
     if request.param == "s3+ddb":
         return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
+    if request.param == "s3-express":
+        return express_place(request.getfixturevalue("s3"), request.getfixturevalue("directory_buckets"))
     return s3_place(request.getfixturevalue(request.param))
 
 

@@ -374,6 +374,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_look_at_app_versions: ANYWHERE,
     m.lets_a_mark_speak_for_every_record_of_its_uuid: FORGETFUL,
     m.believes_an_old_listing: SLEEPY,
+    m.looks_above_a_head_of_long_ago: SLEEPY,
     m.counts_from_when_a_put_was_answered: SLEEPY,
     m.does_not_look_at_what_it_builds_on: SWAPPED,
     m.looks_at_what_it_builds_on_before_it_puts_only: SWAPPED,

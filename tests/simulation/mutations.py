@@ -5,6 +5,7 @@ A rule that nothing misses is either not needed or not tested.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from committerd.committer import (
     clock,
     committer,
     containing,
+    current_head,
     deciding,
     head,
     intake,
@@ -261,6 +263,12 @@ def believes_an_old_listing(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(FormedLanding, "_still_latest", always)
+
+
+def looks_above_a_head_of_long_ago(patch: pytest.MonkeyPatch) -> None:
+    """Where listings have no order. The head is taken for the same, which it is if a tag has kept it."""
+    patch.setattr(current_head, "RECENT_SECONDS_MAX", math.inf)
+    does_not_look_at_what_it_builds_on(patch)
 
 
 def counts_from_when_a_put_was_answered(patch: pytest.MonkeyPatch) -> None:

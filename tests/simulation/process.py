@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_UNORDERED_EACH = 4
+"""In each fourth seed, the store's listings have no order."""
 
 
 class Process:
@@ -111,7 +113,9 @@ class Process:
 
     def _dependencies(self, queue: FakeQueue) -> Dependencies:
         return Dependencies(
-            store=FakeStore(self.world.bucket, self.weather, uri=URI),
+            store=FakeStore(
+                self.world.bucket, self.weather, uri=URI, lists_whole_folders=self.world.seed % _UNORDERED_EACH == 0
+            ),
             queue=queue,
             member=_Membership(),
             telemetry=self.world.telemetry,

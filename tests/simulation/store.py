@@ -76,8 +76,16 @@ class Bucket:
 class FakeStore:
     """`committerd.stores.port.ObjectStore` as one process sees a bucket."""
 
-    def __init__(self, bucket: Bucket, weather: Weather | None = None, *, uri: str = "memory://table") -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        weather: Weather | None = None,
+        *,
+        uri: str = "memory://table",
+        lists_whole_folders: bool = False,
+    ) -> None:
         self.uri = uri
+        self.lists_whole_folders = lists_whole_folders
         self._bucket = bucket
         self._weather = weather or Weather()
 

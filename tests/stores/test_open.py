@@ -61,8 +61,8 @@ async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatc
         ("gs://b/t", "Google Cloud Storage.*conditional writes.*s3://bucket/path"),
         ("abfss://b/t", "Azure"),
         ("memory://t", "scheme memory:// are not served"),
-        ("s3://lake--use1-az4--x-s3/t", "directory bucket .*general purpose"),
-        ("s3+ddb://lake--use1-az4--x-s3/t?ddbTableName=m", "directory bucket"),
+        ("s3://lake-access-use1-az4--xa-s3/t", "access point of a directory bucket .*Name the bucket itself"),
+        ("s3+ddb://lake--use1-az4--x-s3/t?ddbTableName=m", "directory bucket .*as s3://lake--use1-az4--x-s3/t"),
     ],
 )
 def test_what_is_not_served_is_told_with_what_is(uri: str, message: str) -> None:
