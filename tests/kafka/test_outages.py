@@ -15,7 +15,7 @@ from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.queue.port import Assigned, Fetched, Publication
 from harness.kafka import KafkaBroker
 from harness.outages import OUTAGES, AwayKafka, Outage
-from tests.kafka.staging import assignment, settings_for, stage, take
+from tests.kafka.staging import assignment, settings_for, stage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -57,8 +57,8 @@ async def test_reads_and_publishes_again_soon_after_an_outage(away_kafka: AwayKa
         generation = await assignment(queue)
         await queue.seek(generation, 0)
         await stage(queue, settings, [b"before"])
-        await take(queue, 1)
-        await queue.publish(answers(8))
+        assert await delivered(queue, 0) == [b"before"]
+        await until_it_works(lambda: queue.publish(answers(8)))
         outage = away_kafka.away(how)
         await to_thread.run_sync(outage.__enter__)
         async with anyio.create_task_group() as tasks:
