@@ -146,7 +146,7 @@ def test_status_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path
     assert table["versions"][0]["data_bytes"] == 90_000_000
     assert (table["versions"][0]["operation"], table["versions"][0]["committed"]) == ("append", 50)
     assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
-    assert ended.cpu_seconds < 2
+    assert ended.cpu_seconds < 6
 
 
 def test_an_audit_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path) -> None:

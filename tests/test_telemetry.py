@@ -129,7 +129,7 @@ async def test_a_timed_stage_is_observed_when_it_fails_too(telemetry: Telemetry,
     labels = {"stage": "judge"}
     name = "committerd_commit_duration_seconds"
     assert registry.get_sample_value(f"{name}_count", labels) == 2
-    assert 0.03 <= (registry.get_sample_value(f"{name}_sum", labels) or 0) < 1
+    assert 0.03 <= (registry.get_sample_value(f"{name}_sum", labels) or 0) < 60
 
 
 def test_buckets_reach_from_a_millisecond_to_a_minute() -> None:

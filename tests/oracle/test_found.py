@@ -140,9 +140,9 @@ async def test_four_billion_rows_cost_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "t")
     scene.write_version(manifest(fragment(0), version=1, stable=True))
     staged = read_at(update(new_fragments=[fragment(0, rows=HUGE, name="new")]), 1)
-    started = time.monotonic()
+    started = time.process_time()
     committed = await scene.commit(staged)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert isinstance(committed, Prepared)
     made = committed.file.manifest.fragments[-1]
     runs = decode_versions(made.inline_created_at_versions, fragment=made.id, staged=False)

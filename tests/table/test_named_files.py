@@ -71,7 +71,7 @@ def record(name: str, body: bytes = b"", **headers: str) -> Record:
 
 
 async def claimed(store: ObjectStore, name: str, body: bytes = b"") -> Request | Refused:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         return await Decoder(transaction_bytes_max=2000).decode(record(name, body), Table(store))
 
 
