@@ -41,11 +41,12 @@ from committerd.kafka.queue import open_kafka_queue
 from tests.kafka.staging import assignment, settings_for
 
 async def main():
-    async with open_kafka_queue(settings_for(sys.argv[1]), sys.argv[2]) as queue:
+    settings = settings_for(sys.argv[1], session_timeout_ms=int(sys.argv[3]))
+    async with open_kafka_queue(settings, sys.argv[2]) as queue:
         generation = await assignment(queue)
         await queue.acknowledge(generation, 0, "other process")
         print("active", flush=True)
-        await anyio.sleep(60)
+        await anyio.sleep(300)
 
 anyio.run(main)
 """
@@ -59,15 +60,18 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 
 @pytest.fixture
 def short_session(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
-    """With the session of `member_elsewhere`."""
-    return settings_for(kafka.bootstrap_servers)
+    """With a session that a test can wait for, and that a busy machine does not end."""
+    return settings_for(kafka.bootstrap_servers, **{**PATIENT, "session_timeout_ms": 5_000})
 
 
 @contextlib.contextmanager
 def member_elsewhere(settings: KafkaSettings, dataset: str) -> Iterator[subprocess.Popen[str]]:
     """The active member, in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _MEMBER, ",".join(settings.bootstrap_servers), dataset],
+        [
+            *(sys.executable, "-c", _MEMBER),
+            *(",".join(settings.bootstrap_servers), dataset, str(settings.session_timeout_ms)),
+        ],
         cwd=_ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -114,7 +118,7 @@ async def test_a_standby_joins_without_disturbing_and_takes_over_at_once(setting
             began = time.monotonic()
             first.leave()
             theirs = await assignment(second)
-            assert time.monotonic() - began < 15, "a heartbeat and a join; the session is 30 s"
+            assert time.monotonic() - began < 25, "a heartbeat and a join; the session is 30 s"
             await until(lambda: second.member_state() == "active")
             assert await second.acknowledged() == Acknowledged(offset=2, metadata="v1")
             await stage(second, settings, [b"2"])
@@ -203,10 +207,10 @@ async def test_a_process_that_slept_through_its_session_loses_the_topic(
             await queue.seek(generation, 0)
             await take(queue, 1)
             other.send_signal(signal.SIGCONT)
-            # It comes back, as a standby. Sometimes Kafka's sticky assignment returns the partition to it: then it is
-            # no longer ours, and we acknowledge nothing.
+            # It comes back, as a standby. Sometimes Kafka's sticky assignment returns the partition to it, for a while
+            # or for good: then this assignment is over, and we acknowledge nothing.
             await until(lambda: members(settings, dataset) == 2)
-            await anyio.sleep(0.5)
-            mine = await queue.acknowledge(generation, 1, "mine")
-            await until(lambda: queue.member_state() == ("active" if mine else "standby"))
-            assert not mine or await queue.acknowledged() == Acknowledged(offset=1, metadata="mine")
+            if await queue.acknowledge(generation, 1, "mine"):
+                assert await queue.acknowledged() == Acknowledged(offset=1, metadata="mine")
+            else:
+                assert (await revocation(queue)).generation == generation
