@@ -194,6 +194,15 @@ def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def wait_one_active(*daemons: Daemon) -> None:
+    """Wait until one of these committers is active and all others are standbys, whichever they are.
+
+    On a busy machine any of them may have lost its session since it was active.
+    """
+    wanted = ["active", *["standby"] * (len(daemons) - 1)]
+    until(lambda: sorted(one.ready()[1].partition(":")[0] for one in daemons) == wanted, seconds=120)
+
+
 def _value(transaction: Transaction | Staged | bytes | None) -> bytes | None:
     if isinstance(transaction, Staged):
         transaction = transaction.transaction

@@ -11,7 +11,7 @@ import pytest
 
 from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
-from harness.scene import Scene, until
+from harness.scene import Scene, until, wait_one_active
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable
     scene = breakable_scene
     ids = scene.table.create()
     daemons = scene.started(), scene.daemon()
-    daemons[1].wait_ready(text="standby")
+    wait_one_active(*daemons)
     thread, offsets, staged = _staged_meanwhile(scene, 100)
     until(lambda: len(offsets) > 20)
     breakable_kafka.freeze()
@@ -70,7 +70,7 @@ def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable
     thread.join()
     assert {a.status for a in scene.topics.wait_answers(offsets)} <= {Status.COMMITTED, Status.DUPLICATE}
     scene.audit([*ids, *staged])
-    until(lambda: sorted(d.ready()[1].partition(":")[0] for d in daemons) == ["active", "standby"])
+    wait_one_active(*daemons)
 
 
 def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
@@ -78,9 +78,8 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
 ) -> None:
     scene = breakable_scene
     scene.table.create()
-    active = scene.started()
-    standby = scene.daemon()
-    standby.wait_ready(text="standby")
+    active, standby = scene.started(), scene.daemon()
+    wait_one_active(active, standby)
     scene.committed(1)
     assert [one.metric("committerd_kafka_connected") for one in (active, standby)] == [1, 1]
     sizes = [one.log.stat().st_size for one in (active, standby)]

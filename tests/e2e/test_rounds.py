@@ -68,7 +68,7 @@ def test_in_a_table_whose_versions_are_in_dynamodb(scene_with_entries: Scene) ->
 
 def require_three_versions(scene: Scene, ids: list[int]) -> set[int]:
     """Stage records of all parts of a round in a table with these ids; returns the ids that it has then."""
-    scene.started(**STAYS, COMMIT__INTERVAL_SECONDS_MIN="2")
+    daemon = scene.started(**STAYS, COMMIT__INTERVAL_SECONDS_MIN="2")
     table = scene.table.open()
     appends = [scene.table.append() for _ in range(5)]
     deletes = [staging.delete(table, f"id = {gone}").transaction for gone in ids[:25]]
@@ -80,11 +80,17 @@ def require_three_versions(scene: Scene, ids: list[int]) -> set[int]:
     rival = staging.delete(table, f"id = {ids[30]}").transaction
     configs = [staging.update_config(table, table_metadata={f"key.{n}": "x"}).transaction for n in range(5)]
     waiting = [appends[0], *deletes[:10], configs[0], *upserts, rival, *appends[1:], *deletes[10:], *configs[1:]]
-    scene.ask(staging.update_config(table, table_metadata={"begins": "the interval that the others wait for"}))
-    before = scene.table.version
-    answers = scene.topics.wait_answers(scene.stage(*waiting), timeout=60)
+    # While it stands still, however long the staging takes. The request for records that it has sent returns the first
+    # one alone, whose version begins the interval that the others wait for. Without a request, all come together.
+    daemon.freeze()
+    first = scene.stage(staging.update_config(table, table_metadata={"begins": "the interval"}))
+    offsets = scene.stage(*waiting)
+    daemon.thaw()
+    answers = scene.topics.wait_answers(offsets)
+    assert {answer.status for answer in scene.topics.wait_answers(first)} == {Status.COMMITTED}
     by_uuid = {answer.uuid: answer for answer in answers}
     refused = by_uuid.pop(rival.uuid)
+    before = min(answer.version for answer in by_uuid.values()) - 1
     assert (refused.status, refused.reason, refused.conflicting_version) == (
         Status.RETRYABLE,
         "row_conflict",
