@@ -317,7 +317,7 @@ def test_two_runs_at_once_append_each_file_once(loaded: Loaded) -> None:
     def load(some: list[Path]) -> None:
         found = sources([str(one) for one in some], chosen=None, settings=settings, storage_options={})
         with _client(scene) as client:
-            together.wait(30)
+            together.wait(120)
             loader = Loader(client=client, place=table_location(scene.table.uri, None), create=False, nulls=())
             assert len(list(loader.load(found, JOB))) == len(some)
 

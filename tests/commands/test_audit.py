@@ -10,7 +10,7 @@ import pytest
 from kafka import TopicPartition
 
 from committerd_common.messages import Outcome, Status
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.commands.running import answered, printed
 from tests.commands.story import Story
 
@@ -32,7 +32,7 @@ def test_what_happened_is_proved(story: Story) -> None:
 
 def test_versions_records_and_outcomes_that_are_gone_are_counted_and_no_finding(scene: Scene) -> None:
     scene.table.create()
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)
     for _ in range(3):
         scene.committed()
     scene.table.open().cleanup_old_versions(timedelta(0))
@@ -55,7 +55,7 @@ def test_versions_records_and_outcomes_that_are_gone_are_counted_and_no_finding(
 
 def test_false_outcomes_and_a_second_commit_are_found(scene: Scene) -> None:
     ids = scene.table.create()
-    scene.started()
+    scene.started(**STAYS)  # a new start would read what is forged below
     transaction = scene.table.append()
     (answer,) = scene.ask(transaction)
     until(lambda: scene.topics.group_offset() == 1, seconds=120)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import Status, Transaction
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.commands.running import answered, printed, run
 from tests.commands.story import Story
 from tests.test_memory import command
@@ -75,7 +75,7 @@ def test_what_would_die_again_is_not_staged_again(story: Story) -> None:
 
 def test_a_replay_is_judged_anew_and_only_once(scene: Scene) -> None:
     scene.table.create()
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)  # a new start would write letters again
     early, done = scene.table.append(read_version=4), scene.table.append(read_version=4)
     headers = {"producer": "p", "app-id": "a", "app-version": "1", "attempt": "2"}
     offsets = [*scene.stage(early, headers=headers), *scene.stage(done)]
@@ -125,7 +125,7 @@ def test_a_replay_is_judged_anew_and_only_once(scene: Scene) -> None:
 def test_many_large_letters_are_replayed_in_bounded_memory(scene: Scene) -> None:
     """Kept and decoded, 80 MB of letters would take 160 MB more than the client's buffers."""
     scene.table.create()
-    daemon = scene.started()
+    daemon = scene.started(**STAYS)  # a new start would write letters again
     staged = [scene.table.append() for _ in range(2)] * 40
     values = [one.SerializeToString() + b"\xfa\x7f\xc0\x84\x3d" + bytes(1_000_000) for one in staged]
     offsets = scene.topics.stage(*values, headers={"dataset": "/nowhere.lance"})

@@ -26,7 +26,7 @@ def test_a_heartbeat_goes_the_whole_way_and_leaves_one_key(scene: Scene) -> None
 
 def test_where_it_may_not_be_committed_it_is_answered_and_no_dead_letter(scene: Scene) -> None:
     scene.table.create(1)
-    daemon = scene.started(COMMIT__ALLOWED_OPERATIONS="append")
+    daemon = scene.started(**STAYS, COMMIT__ALLOWED_OPERATIONS="append")  # a new start would publish again
     said = printed(scene, "heartbeat", COMMIT__ALLOWED_OPERATIONS="append")
     assert "Nothing was committed, because commit.allowed_operations lacks update_config" in said
     assert answered(scene, "heartbeat", COMMIT__ALLOWED_OPERATIONS="append")["version"] is None

@@ -24,7 +24,7 @@ def _members(scene: Scene) -> list[tuple[int, str]]:
 
 
 def test_appends_wait_for_a_create_and_are_committed_behind_it_in_order(scene: Scene) -> None:
-    daemon = scene.daemon()
+    daemon = scene.daemon(**STAYS)
     assert "no table" in daemon.wait_ready(text="waits for the table")
     before = [scene.table.append() for _ in range(5)]
     offsets = scene.stage(*before)
