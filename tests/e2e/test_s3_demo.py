@@ -35,7 +35,7 @@ def test_every_row_is_in_the_bucket_once(demo: Demo, store: str) -> None:
 def test_it_can_be_interrupted_at_work_and_shows_no_keys(demo: Demo) -> None:
     demo.start(*LONG, "--store", "s3")
     demo.read_until(COMMITTING)
-    commands = [" ".join(process.cmdline()) for process in demo.processes()]
+    commands = [" ".join(words) for words in demo.commands().values()]
     assert len(commands) > 3
     assert not [command for command in commands if "aws_" in command]
     demo.signal(signal.SIGINT)
