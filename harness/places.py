@@ -46,12 +46,12 @@ def s3_place(s3: S3Endpoint, *, proxy: str | None = None) -> StorePlace:
     )
 
 
-def express_place(s3: S3Endpoint, proxy: DirectoryBuckets) -> StorePlace:
-    """A table in a new directory bucket, by way of the proxy."""
+def express_place(s3: S3Endpoint, buckets: DirectoryBuckets, *, proxy: str | None = None) -> StorePlace:
+    """A table in a new directory bucket. `proxy`: URL of the `DirectoryBuckets` for committerd's requests."""
     return StorePlace(
-        f"s3://{proxy.make_bucket()}/lake/table.lance",
-        proxy.storage_options(),
-        s3_settings(s3.through(proxy.url)),
+        f"s3://{buckets.make_bucket()}/lake/table.lance",
+        buckets.storage_options(),
+        s3_settings(s3.through(proxy or buckets.url)),
     )
 
 

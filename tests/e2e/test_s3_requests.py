@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.child import Launch
+from harness.directory_buckets import DirectoryBuckets
 from harness.fault_proxy import DROP_REQUEST, FaultProxy, Seen, answer
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import s3_place
+from harness.places import express_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import STAYS, Scene, until
 
@@ -76,6 +77,43 @@ def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more
     }
     assert daemon.metric("committerd_store_failed_requests_total", service="s3") == 0
     scene.audit(ids)
+
+
+def test_in_a_directory_bucket_a_commit_takes_one_request_more_and_a_race_lists_nothing(
+    s3: S3Endpoint,
+    directory_buckets: DirectoryBuckets,
+    kafka: KafkaBroker | RunningKafka,
+    dataset: str,
+    tmp_path: Path,
+    launch: Launch,
+) -> None:
+    with DirectoryBuckets(s3, session_seconds=3600) as proxy:
+        place = express_place(s3, directory_buckets, proxy=proxy.url)
+        with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
+            ids = scene.table.create(2)
+            daemon = scene.started(**_KEPT)
+            ids += scene.committed()
+            before = len(proxy.seen)
+            ids += scene.committed()
+            sent = Counter(kinds(proxy.seen[before:]))
+            assert 1 <= sent.pop("GET _versions") <= 3
+            assert sent == {"GET data": 1, "PUT _transactions": 1, "PUT _versions": 2}, "the manifest and the hint"
+
+            ids += scene.table.write()
+            before = len(proxy.seen)
+            ids += scene.committed()
+            sent = Counter(kinds(proxy.seen[before:]))
+            assert 4 <= sent.pop("GET _versions") <= 6
+            assert sent == {
+                "GET data": 1,
+                "PUT _transactions": 2,
+                "PUT _versions 412": 1,
+                "HEAD _versions": 1,
+                "HEAD _versions 404": 2,
+                "PUT _versions": 2,
+            }
+            assert daemon.metric("committerd_store_failed_requests_total", service="s3") == 0
+            scene.audit(ids)
 
 
 def test_an_idle_committer_lists_once_in_a_while_and_no_more(scene: Scene, proxy: FaultProxy) -> None:
