@@ -111,7 +111,7 @@ class Decider:
             yield Stage("judge")
             group = Members(
                 head=head,
-                now_ms=self._now_ms(),
+                now_ms=self.now_ms(),
                 limits=limits,
                 reservations=queued.reservations,
                 unbuildable=unbuildable,
@@ -142,7 +142,7 @@ class Decider:
 
         `is_first`: no record waits before it.
         """
-        group, request = Members(head=head, now_ms=self._now_ms(), limits=self.options.limits), known.decoded
+        group, request = Members(head=head, now_ms=self.now_ms(), limits=self.options.limits), known.decoded
         if isinstance(request, Refused):
             return request
         try:
@@ -156,7 +156,7 @@ class Decider:
 
     def decide_keys(self, head: Head) -> Steps[FormedVersion]:
         """Build a version that puts back position and marks, which a foreign version lowered or dropped."""
-        return (yield from built_group(Members(head=head, now_ms=self._now_ms()), [], self.sources))
+        return (yield from built_group(Members(head=head, now_ms=self.now_ms()), [], self.sources))
 
     def _buildable(self, group: Members) -> Steps[int]:
         """Return how many of the requests, from the first on, can be built together; fewer than all, by bisection."""
@@ -383,7 +383,8 @@ class Decider:
         request = one.decoded if isinstance(one.decoded, Request) else None
         group.refuse(self.refusal(one.pending, request, refused), refused, one.pending, request)
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """The time by which deadlines pass, in Unix milliseconds."""
         return int(self.sources.wall_clock().timestamp() * 1000)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,6 +101,8 @@ class FormedVersion:
     """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     """How its members and refusals were judged."""
+    deadline_ms: float = math.inf
+    """The first deadline of its members, in Unix milliseconds."""
     identity: TopicIdentity | None = None
     """The topic's identity, requested after the records had arrived; None = requested before the put."""
 
@@ -223,6 +226,7 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
         refusals=group.refusals,
     )
     found = VersionSummary(settled=own, position=position, marks=marks)
+    deadlines = [at for one in group.requests if (at := one.envelope.deadline_ms) is not None]
     return FormedVersion(
         prepared=prepared,
         own=found,
@@ -231,6 +235,7 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
         round_end=group.round_end,
         rows_and_keys=group.rows_and_keys,
         verdicts=group.verdicts,
+        deadline_ms=min(deadlines, default=math.inf),
         unused_marks=len(group.marks) - len(marks),
     )
 

@@ -41,8 +41,8 @@ _PUT_SECONDS = 0.05
 """The expected time of a put while that of the last one is not known."""
 _CONFIRMED_SECONDS = 0.1
 """How long ago the head's version was confirmed, at most, if it is not confirmed again."""
-_FRESH_SECONDS = 1.0
-"""Maximum age of a version formed ahead when it is put: its records have deadlines."""
+_FRESH_SECONDS = 60.0
+"""Maximum age of a version formed ahead when it is put: what is known of its files is so much older then."""
 
 
 @dataclass(slots=True)
@@ -152,11 +152,12 @@ class Pipeline:
         follows = head.manifest is expected.manifest
         follows = follows and (head.position, head.marks) == (expected.position, expected.marks)
         is_fresh = ahead.monotonic() - ahead.begun_at <= _FRESH_SECONDS
-        if not follows or ahead.formed is None or not is_fresh:
+        formed, now_ms = ahead.formed, self.assembler.decider.now_ms()
+        if not follows or formed is None or not is_fresh or formed.deadline_ms < now_ms:
             await self._drop()
             return None
         self._ahead = None
-        return ahead.formed
+        return formed
 
     async def _form(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
         """As `Assembler.assemble`, with the identity of the topic that the records are from.

@@ -72,7 +72,7 @@ class Producers:
             self._restore: 2,
             self._reserve: 3,
             self._configure: 4,
-            self._late: 2,
+            self.late: 2,
             self._create_only: 2,
             self._retry: 8,
         }
@@ -292,10 +292,10 @@ class Producers:
         replace = self.rng.random() < 0.3
         return self._staged(staging.configure(self._uuid(), read_version=self._read_version(), replace=replace))
 
-    def _late(self) -> Staged:
-        """A record whose deadline is a few seconds away."""
+    def late(self, *, seconds: float = 5.0) -> Staged:
+        """A record whose deadline is at most so many seconds away, or has just passed."""
         paths = self._paths(1)
-        deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.rng.uniform(-1, 5)) * 1000)
+        deadline_ms = int((EPOCH.timestamp() + anyio.current_time() + self.rng.uniform(-1, seconds)) * 1000)
         return self._staged(staging.append(self._uuid(), paths), paths, headers(deadline_ms=deadline_ms))
 
     def in_time(self) -> Staged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from committerd.committer.assembling import Assembler
@@ -46,11 +47,13 @@ def backlog(world: World) -> None:
     world.producers.plan = [world.producers.plain() for _ in range(40)]
 
 
-def run(seed: int, *, group: int, seconds: float = 0.1, foreign_seconds: float | None = None) -> Report:
+def run(
+    seed: int, *, group: int, seconds: float = 0.1, foreign_seconds: float | None = None, rates: Rates = SLOW
+) -> Report:
     scenario = Scenario(
         records=40,
         seconds=seconds,
-        rates=SLOW,
+        rates=rates,
         foreign_seconds=foreign_seconds,
         settings={"group_records_max": group},
     )
@@ -62,6 +65,34 @@ def test_what_was_formed_ahead_of_a_backlog_is_put_next(monkeypatch: pytest.Monk
     report = run(1, group=4)
     assert report.violation is None, report.text()
     assert taken.used == taken.formed > 5
+
+
+def test_a_store_that_takes_seconds_makes_no_work_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+    report = run(1, group=4, seconds=100, rates=Rates(latency=1.0))
+    assert report.violation is None, report.text()
+    assert taken.used == taken.formed > 5
+
+
+def with_deadlines(world: World) -> None:
+    """Records that arrive together, and whose deadlines pass within 20 seconds."""
+    world.producers.plan = [world.producers.late(seconds=20) for _ in range(40)]
+
+
+def test_a_version_formed_ahead_is_dropped_if_a_deadline_has_passed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Pipeline.take
+
+    async def later(pipeline: Pipeline, head: Head) -> FormedVersion | None:
+        if pipeline._ahead is not None:
+            await anyio.sleep_until(30)
+        return await take(pipeline, head)
+
+    monkeypatch.setattr(Pipeline, "take", later)
+    taken = Taken(monkeypatch)
+    scenario = Scenario(records=40, seconds=0.1, rates=SLOW, settings={"group_records_max": 4})
+    report = simulate(1, scenario, prepare=with_deadlines)
+    assert report.violation is None, report.text()
+    assert taken.formed > taken.used == 0
 
 
 def test_the_broker_is_asked_which_topic_it_is_once_for_all_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
