@@ -218,6 +218,8 @@ async def test_a_commit_that_waits_long_says_why_in_the_log_once_for_all_commits
     servers: str, dataset: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("committerd_client.diagnosis._LONG_SECONDS", 0.5)
+    patient = {"bootstrap_timeout_ms": 30_000, "request_timeout_ms": 30_000}  # a busy Kafka is no cause
+    monkeypatch.setattr("committerd_client.diagnosis._SHORT", patient)
     async with CommitClient(servers, dataset=dataset) as client:
         waiting = [asyncio.ensure_future(client.commit(append(), timeout=None)) for _ in range(20)]
 
@@ -248,11 +250,14 @@ async def test_a_kafka_that_hangs_is_named(breakable_kafka: KafkaBroker, dataset
     async with CommitClient(breakable_kafka.bootstrap_servers, dataset=dataset, close_timeout=1) as client:
         handle = await client.submit(append(), timeout=60)
         breakable_kafka.freeze()
+        said = dict[str, str]()
         try:
-            with pytest.raises(
-                CommitTimeout, match=f"Kafka at {breakable_kafka.bootstrap_servers} does not respond"
-            ) as told:
-                await handle.outcome(timeout=6)
+            for seconds in (6, 20):  # a busy machine may know less after six
+                with pytest.raises(CommitTimeout) as told:
+                    await handle.outcome(timeout=seconds)
+                said[told.value.why] = str(told.value)
+                if "kafka" in said:
+                    break
         finally:
             breakable_kafka.thaw()
-    assert told.value.why == "kafka"
+    assert f"Kafka at {breakable_kafka.bootstrap_servers} does not respond" in said["kafka"]

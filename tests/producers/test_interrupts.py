@@ -67,7 +67,7 @@ def test_many_commits_tell_unknown_from_refused_and_each_error_has_its_work(serv
     with answering(servers, dataset, answer), SyncCommitClient(servers, dataset=dataset) as client:
         client.start()  # the time-out is for the outcomes alone
         with pytest.raises(CommitManyFailed, match="1 of 3 transactions were refused and 1 of 3") as failed:
-            client.commit_many([first, second, third], timeout=4)
+            client.commit_many([first, second, third], timeout=6)
         (refused,) = failed.value.refused
         assert isinstance(refused, RetryableConflict)
         assert [(type(one), one.uuid) for one in failed.value.unknown] == [(CommitTimeout, third.uuid)]
@@ -83,7 +83,7 @@ def test_a_call_without_an_outcome_can_be_settled_with_the_same_uuid(
     with SyncCommitClient(servers, dataset=dataset, dataset_uri=uri) as client:
         client.start()  # the time-out is for the call alone
         with answering(servers, dataset, never), pytest.raises(CommitTimeout) as late:
-            client.append([{"id": 2}], timeout=2)
+            client.append([{"id": 2}], timeout=6)
         error = pickle.loads(pickle.dumps(late.value))
         assert error.work.transaction.uuid == error.uuid
         with answering(servers, dataset):

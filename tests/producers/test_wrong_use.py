@@ -334,7 +334,7 @@ def place(kafka: KafkaBroker | RunningKafka, tmp_path_factory: pytest.TempPathFa
     name, uri = f"wrong-{uuid.uuid4().hex[:8]}", str(tmp_path_factory.mktemp("wrong") / "t.lance")
     make_topics(kafka.bootstrap_servers, name)
     lance.write_dataset(TABLE, uri)
-    with SyncCommitClient(kafka.bootstrap_servers, dataset=name, dataset_uri=uri, timeout=5) as client:
+    with SyncCommitClient(kafka.bootstrap_servers, dataset=name, dataset_uri=uri, timeout=60) as client:
         yield Place(client, uri)
     topic = TopicPartition(f"{name}.staged", 0)
     with contextlib.closing(KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)) as consumer:
