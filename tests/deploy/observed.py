@@ -23,7 +23,7 @@ from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, FaultProxy, answer
 from harness.places import ddb_place
 from harness.prometheus import Prometheus, Target
 from harness.s3 import S3Endpoint
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 
 _ROUNDS = 2
 
@@ -58,9 +58,9 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
         place = ddb_place(s3, dynamodb, proxy=proxy.url, ddb_proxy=ddb_proxy.url)
         scene = stack.enter_context(Scene(kafka=kafka, name=name, folder=folder, place=place))
         # One attempt: what fails is not hidden by the store's own retries.
-        active = scene.daemon(HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        active = scene.daemon(**STAYS, HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
         active.wait_ready(text="waits for the table")
-        standby = scene.daemon(HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        standby = scene.daemon(**STAYS, HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
         standby.wait_ready(text="standby")
         port = free_port()
         direct = {"S3__ENDPOINT_URL": s3.url, "DYNAMODB__ENDPOINT_URL": dynamodb.url, "HTTP__PORT": str(port)}

@@ -24,7 +24,7 @@ from committerd.telemetry import CAUSES, RETRY_REASONS, STORE_FAULTS
 from harness.daemon import Daemon
 from harness.java import java
 from harness.kafka import KafkaBroker, RunningKafka, kafka_jars
-from harness.scene import Scene, until
+from harness.scene import STAYS, Scene, until
 from tests.deploy import alerts, runbooks
 from tests.deploy.promql import known_metrics
 from tests.kafka.acls import allow, listed, login
@@ -172,7 +172,7 @@ def trouble(strict_kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory)
     pod = _as_in_a_pod(strict_kafka, name)
     with Scene(kafka=strict_kafka.bootstrap_servers, name=name, folder=tmp_path_factory.mktemp("trouble")) as scene:
         scene.table.create()
-        daemon = scene.started(**pod, COMMIT__VERIFY_FILES="always")
+        daemon = scene.started(**pod, **STAYS, COMMIT__VERIFY_FILES="always")
         _dead_letter_whose_cause_is_gone(scene)
         scene.committed(3)
         scene.ask(b"garbage")
@@ -247,7 +247,7 @@ def test_the_way_out_of_a_refusal_is_the_one_on_its_page(
     pod = _as_in_a_pod(strict_kafka, dataset)
     with Scene(kafka=strict_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
         scene.table.create()
-        daemon = scene.started(**pod)
+        daemon = scene.started(**pod, **STAYS)
         scene.committed(2)
         scene.topics.recreate_staged()
         daemon.wait_refused("topic_id")
