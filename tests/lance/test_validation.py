@@ -554,14 +554,18 @@ class TestContent:
             ([0, 1, 2], [2, 1], True),
             ([0, 1, 1], [1, 1], True),
             ([0], [0], True),
-            ([0, 1, 2], [2], True),
             ([0, 1], [0], True),
         ):
             made = index(1, fields=fields)
             made.covering_fields.extend(covering)
             assert refusal(create_index(made)) == ("index_fields" if refused else "")
-        # What is removed may be anything.
+            assert refusal(create_index(removed=(made,))) == ("index_fields" if refused else "")
+        # What is removed may be anything else.
         assert refusal(create_index(removed=(index(1, fields=[], fragments=None),))) == ""
+        several = index(1, fields=[0, 1, 2])
+        several.covering_fields.append(2)
+        assert refusal(create_index(several)) == "index_fields"
+        assert refusal(create_index(removed=(several,))) == ""
 
     @pytest.mark.parametrize("counts", [True, False])
     def test_an_index_covers_no_fragment_that_comes_later(self, counts: bool) -> None:

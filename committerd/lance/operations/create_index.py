@@ -85,7 +85,6 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
     for index in create.new_indices:
         if not is_system_index(index):
             _require_one_field(index)
-            _require_covering_fields(index)
     require_distinct_indices("new_indices", [index.uuid.uuid for index in create.new_indices])
 
 
@@ -107,6 +106,7 @@ def _validate_index(index: IndexMetadata, key_bytes_max: int) -> None:
             f"index {index.name!r} is a system index of Lance, which has no fields; it names {list(index.fields)}",
             code="index_fields",
         )
+    _require_covering_fields(index)
     if index.name == MEM_WAL_INDEX:
         _validate_mem_wal(unpack_details(index, MemWalIndexDetails, staged=True))
     if not index.name:
@@ -138,12 +138,15 @@ def _require_one_field(index: IndexMetadata) -> None:
 
 
 def _require_covering_fields(index: IndexMetadata) -> None:
-    """Check that the covering fields are the last of the fields. Lance 14: index.rs, validate_covering_fields."""
-    covering = list(index.covering_fields)
-    if covering and (len(set(covering)) != len(covering) or list(index.fields)[1:] != covering):
+    """Check that the covering fields are the last of the fields. Lance 14: index.rs, validate_covering_fields.
+
+    Otherwise pylance can't open the version, also if its transaction only removes the index.
+    """
+    covering, fields = list(index.covering_fields), list(index.fields)
+    if covering and (len(set(covering)) != len(covering) or fields[1:][-len(covering) :] != covering):
         raise InvalidRequest(
-            f"index {index.name!r} is on fields {list(index.fields)} with covering fields {covering}; these must be "
-            "all fields but the first, in their order and each once",
+            f"index {index.name!r} is on fields {fields} with covering fields {covering}; these must be the last of "
+            "the fields, each once, after at least one other field",
             code="index_fields",
         )
 
