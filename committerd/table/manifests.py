@@ -111,18 +111,17 @@ class Manifests:
 
     async def versions(self) -> list[int]:
         """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
-        return await self._filled(self._versions_of(_parsed(await self.store.list(VERSIONS))))
+        versions = self._versions_of(_parsed(await self.store.list(VERSIONS)))
+        return await self._filled(versions, above=versions[0]) if versions else []
 
-    async def _filled(self, versions: list[int], *, above: int = 0) -> list[int]:
-        """Add what a listing has missed to the newest of these versions, down to the first number without one.
+    async def _filled(self, versions: list[int], *, above: int) -> list[int]:
+        """Add what a listing has missed between `above` and the newest version, down to the first number without one.
 
-        A listing of several requests whose results have no order may miss a version that comes meanwhile, and yet have
-        a later one. `above`: only versions above this one.
+        A listing without an order, as of a folder on a local disk, may miss a version that comes meanwhile, and yet
+        have a later one.
         """
-        if not versions or not self.store.lists_whole_folders:
-            return versions
         found = set(versions)
-        for number in range(versions[-1] - 1, above, -1):
+        for number in range(max(found, default=0) - 1, above, -1):
             if number not in found:
                 if await self.store.head(self._key(number)) is None:
                     break

@@ -77,9 +77,11 @@ async def test_a_head_that_was_the_latest_long_ago_proves_nothing(scene: Scene) 
     assert store.lists > 0
 
 
-async def test_a_version_that_a_listing_has_missed_is_there_nevertheless(scene: Scene) -> None:
+@pytest.mark.parametrize("whole_folders", [True, False])
+async def test_a_version_that_a_listing_has_missed_is_there_nevertheless(scene: Scene, whole_folders: bool) -> None:
     scene.write_versions(1, 2, *range(4, 12))
     table, store = await listed(scene)
+    store.lists_whole_folders = whole_folders
     store.missed = [manifest_key(version, scene.scheme) for version in (7, 8, 10)]
     assert await table.versions() == [1, 2, *range(4, 12)]
     assert await table.versions_above(8) == [9, 10, 11]
