@@ -184,7 +184,7 @@ async def test_what_is_no_outcome_is_passed_over(servers: str, dataset: str) -> 
     def answer(record: Any) -> Iterable[Outcome]:
         partition = int(dict(record.headers)["outcome-partition"])
         for value in (b"\xff\xff", b""):
-            garbage.send(f"{dataset}.outcomes", value=value, partition=partition).get(10)
+            garbage.send(f"{dataset}.outcomes", value=value, partition=partition).get(60)
         return [committed(record)]
 
     with answering(servers, dataset, answer):

@@ -252,10 +252,15 @@ def test_arguments_that_can_not_be_right_are_named(arguments: dict[str, Any], me
 
 async def test_missing_topics_are_named(kafka: Kafka, dataset: str) -> None:
     before = set(threading.enumerate())
-    client = CommitClient(kafka.bootstrap_servers, dataset=dataset, topic_prefix="p.", connect_timeout=3)
-    with pytest.raises(KafkaUnavailable, match=rf"topic 'p\.{dataset}\.staged' does not exist") as raised:
-        await client.start()
-    assert raised.value.code == "topic_missing"
+    said = dict[str, str]()
+    for seconds in (3, 10, 10, 10):  # a busy Kafka may not answer the first time
+        client = CommitClient(kafka.bootstrap_servers, dataset=dataset, topic_prefix="p.", connect_timeout=seconds)
+        with pytest.raises(KafkaUnavailable) as raised:
+            await client.start()
+        said[raised.value.code] = str(raised.value)
+        if "topic_missing" in said:
+            break
+    assert f"topic 'p.{dataset}.staged' does not exist" in said["topic_missing"]
     for thread in set(threading.enumerate()) - before:
         await in_thread(thread.join, 60)
         assert not thread.is_alive(), thread
@@ -288,11 +293,15 @@ async def test_a_failed_handshake_shows_its_cause(servers: str, dataset: str) ->
     code = f"""
 import asyncio
 from committerd_client import CommitClient, KafkaUnavailable
-client = CommitClient({servers!r}, dataset={dataset!r}, connect_timeout=3, kafka_options={{"security_protocol": "SSL"}})
-try:
-    asyncio.run(client.start())
-except KafkaUnavailable as error:
-    print(error)
+for seconds in (3, 10, 10, 10):  # a busy Kafka may not answer the first time
+    options = {{"security_protocol": "SSL"}}
+    client = CommitClient({servers!r}, dataset={dataset!r}, connect_timeout=seconds, kafka_options=options)
+    try:
+        asyncio.run(client.start())
+    except KafkaUnavailable as error:
+        print(error)
+        if "SSL" in str(error):
+            break
 """
     done = await in_thread(python, code)
     assert re.search(r"can't be used: .*kafka-python: .*SSL", done.stdout, re.DOTALL), done

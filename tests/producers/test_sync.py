@@ -188,7 +188,7 @@ def test_a_client_that_nobody_uses_any_more_ends(servers: str, dataset: str) -> 
 def test_a_failed_start_can_be_tried_again(servers: str, dataset: str) -> None:
     name = f"{dataset}-later"
     client = SyncCommitClient(servers, dataset=name, connect_timeout=3)
-    with pytest.raises(KafkaUnavailable, match="does not exist"):
+    with pytest.raises(KafkaUnavailable):
         client.start()
     make_topics(servers, name)
     with answering(servers, name), client:
