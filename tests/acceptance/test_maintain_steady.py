@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 def test_rows_indices_and_old_versions_are_as_they_must_be(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
     said: list[str] = []
     # How quick a machine is on which other tests run too is not asked here.
-    plan = Plan(seconds=20, appends=20, upserts=4, deletes=4, seed=3, hour_seconds=10, rate_min=0.3, times_max=4.0)
+    plan = Plan(seconds=20, appends=20, upserts=4, deletes=4, seed=3, hour_seconds=10, rate_min=0.1, times_max=4.0)
     assert Soak(scene, kafka.bootstrap_servers, plan, said.append).run() == []
     text = "\n".join(said)
     done = re.search(r"(\d+) appends, (\d+) upserts, (\d+) deletes", text)
     assert done is not None
-    assert all(int(one) >= least for one, least in zip(done.groups(), (120, 24, 24), strict=True)), text
+    assert all(int(one) >= least for one, least in zip(done.groups(), (40, 8, 8), strict=True)), text
     assert "at most, in times of its target, after 3 s: fragments 0." in text
     assert "writers " in text
     assert "maintenance " in text

@@ -119,8 +119,8 @@ class Reader:
             self.read.problems.append(f"a reader failed: {type(error).__name__}: {error}")
 
     def _look(self) -> None:
+        opened = time.monotonic()  # before: it may not be the latest one any more when it is open
         table = lance.dataset(self._uri)
-        opened = time.monotonic()
         ranges = self._ranges(table)
         found = _rows_at(table, ranges)
         count = table.count_rows()
@@ -200,14 +200,13 @@ class Reader:
                 self._again(version, opened, lambda table: "" if _sums(table) == sums else "has other rows than before")
         started = time.monotonic()
         table = lance.dataset(self._uri)
-        opened = time.monotonic()
         found = table.to_table()
         ids = found["id"].to_numpy()
         if twice := len(ids) - len(np.unique(ids)):
             self._problem(table, f"has {twice} rows twice")
         if wrong := wrong_rows(found):
             self._problem(table, f"the vectors of rows {wrong[:10]} are not those of their values")
-        self._whole = table.version, opened, _sums_of(found)
+        self._whole = table.version, started, _sums_of(found)
         asked = self._rng.choice(ids, min(_ASKED, len(ids)), replace=False).tolist()
         self.read.problems += disagreements(table, asked, self._rng.random(DIMENSIONS, np.float32))
         self.read.whole += 1
