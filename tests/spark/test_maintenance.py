@@ -66,7 +66,7 @@ def test_a_call_while_the_rewrite_of_an_earlier_one_waits_writes_nothing(spark: 
     data = Path(queue.uri, "data")
     before = set(data.iterdir())
     with pytest.raises(CommitTimeout):
-        maintain(spark, queue.uri, timeout=3.0, **options)
+        maintain(spark, queue.uri, timeout=6.0, **options)
     queue.daemon.start()
     done = maintain(spark, queue.uri, timeout=200.0, **options)
     assert done.compaction is None
