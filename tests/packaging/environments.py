@@ -110,7 +110,7 @@ class Environment:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=540,
         )
 
     def started(self, *words: str | Path) -> subprocess.Popen[str]:
