@@ -312,6 +312,9 @@ def _execute(builder: Any, merge: Merge, hashes: KeyHashes) -> Any:
             return builder.execute_uncommitted(reader)
     require_unique(source, fields)
     rows = _readable(source)
+    if source.num_rows > merge.keys_max:  # each has a key of its own
+        hashes.too_many = True
+        return builder.execute_uncommitted(rows)
     if source.num_rows < _HASHED_ASIDE:
         hashes.add_all(source)
         return builder.execute_uncommitted(rows)
