@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+
+from harness.marked import Mark
 
 _COMMAND = (sys.executable, "-m", "committerd")
 _ENDS_SECONDS = 60
@@ -32,13 +32,13 @@ class Dev:
         command: Sequence[str] = _COMMAND,
     ) -> None:
         """`cache`: the folder in which Kafka's data is kept. `environment`: more variables. `command`: committerd's."""
-        self._mark = uuid.uuid4().hex
+        self._mark = Mark()
         bare = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("COMMITTERD_") and name not in ("KAFKA_BOOTSTRAP_SERVERS", "KAFKA_HOME")
         }
-        self.environment = {**bare, "COMMITTERD_CACHE": str(cache), "DEV_OF": self._mark, **(environment or {})}
+        self.environment = {**bare, "COMMITTERD_CACHE": str(cache), **self._mark.environment, **(environment or {})}
         self._process = subprocess.Popen(
             [*command, "dev", str(uri), "--json", *options],
             env=self.environment,
@@ -86,22 +86,11 @@ class Dev:
 
     def processes(self) -> list[psutil.Process]:
         """All processes that have inherited our mark, whoever started them."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("DEV_OF") == self._mark:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return self._mark.processes()
 
     def commands(self) -> dict[psutil.Process, list[str]]:
         """The command lines of these processes; without those that have ended meanwhile."""
-        found = {}
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                found[process] = process.cmdline()
-        return found
+        return self._mark.commands()
 
     def left(self) -> list[list[str]]:
         """The command lines of processes that do not end."""

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import termios
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from harness.kafka import KafkaBroker, RunningKafka
+from harness.marked import Mark
 from harness.scene import until
 
 DEMO = ("-m", "scripts.demo")
@@ -55,10 +55,9 @@ class Demo:
     def __init__(self, folder: Path, *, kafka: str | None, **environment: str) -> None:
         self.folder = folder
         self.output = ""
-        self._mark = f"DEMO_OF={uuid.uuid4()}"
-        name, _, value = self._mark.partition("=")
+        self._mark = Mark()
         base = {key: text for key, text in os.environ.items() if key not in ("KAFKA_BOOTSTRAP_SERVERS", "COLUMNS")}
-        self.environment = {**base, "TMPDIR": str(folder), name: value, **environment}
+        self.environment = {**base, "TMPDIR": str(folder), **self._mark.environment, **environment}
         if kafka is not None:
             self.environment["KAFKA_BOOTSTRAP_SERVERS"] = kafka
         self._process: subprocess.Popen[str] | None = None
@@ -112,22 +111,11 @@ class Demo:
 
     def processes(self) -> list[psutil.Process]:
         """All processes that have inherited our mark, whoever started them."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if self._mark in [f"{name}={value}" for name, value in process.environ().items()]:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return self._mark.processes()
 
     def commands(self) -> dict[psutil.Process, list[str]]:
         """The command lines of these processes; without those that have ended meanwhile."""
-        found = {}
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                found[process] = process.cmdline()
-        return found
+        return self._mark.commands()
 
     def process(self, word: str) -> psutil.Process:
         """The one program with this word in its command line; not its watcher."""
