@@ -51,7 +51,7 @@ def open_store(place: str) -> ObjectStore:
         case "s3" | "minio":
             return s3_store(where)
         case "s3-express":
-            return s3_store(where, kind=OwnDirectoryBucketStore)
+            return s3_store(where, kind=DirectoryBucketStore)
         case "local+entries":
             return ExternalManifests(LocalStore(Path(where)), FakeManifests(_SHELVES[where]))
         case "s3+ddb":
@@ -68,33 +68,11 @@ async def close(store: object) -> None:
     if isinstance(store, ExternalManifests):
         await close(store._objects)
         await close(store._entries)
-    elif isinstance(store, OwnS3Store | OwnDirectoryBucketStore | OwnDynamoStore):
-        await store.aclose()
+    elif isinstance(store, S3Store | DynamoStore):
+        await store._client.aclose()
 
 
-class OwnS3Store(S3Store):
-    """A store with a client of its own."""
-
-    def __init__(self, client: AwsClient, place: S3Place) -> None:
-        super().__init__(client, place)
-        self._own = client
-
-    async def aclose(self) -> None:
-        await self._own.aclose()
-
-
-class OwnDirectoryBucketStore(DirectoryBucketStore):
-    """A store in a directory bucket, with a client of its own."""
-
-    def __init__(self, client: AwsClient, place: S3Place) -> None:
-        super().__init__(client, place)
-        self._own = client
-
-    async def aclose(self) -> None:
-        await self._own.aclose()
-
-
-def s3_store(where: str, kind: Callable[[AwsClient, S3Place], ObjectStore] = OwnS3Store) -> ObjectStore:
+def s3_store(where: str, kind: Callable[[AwsClient, S3Place], ObjectStore] = S3Store) -> ObjectStore:
     """The store at `URL|BUCKET|PREFIX`; the keys are in the usual AWS variables, or in those of this process."""
     url, bucket, prefix = where.split("|")
     settings = S3Settings(endpoint_url=url, region="us-east-1", addressing_style="path")
@@ -102,22 +80,11 @@ def s3_store(where: str, kind: Callable[[AwsClient, S3Place], ObjectStore] = Own
     return kind(client, S3Place(bucket, prefix))
 
 
-class OwnDynamoStore(DynamoStore):
-    """A manifest store with a client of its own."""
-
-    def __init__(self, client: AwsClient, *, table: str, base_uri: str) -> None:
-        super().__init__(client, table=table, base_uri=base_uri)
-        self._own = client
-
-    async def aclose(self) -> None:
-        await self._own.aclose()
-
-
-def dynamo_store(where: str, **settings: Any) -> OwnDynamoStore:
+def dynamo_store(where: str, **settings: Any) -> DynamoStore:
     """The manifest store at `URL|TABLE|BASE_URI`; keys as for S3."""
     url, table, base_uri = where.split("|")
     client = dynamodb_client(S3Settings(region="us-east-1", **settings), endpoint_url=url)
-    return OwnDynamoStore(client, table=table, base_uri=base_uri)
+    return DynamoStore(client, table=table, base_uri=base_uri)
 
 
 async def race(store: ObjectStore, tag: str, keys: list[str]) -> list[str]:
