@@ -49,23 +49,26 @@ def kinds(seen: Sequence[Seen]) -> list[str]:
     return found
 
 
+def sent_by_a_commit(scene: Scene, proxy: FaultProxy | DirectoryBuckets, ids: list[int]) -> Counter[str]:
+    """Commit an Append, and add its ids to `ids`; returns the number of requests of each kind that this took."""
+    before = len(proxy.seen)
+    ids += scene.committed()
+    return Counter(kinds(proxy.seen[before:]))
+
+
 def test_a_commit_takes_three_requests_and_one_for_each_file_and_a_race_six_more(
     scene: Scene, proxy: FaultProxy
 ) -> None:
     ids = scene.table.create(2)
     daemon = scene.started(**_KEPT)
     for _ in range(3):
-        before = len(proxy.seen)
-        ids += scene.committed()
-        sent = Counter(kinds(proxy.seen[before:]))
+        sent = sent_by_a_commit(scene, proxy, ids)
         # The version below is read beside the PUT, and before it if it was not read a moment ago.
         assert 1 <= sent.pop("GET _versions") <= 3
         assert sent == {"GET data": 1, "PUT _transactions": 1, "PUT _versions": 1}
 
     ids += scene.table.write()
-    before = len(proxy.seen)
-    ids += scene.committed()
-    sent = Counter(kinds(proxy.seen[before:]))
+    sent = sent_by_a_commit(scene, proxy, ids)
     # The other writer's version; and a check of the version below ours, beside each PUT and after the LIST.
     assert 4 <= sent.pop("GET _versions") <= 6
     assert sent == {
@@ -93,16 +96,12 @@ def test_in_a_directory_bucket_a_commit_takes_one_request_more_and_a_race_lists_
             ids = scene.table.create(2)
             daemon = scene.started(**_KEPT)
             ids += scene.committed()
-            before = len(proxy.seen)
-            ids += scene.committed()
-            sent = Counter(kinds(proxy.seen[before:]))
+            sent = sent_by_a_commit(scene, proxy, ids)
             assert 1 <= sent.pop("GET _versions") <= 3
             assert sent == {"GET data": 1, "PUT _transactions": 1, "PUT _versions": 2}, "the manifest and the hint"
 
             ids += scene.table.write()
-            before = len(proxy.seen)
-            ids += scene.committed()
-            sent = Counter(kinds(proxy.seen[before:]))
+            sent = sent_by_a_commit(scene, proxy, ids)
             assert 4 <= sent.pop("GET _versions") <= 6
             assert sent == {
                 "GET data": 1,
