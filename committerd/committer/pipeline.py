@@ -42,7 +42,7 @@ _PUT_SECONDS = 0.05
 _CONFIRMED_SECONDS = 0.1
 """How long ago the head's version was confirmed, at most, if it is not confirmed again."""
 _FRESH_SECONDS = 60.0
-"""Maximum age of a version formed ahead when it is put: what is known of its files is so much older then."""
+"""Maximum age of a version formed ahead when it is put: its files were looked at before it was formed."""
 
 
 @dataclass(slots=True)
