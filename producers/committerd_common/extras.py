@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
 
-def missing(*modules: str, of: str, extra: str) -> ModuleNotFoundError | None:
+def missing(*modules: str, of: str, extra: str, distribution: str = "committerd-client") -> ModuleNotFoundError | None:
     """The error if one of the top-level modules is not installed. `of`: the package that needs them."""
     for name in modules:
         if find_spec(name) is None:
-            return ModuleNotFoundError(f"{of} needs {name}, which is not installed: {install_line(extra)}", name=name)
+            install = install_line(extra, distribution=distribution)
+            return ModuleNotFoundError(f"{of} needs {name}, which is not installed: {install}", name=name)
     return None
 
 

@@ -8,18 +8,16 @@ stdin, puts `TAG KEY` under each key, and prints the keys that it won as JSON.
 from __future__ import annotations
 
 import json
-import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 from prometheus_client import CollectorRegistry
 
-from committerd.errors import PutUnknown
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
 from committerd.stores.directory_bucket import DirectoryBucketStore
@@ -27,15 +25,24 @@ from committerd.stores.dynamodb import DynamoStore, dynamodb_client
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore
 from committerd.stores.measured import MeasuredLocalStore
-from committerd.stores.port import Created, Exists, ObjectStore
+from committerd.stores.port import ObjectStore
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from committerd.telemetry import Telemetry
+from committerd.testing.object_stores import race
 from tests.contracts.entries import FakeManifests, Shelf
 from tests.simulation.store import Bucket, FakeStore
 
 _BUCKETS: defaultdict[str, Bucket] = defaultdict(Bucket)
 _SHELVES: defaultdict[str, Shelf] = defaultdict(Shelf)
 """Entries in memory exist in this process only."""
+
+
+@asynccontextmanager
+async def opened(place: str) -> AsyncIterator[ObjectStore]:
+    """A new store at a place, inside the block."""
+    store = open_store(place)
+    yield store
+    await close(store)
 
 
 def open_store(place: str) -> ObjectStore:
@@ -87,34 +94,11 @@ def dynamo_store(where: str, **settings: Any) -> DynamoStore:
     return DynamoStore(client, table=table, base_uri=base_uri)
 
 
-async def race(store: ObjectStore, tag: str, keys: list[str]) -> list[str]:
-    """Put every key if absent, concurrently and in a random order; returns the keys that were won."""
-    won = []
-
-    async def put(key: str) -> None:
-        body = f"{tag} {key}".encode()
-        try:
-            answer = await store.put_if_absent(key, body)
-        except PutUnknown:  # S3's 409: another put was under way
-            while await store.get(key) is None:
-                with suppress(PutUnknown):
-                    await store.put_if_absent(key, body)
-            answer = Created() if await store.get(key) == body else Exists()
-        if answer == Created():
-            won.append(key)
-
-    async with anyio.create_task_group() as tasks:
-        for key in random.Random(tag).sample(keys, len(keys)):
-            tasks.start_soon(put, key)
-    return won
-
-
 async def _main(place: str, tag: str, keys: list[str]) -> None:
-    store = open_store(place)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(json.dumps(await race(store, tag, keys)))
-    await close(store)
+    async with opened(place) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(json.dumps(await race(store, tag, keys)))
 
 
 if __name__ == "__main__":

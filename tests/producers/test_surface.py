@@ -18,7 +18,7 @@ from committerd_client.headers import StagedChange
 from committerd_common.messages import Transaction
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/client.md", "docs/spark.md", "docs/ray-daft.md", "docs/dev.md")
+PAGES = ("README.md", "docs/client.md", "docs/spark.md", "docs/ray-daft.md", "docs/dev.md", "docs/testing.md")
 UNTYPED = ("pyarrow", "lance", "pyspark", "pandas", "ray", "daft")
 """Libraries whose types pyright does not know, or knows in part; Ray and Daft are not installed here."""
 OTHERS = {"BaseException", "ExceptionGroup", "Overwrite", "ReserveFragments", "Rewrite", "Merge", "Project", "Append"}

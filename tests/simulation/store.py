@@ -10,7 +10,7 @@ from typing import Any, Literal
 import anyio
 
 from committerd.errors import PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, tails_of_each
+from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
 from tests.simulation.faults import Lost, Refused, Weather
 
 _CLEANED_UP_SECONDS = 3600.0
@@ -90,22 +90,22 @@ class FakeStore:
         self._weather = weather or Weather()
 
     async def get(self, key: str) -> bytes | None:
-        body: bytes | None = await self._read("get", key, lambda: self._bucket.objects.get(key))
+        body: bytes | None = await self._of_object("get", key, lambda: self._bucket.objects.get(key))
         return body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        body = await self._read("get_range", key, lambda: self._bucket.objects.get(key))
+        body = await self._of_object("get_range", key, lambda: self._bucket.objects.get(key))
         return None if body is None else body[start:end]
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        body = await self._read("get_tail", key, lambda: self._bucket.objects.get(key))
+        body = await self._of_object("get_tail", key, lambda: self._bucket.objects.get(key))
         return None if body is None else Tail(body=body[max(len(body) - size, 0) :], size=len(body))
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         return await tails_of_each(self.get_tail, keys, size)
 
     async def head(self, key: str) -> int | None:
-        body = await self._read("head", key, lambda: self._bucket.objects.get(key))
+        body = await self._of_object("head", key, lambda: self._bucket.objects.get(key))
         return None if body is None else len(body)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
@@ -121,9 +121,10 @@ class FakeStore:
 
     async def put(self, key: str, body: bytes) -> None:
         # If the response to a plain put is lost, repeating it is right whatever happened: no `PutUnknown`.
-        await self._read("put", key, lambda: self._bucket.put(key, body))
+        await self._of_object("put", key, lambda: self._bucket.put(key, body))
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        require_below_root(key)
         swaps, sent_at, given_up = self._bucket.swaps, anyio.current_time(), False
 
         def put() -> Created | Exists:
@@ -150,11 +151,15 @@ class FakeStore:
                 self._bucket.put(target, body)
             return body is not None
 
-        done: bool = await self._read("copy", target, copied)
+        done: bool = await self._of_object("copy", target, copied)
         return done
 
     async def delete(self, key: str) -> None:
-        await self._read("delete", key, lambda: self._bucket.delete(key))
+        await self._of_object("delete", key, lambda: self._bucket.delete(key))
+
+    async def _of_object(self, call: str, key: str, effect: Callable[[], Any]) -> Any:
+        require_below_root(key)
+        return await self._read(call, key, effect)
 
     async def _read(self, call: str, key: str, effect: Callable[[], Any]) -> Any:
         """A call that may be repeated: a lost response counts as none."""
