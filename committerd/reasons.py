@@ -105,6 +105,7 @@ UNSUPPORTED_REASONS = (
     "newer_manifest",
     "operation_not_allowed",
     "physical_rows_unknown",
+    "pylance_refused",
     "table_feature",
     "unknown_fields",
     "unknown_operation",

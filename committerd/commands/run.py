@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import random
+import sys
 import uuid
 
 import anyio
@@ -17,6 +19,7 @@ from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
 from committerd.daemon.process import Dependencies
+from committerd.daemon.pylance_process import PylanceProcess
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
@@ -73,6 +76,17 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def _pylance(configured: Settings) -> PylanceProcess | None:
+    """Builds versions with pylance, if the settings ask for it. Raises `SettingsError` if it is not installed."""
+    if configured.commit.unknown != "pylance":
+        return None
+    if importlib.util.find_spec("lance") is None:
+        raise SettingsError(
+            "commit.unknown = pylance needs pylance, which is not installed: pip install 'committerd[lance]'"
+        )
+    return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance"])
+
+
 async def commit_until_stopped(configured: Settings) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     _collect_garbage_rarely()
@@ -97,5 +111,6 @@ async def commit_until_stopped(configured: Settings) -> None:
                     new_uuid=uuid.uuid4,
                     open_store=stores.open,
                     work=HeavyThread(),
+                    pylance=_pylance(configured),
                 ),
             )

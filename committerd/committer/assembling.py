@@ -16,13 +16,15 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
 from committerd.committer.self_trial import Raising, own_changes, require_room
+from committerd.errors import UnsupportedTable
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
-from committerd.table.fetching import Fetcher, OpenStore, run
+from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once
+from committerd.table.judge import require_buildable
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
@@ -43,6 +45,8 @@ class Assembler:
     telemetry: Telemetry
     open_store: OpenStore | None = None
     """Opens the store of a base path or of the source of a Clone; None = those can't be read."""
+    pylance: BuildWithPylance | None = None
+    """Builds versions where committerd's knowledge ends; None = `Sources.knowledge` is not set."""
     work: HeavyWork = at_once
     """Runs steps that may take long."""
     _records_max: int | None = None
@@ -156,6 +160,13 @@ class Assembler:
         decoded = await self.decode(pending, head)
         return await self._run(self.decider.decide_create(head, _known(pending, decoded), is_first=is_first), head)
 
+    async def require_buildable(self, head: Head) -> None:
+        """Return if a version can be built on the head. Raises `UnsupportedTable` or `CorruptTable`."""
+        try:
+            require_buildable(head.manifest)
+        except UnsupportedTable as error:
+            await self._run(self.decider.require_followed(head, error), head)
+
     async def assemble_keys(self, head: Head) -> FormedVersion:
         """As `Decider.decide_keys`."""
         return await self._run(self.decider.decide_keys(head), head)
@@ -166,7 +177,7 @@ class Assembler:
 
     async def _run(self, steps: Steps[_T], head: Head) -> _T:
         """Run a decision, and observe how long its stages take."""
-        fetcher, stage, began = Fetcher(head.table, self.open_store), "", anyio.current_time()
+        fetcher, stage, began = Fetcher(head.table, self.open_store, self.pylance), "", anyio.current_time()
 
         async def fetch(need: Need) -> Any:
             nonlocal stage, began

@@ -37,7 +37,6 @@ from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
 from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
-from committerd.table.judge import require_buildable
 from committerd.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -159,7 +158,7 @@ class Committer:
                 )
                 backoff = self._parts.backoff()
                 self._refused_code = ""
-                require_buildable(current.head.manifest)
+                await self._parts.assembler.require_buildable(current.head)
                 if current.head.version:
                     self._holding.note_settled(None)
                     notify, stale_history = self._parts.intake.notify, self._parts.assembler.decider.stale_history
@@ -271,7 +270,9 @@ class Committer:
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
         if current.head.manifest is not formed.prepared.file:
-            require_buildable(current.head.manifest)  # another writer created it, or it was read back
+            await self._parts.assembler.require_buildable(
+                current.head
+            )  # another writer created it, or it was read back
         if not is_ours:
             _log.info("table.moved", extra={"from": before, "to": current.head.version, "by": result.race.value})
 
@@ -328,7 +329,7 @@ class Committer:
         if not found:
             return
         current.learn(news)
-        require_buildable(current.head.manifest)
+        await self._parts.assembler.require_buildable(current.head)
         self._parts.telemetry.foreign_commits.add(sum(not one.settled.ours for one in found))
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.older_history import BATCH_MAX, FIRST_BATCH, OlderHistory, brief_of
 from committerd.concurrency import map_each
-from committerd.errors import CommitterError, CorruptTable, RefusedToRun
+from committerd.errors import CommitterError, CorruptTable, RefusedToRun, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
 from committerd.queue.ledger import LEDGER_BYTES, Ledger
@@ -50,6 +50,8 @@ class Loading:
     """Called with a text about the progress."""
     owed_from: Callable[[Position], int] = lambda position: position.next_offset
     """Given the table's position, returns the first offset whose outcome the caller needs."""
+    builds_unknown: bool = False
+    """Whether a latest version on which committerd can't build is no error: the caller asks pylance."""
     later: bool = False
     """Whether to leave unread what lies below position, marks and those outcomes; `Loaded.older` reads it later."""
 
@@ -124,7 +126,7 @@ async def load(table: Table, how: Loading) -> Loaded:
     carrying, newest_ours = await downwards.read_carrying(latest)
     position = highest(one.position for one in carrying if one.position is not None)
     await downwards.read_rest(position)
-    require_supported(latest.manifest)
+    _require_supported(latest.manifest, how)
     marks: dict[str, AppMark] = {}
     for one in carrying:
         merge_marks(marks, one.marks)
@@ -141,6 +143,14 @@ async def load(table: Table, how: Loading) -> Loaded:
         newest_ours=newest_ours,
         older=older,
     )
+
+
+def _require_supported(latest: ManifestFile, how: Loading) -> None:
+    try:
+        require_supported(latest)
+    except UnsupportedTable:
+        if not how.builds_unknown:
+            raise
 
 
 async def read_new(table: Table, base: int, newest: int) -> News:

@@ -171,7 +171,7 @@ class Members:
         version, era = self.head.version + 1, self.head.position.era
         marks = mark_of(request, self.marks, version=version, used_ms=used_ms, era=era)
         change = judged.change
-        shares = change is not None or part_of(request.transaction) is not Part.ROWS
+        shares = judged.by_pylance is None and (change is not None or part_of(request.transaction) is not Part.ROWS)
         # All that may raise is done above, so a request is taken as a whole or not at all.
         self.weight.add(request, self.limits, shares=shares, more_bytes=change.bytes if change else 0)
         if change is not None:

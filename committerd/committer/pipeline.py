@@ -267,6 +267,6 @@ class Pipeline:
 def _can_be_built_on(formed: FormedVersion) -> bool:
     """Whether the next version can be formed on this one before this one is put."""
     judged = formed.prepared.judged
-    if formed.prepared.before is None or judged.copies:
+    if formed.prepared.before is None or judged.copies or judged.by_pylance:
         return False
     return judged.files.keys() <= judged.deletion_vectors.keys()  # the content of other files can't be read yet

@@ -48,7 +48,9 @@ from committerd.stores.probing import Prover
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
 from committerd.table.case import Sources
+from committerd.table.fetching import BuildWithPylance
 from committerd.table.heavy_work import HeavyWork, at_once
+from committerd.table.knowledge import Knowledge
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
@@ -131,6 +133,8 @@ class Dependencies:
     new_uuid: Callable[[], UUID]
     open_store: Callable[[str], ObjectStore] | None = None
     work: HeavyWork = at_once
+    pylance: BuildWithPylance | None = None
+    """Builds versions where committerd's knowledge ends; None = it is refused."""
 
 
 def _decide_options(settings: CommitSettings) -> DecideOptions:
@@ -176,6 +180,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         ahead_max=_AHEAD_MAX,
         random=around.rng,
         new_uuid=around.new_uuid,
+        knowledge=Knowledge() if around.pylance is not None else None,
     )
     options = _decide_options(settings.commit)
     lookups = around.telemetry.deletion_vector_lookups
@@ -213,7 +218,11 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
                 footprint_bytes_max=settings.memory.footprint_bytes,
                 deletion_vectors=deletion_vectors,
             ),
-            loading=Loading(monotonic=around.monotonic, ledger_bytes=settings.memory.ledger_bytes),
+            loading=Loading(
+                monotonic=around.monotonic,
+                ledger_bytes=settings.memory.ledger_bytes,
+                builds_unknown=around.pylance is not None,
+            ),
             republish_max=settings.commit.republish_max,
             transaction_bytes_max=settings.commit.transaction_bytes_max,
             before_table=before_table,
@@ -233,6 +242,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
             ),
             telemetry=around.telemetry,
             open_store=around.open_store,
+            pylance=around.pylance,
             work=around.work,
         ),
         putter=putter,

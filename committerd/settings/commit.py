@@ -77,6 +77,14 @@ class CommitSettings(SettingsGroup):
         "stable row ids. all: also those of other writers. Choose all only if each of them keeps the order, as "
         "compactions of pylance 4 to 14 do: after a Rewrite that sorts rows, the wrong rows would be deleted.",
     )
+    unknown: Literal["refuse", "pylance"] = Field(
+        default="refuse",
+        description="What to do where committerd's knowledge of Lance ends: a table with a feature, or a transaction "
+        "with an operation or a field, that it does not know. refuse: the table waits for a later committerd, and the "
+        "transaction is UNSUPPORTED. pylance: pylance (installed with committerd[lance]) builds the version, in a "
+        "process of its own, and committerd puts it; such a transaction is committed only if no version follows the "
+        "one that it read, is a version of its own, and takes about a second.",
+    )
     transaction_files_max: int = Field(
         default=100_000,
         ge=1,

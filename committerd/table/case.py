@@ -16,6 +16,7 @@ from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import CreateOptions
+from committerd.table.knowledge import Knowledge
 from committerd.table.needs import InThread, StagedFacts, Steps
 from committerd.table.row_groups import DeletionFiles
 from committerd.table.staged_files import FileLimits
@@ -58,6 +59,9 @@ class Sources:
     new_uuid: Callable[[], UUID]
     ahead_max: timedelta | None = None
     """How far a version's timestamp may run ahead of the clock to exceed that of the version below; None = any."""
+
+    knowledge: Knowledge | None = None
+    """What committerd knows, if pylance commits where that ends; None = it is refused."""
 
     def file_ids(self) -> Iterator[int]:
         """Random 64-bit numbers for the names of new deletion files."""

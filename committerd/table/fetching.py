@@ -21,6 +21,7 @@ from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.needs import (
+    BuiltByPylance,
     Checkpoint,
     Copies,
     Copy,
@@ -30,6 +31,7 @@ from committerd.table.needs import (
     InThread,
     Need,
     OneVersion,
+    PylanceBuilt,
     QueueEntries,
     Reuse,
     Rows,
@@ -55,6 +57,9 @@ Fetch = Callable[[Need], Awaitable[Any]]
 """Reads the fact that answers a need, as its class says; raises the error of the read."""
 
 OpenStore = Callable[[str], ObjectStore]
+
+BuildWithPylance = Callable[[ObjectStore, BuiltByPylance], Awaitable[PylanceBuilt]]
+"""Answers the need, for the table in this store. Raises `UnsupportedRequest`, or an `Unavailable`."""
 
 
 async def run(steps: Steps[_T], fetch: Fetch, *, work: HeavyWork = at_once) -> _T:
@@ -93,10 +98,16 @@ def _step(steps: Steps[_T], advance: Callable[[], Need]) -> Need | _End[_T]:
 class Fetcher:
     """Fetches facts about one table."""
 
-    def __init__(self, table: Table, open_store: OpenStore | None = None) -> None:
-        """`open_store`: opens the store of a base path or of the source of a Clone; None = those can't be read."""
+    def __init__(
+        self, table: Table, open_store: OpenStore | None = None, pylance: BuildWithPylance | None = None
+    ) -> None:
+        """`open_store`: opens the store of a base path or of the source of a Clone; None = those can't be read.
+
+        `pylance`: needed if `Sources.knowledge` is set.
+        """
         self._table = table
         self._open_store = open_store
+        self._pylance = pylance
         self._deletions = DeletionFileReader(self.open, table.deletion_vectors)
 
     async def __call__(self, need: Need) -> Any:
@@ -130,6 +141,9 @@ class Fetcher:
                 return await self._of_source(self._source(clone))
             case Copies(clone=clone, source=source):
                 return await self._of_source(self._copies(self._cloned(clone), source))
+            case BuiltByPylance():
+                assert self._pylance is not None
+                return await self._pylance(table.store, need)
             case InThread() | Stage():
                 return None
             case Checkpoint():

@@ -37,6 +37,7 @@ from committerd.lance.versions.fragments import differing_types
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
+from committerd.table.by_pylance import judged_by_pylance
 from committerd.table.case import Case, PrepareOptions, Sources
 from committerd.table.heavy_work import heavy_size_to_judge
 from committerd.table.needs import (
@@ -107,6 +108,9 @@ class Judged:
     """The rows that were followed through Rewrites."""
     note: str = ""
     """What the rebase changed, for people; empty if there is nothing to say."""
+    by_pylance: PrepareOptions | None = None
+    """The options that it was judged with, if pylance builds the version (`table.by_pylance`); None = committerd does.
+    """
     create: CreateOptions = field(default_factory=CreateOptions)
     restored: ManifestFile | None = None
     source: ManifestFile | None = None
@@ -128,6 +132,10 @@ def judge(
     """
     found = NOTHING_FOUND
     try:
+        if sources.knowledge is not None:
+            outside = judged_by_pylance(history, latest, transaction, options, sources.knowledge)
+            if outside is not None:
+                return outside if isinstance(outside, Refused) else Judged(transaction=outside, by_pylance=options)
         size = heavy_size_to_judge(transaction, latest)
         if size:
             yield InThread(size)

@@ -201,6 +201,28 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltByPylance:
+    """Need: the version that pylance makes of a version and a transaction. Fact: `PylanceBuilt`.
+
+    Throws `UnsupportedRequest` (`pylance_refused`).
+    """
+
+    version: int
+    transaction: Transaction
+
+
+class PylanceBuilt(NamedTuple):
+    """A version that pylance has built, under a number outside the history."""
+
+    body: bytes
+    """Its manifest object."""
+    next: bytes | None
+    """The manifest object of a commit that changes nothing on top of it; None if pylance can't commit there."""
+    refusal: str
+    """Why it can't."""
+
+
+@dataclass(frozen=True, slots=True)
 class InThread:
     """Need: that the next step, up to the next need, runs in a thread, because it may take long. Fact: None."""
 
@@ -221,7 +243,7 @@ class Checkpoint:
 
 
 Fact = Staged | Rows | Versions | OneVersion | QueueEntries | Gone | Reuse | EmptyFolders | Described | Source | Copies
-Need = Fact | InThread | Checkpoint | Stage
+Need = Fact | BuiltByPylance | InThread | Checkpoint | Stage
 
 Steps = Generator[Need, Any, T_co]
 """A decision that asks for facts on its way. See each need for the fact that it is sent."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from committerd.errors import CorruptTable, InvalidRequest, RequestError
@@ -24,6 +24,7 @@ from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
+from committerd.table.by_pylance import built_by_pylance
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once, heavy_size
@@ -169,6 +170,11 @@ def build_version(
         moves=judged.moves,
         table_metadata=table_metadata or {},
     )
+    knowledge = sources.knowledge
+    if latest is not None and (judged.by_pylance or (knowledge is not None and not knowledge.covers(latest))):
+        file, body = yield from built_by_pylance(latest, transaction, given, scheme=scheme, options=judged.by_pylance)
+        judged = replace(judged, by_pylance=judged.by_pylance or PrepareOptions())
+        return _prepared(latest, file, body, scheme=scheme or NamingScheme.V2, judged=judged)
     size = heavy_size(transaction, latest)
     if size:
         yield InThread(size)
@@ -193,15 +199,22 @@ def build_version(
             if size:
                 yield InThread(size)
         require_next(latest, file, built, given, reuse=reuse)
+    return _prepared(latest, file, assemble(outline, fragments, section, transaction), scheme=scheme, judged=judged)
+
+
+def _prepared(
+    latest: ManifestFile | None, file: ManifestFile, body: Body, *, scheme: NamingScheme, judged: Judged
+) -> Prepared:
+    before, transaction = latest.outline if latest is not None else None, judged.transaction
     return Prepared(
         file=file,
-        key=manifest_key(outline.version, scheme),
-        body=assemble(outline, fragments, section, transaction),
+        key=manifest_key(file.version, scheme),
+        body=body,
         scheme=scheme,
         judged=judged,
-        reserved=reserved_range(latest.outline if latest else None, transaction),
-        committed=committed_by(transaction, file, before=latest.outline if latest else None),
-        before=latest.outline if latest else None,
+        reserved=reserved_range(before, transaction),
+        committed=committed_by(transaction, file, before=before),
+        before=before,
     )
 
 

@@ -195,12 +195,33 @@ def assemble(manifest: Manifest, fragments: FragmentList, section: IndexSection,
         position += _append(sections, [section.SerializeToString(deterministic=True)])
     placed.transaction_section = position
     position += _append(sections, [transaction.SerializeToString(deterministic=True)])
-    own = placed.SerializeToString(deterministic=True)
+    _append_manifest(sections, placed, fragments, position)
+    return Body(sections)
+
+
+def assemble_behind(body: bytes, manifest: Manifest, fragments: FragmentList, transaction: Transaction) -> Body:
+    """Encode like `assemble`, behind the sections of `body`, an object that `decode` can read.
+
+    They keep their positions, also those that committerd does not know. Only the transaction in `body` counts no more.
+    """
+    placed = Manifest()
+    placed.CopyFrom(manifest)
+    placed.ClearField("transaction_section_v14")
+    position = manifest_position(body, len(body))
+    sections = [body[:position]]
+    placed.transaction_section = position
+    position += _append(sections, [transaction.SerializeToString(deterministic=True)])
+    _append_manifest(sections, placed, fragments, position)
+    return Body(sections)
+
+
+def _append_manifest(sections: list[bytes], manifest: Manifest, fragments: FragmentList, position: int) -> None:
+    """Add the last section and the footer; `position` is that of the section."""
+    own = manifest.SerializeToString(deterministic=True)
     # Protobuf writes fields by their numbers: the schema is 1, fragments are 2.
-    schema = Manifest(fields=placed.fields).ByteSize()
+    schema = Manifest(fields=manifest.fields).ByteSize()
     _append(sections, [own[:schema], *fragments.bodies(), own[schema:]])
     sections.append(_FOOTER.pack(position, _MAJOR, _MINOR, _MAGIC))
-    return Body(sections)
 
 
 def _append(sections: list[bytes], parts: Sequence[bytes]) -> int:

@@ -157,4 +157,5 @@ def needs_version_below(transaction: Transaction) -> bool:
 
 def reserved_range(latest: Manifest | None, transaction: Transaction) -> tuple[int, int]:
     """(first id, count) of the fragment ids that the transaction reserves on top of `latest`; (0, 0) = none."""
-    return (0, 0) if latest is None else operation_of(transaction).reserved(transaction, latest)
+    known = known_operation(transaction)
+    return (0, 0) if latest is None or known is None else known.reserved(transaction, latest)

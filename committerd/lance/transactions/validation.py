@@ -43,11 +43,7 @@ def require_valid(
     `base_not_allowed`, `external_sequences`) or `InvalidRequest` (any other code here, and in the `validate` of the
     operations).
     """
-    if not is_canonical(transaction.uuid):
-        raise InvalidRequest(
-            f"uuid {transaction.uuid!r} is not a lower-case uuid with hyphens; make a new one for each transaction",
-            code="uuid_invalid",
-        )
+    _require_uuid(transaction)
     if unknown := unknown_fields(transaction):
         raise UnsupportedRequest(
             f"the transaction has fields that committerd does not know: {', '.join(unknown)}; a commit would drop "
@@ -60,7 +56,7 @@ def require_valid(
             "add it to setting allowed_operations",
             code="operation_not_allowed",
         )
-    _require_read_version(transaction, operation, latest_version)
+    _require_read(transaction, operation.read_version, latest_version, operation.kind)
     require_in_bounds("the transaction", transaction)
     _require_texts(transaction, operation)
     _require_distinct_fragments(operation.named_fragments(transaction))
@@ -68,7 +64,25 @@ def require_valid(
     operation.validate(transaction, allowed, key_bytes_max)
 
 
-def _require_read_version(transaction: Transaction, operation: Operation, latest_version: int) -> None:
+def require_valid_outside(transaction: Transaction, *, latest_version: int) -> None:
+    """Check all that is known of a transaction whose operation is not: uuid, read version, tag, properties.
+
+    Raises as `require_valid`.
+    """
+    _require_uuid(transaction)
+    _require_read(transaction, ReadVersion.REQUIRED, latest_version, "an operation that committerd does not know")
+    _require_own_texts(transaction, frozenset())
+
+
+def _require_uuid(transaction: Transaction) -> None:
+    if not is_canonical(transaction.uuid):
+        raise InvalidRequest(
+            f"uuid {transaction.uuid!r} is not a lower-case uuid with hyphens; make a new one for each transaction",
+            code="uuid_invalid",
+        )
+
+
+def _require_read(transaction: Transaction, meaning: ReadVersion, latest_version: int, what: str) -> None:
     read_version = transaction.read_version
     if is_detached(read_version):
         raise InvalidRequest(
@@ -76,11 +90,11 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
             "version",
             code="detached_read_version",
         )
-    if operation.read_version is ReadVersion.OF_SOURCE:
+    if meaning is ReadVersion.OF_SOURCE:
         return
-    if read_version == 0 and operation.read_version is ReadVersion.REQUIRED:
+    if read_version == 0 and meaning is ReadVersion.REQUIRED:
         raise InvalidRequest(
-            f"read_version 0 says that nothing was read, but {operation.kind} changes existing data; set the version "
+            f"read_version 0 says that nothing was read, but {what} changes existing data; set the version "
             "that it was planned on",
             code="read_version_missing",
         )
@@ -94,20 +108,24 @@ def _require_read_version(transaction: Transaction, operation: Operation, latest
 
 def _require_texts(transaction: Transaction, operation: Operation) -> None:
     """Check that the table may carry the names and values in the transaction."""
-    properties = transaction.transaction_properties
     entries = operation.entries(transaction)
-    if transaction.tag or properties:
-        require_name("tag", transaction.tag)
-        for key in properties:
-            require_name("transaction_properties", key)
+    _require_own_texts(transaction, operation.own_properties)
     for where, items, _ in entries:
         require_entries(where, items)
     for where, name in operation.names(transaction):
         require_name(where, name)
-    require_unreserved("transaction_properties", properties.keys() - operation.own_properties)
     for where, items, may_be_reserved in entries:
         if not may_be_reserved:
             require_unreserved(where, (key for key, _ in items))
+
+
+def _require_own_texts(transaction: Transaction, own_properties: frozenset[str]) -> None:
+    properties = transaction.transaction_properties
+    if transaction.tag or properties:
+        require_name("tag", transaction.tag)
+        for key in properties:
+            require_name("transaction_properties", key)
+    require_unreserved("transaction_properties", properties.keys() - own_properties)
 
 
 def _require_files(files: StagedFiles, key_bytes_max: int) -> None:

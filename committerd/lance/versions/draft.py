@@ -248,7 +248,7 @@ def next_draft(current: ManifestFile, given: BuildInput) -> Draft:
     indices = list(current.indices)
     if given.reuse is not None:
         indices = reuse_applied(indices, given.reuse)
-    _set_writer(manifest, given, current.outline)
+    set_writer(manifest, given, current.outline)
     draft = Draft(manifest=manifest, indices=indices, current=current, given=given, kept=current.fragments)
     if not _has_ascending_ids(current):
         draft.open_all()
@@ -263,7 +263,7 @@ def first_draft(given: BuildInput, version: int = 1) -> Draft:
     if given.create.enable_stable_row_ids:
         manifest.reader_feature_flags = FeatureFlag.STABLE_ROW_IDS
         manifest.writer_feature_flags = FeatureFlag.STABLE_ROW_IDS
-    _set_writer(manifest, given, None)
+    set_writer(manifest, given, None)
     return Draft(manifest=manifest, indices=[], current=None, given=given)
 
 
@@ -279,7 +279,7 @@ def finish(draft: Draft, changed: Collection[int] = ()) -> None:
         drop_dead_files(edited, {field.id for field in manifest.fields})
         remove_fragments(manifest, {one.id for one in edited if live_rows(one) <= 0})
     _keep_order(draft)
-    _set_own_metadata(manifest, draft.given.table_metadata)
+    set_own_metadata(manifest, draft.given.table_metadata)
     _set_flags(manifest, draft.kept, draft.indices)
 
 
@@ -309,7 +309,8 @@ def own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if key.startswith(KEY_PREFIX)}
 
 
-def _set_writer(manifest: Manifest, given: BuildInput, before: Manifest | None) -> None:
+def set_writer(manifest: Manifest, given: BuildInput, before: Manifest | None) -> None:
+    """Name committerd as the writer of the manifest, and set its time and its transaction file."""
     name_writer(manifest, __version__, before)
     manifest.transaction_file = given.transaction_file
     now = Timestamp()
@@ -348,7 +349,8 @@ def _keep_order(draft: Draft) -> None:
         draft.spend_ids(last)
 
 
-def _set_own_metadata(manifest: Manifest, entries: Mapping[str, str]) -> None:
+def set_own_metadata(manifest: Manifest, entries: Mapping[str, str]) -> None:
+    """Replace all table metadata of committerd by these entries; empty = it stays."""
     if not entries:
         return
     for key in own_metadata(manifest.table_metadata):

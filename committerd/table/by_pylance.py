@@ -1,0 +1,171 @@
+"""Where committerd's knowledge ends, pylance builds the version (setting `commit.unknown`).
+
+A table with a feature, and a transaction with an operation or a field, that committerd does not know may be known to a
+later Lance. Then pylance builds the version, under a number outside the history (a detached version, without any check
+of conflicts), and committerd puts it as the next version, with its own transaction, position and marks. So what is
+promised of a version of the queue holds for this one too. docs/decisions/where-knowledge-ends.md says why.
+
+No rule says with what such a transaction conflicts, so it is committed only if its read version is the latest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from committerd.errors import (
+    CorruptTable,
+    InvalidRequest,
+    RequestError,
+    UnsupportedRequest,
+    UnsupportedTable,
+)
+from committerd.lance.format.manifest_file import Body, ManifestFile, decode
+from committerd.lance.format.support import require_supported
+from committerd.lance.operations.operation import NO_FILES, AppliesTo, ReadVersion
+from committerd.lance.transactions.validation import require_valid, require_valid_outside
+from committerd.lance.versions.adopted import adopted, require_kept
+from committerd.lance.versions.bases import is_allowed_base
+from committerd.lance.versions.draft import BuildInput
+from committerd.lance.versions.metadata import require_little_metadata
+from committerd.queue.dedupe import Refused
+from committerd.queue.outcomes import Status
+from committerd.table.case import PrepareOptions
+from committerd.table.knowledge import Knowledge, known_in_full, operation_if_known
+from committerd.table.needs import BuiltByPylance, NamedFile, PylanceBuilt, Staged, Steps
+from committerd.table.places import data_file_location
+from committerd.table.staged_files import require_files
+from committerd.table.versions import History
+from committerd_common.messages import DataFile, Transaction
+from committerd_common.paths import NamingScheme
+
+BUILD = "committerd.build"
+"""The transaction property by which a detached version shows that a committer has built it, and nobody needs it."""
+
+
+def judged_by_pylance(
+    history: History, latest: ManifestFile | None, transaction: Transaction, options: PrepareOptions, known: Knowledge
+) -> Transaction | Refused | None:
+    """Judge a transaction that committerd does not know in full, or that meets a table which it does not know.
+
+    Returns the transaction for pylance, or its refusal; None if committerd knows both. Raises `RequestError`.
+    """
+    if latest is None or (known.covers(latest) and known_in_full(transaction)):
+        return None
+    operation = operation_if_known(transaction)
+    if operation is None:
+        require_valid_outside(transaction, latest_version=latest.version)
+        reads_nothing = False
+    else:
+        transaction = operation.normalised(transaction)
+        understood = Transaction()
+        understood.CopyFrom(transaction)
+        understood.DiscardUnknownFields()
+        require_valid(
+            operation, understood, NO_FILES,
+            latest_version=latest.version, allowed=options.allowed, key_bytes_max=history.table.key_room,
+        )  # fmt: skip
+        if operation.target is AppliesTo.NEW:
+            raise InvalidRequest(
+                f"Clone makes a table, but there is one at version {latest.version}", code="table_exists"
+            )
+        reads_nothing = operation.read_version is ReadVersion.OPTIONAL and transaction.read_version == 0
+    if reads_nothing or (transaction.read_version == latest.version and latest.version <= history.created):
+        return transaction
+    return Refused(
+        status=Status.RETRYABLE,
+        reason="conflict",
+        message=f"committerd does not know all of this transaction or of its table, and so not what it conflicts with: "
+        f"it is committed only if no version follows the one that it read, {transaction.read_version}. Read version "
+        f"{latest.version} and do the work again",
+        conflicting_version=latest.version,
+    )
+
+
+def built_by_pylance(
+    latest: ManifestFile,
+    transaction: Transaction,
+    given: BuildInput,
+    *,
+    scheme: NamingScheme | None,
+    options: PrepareOptions | None,
+) -> Steps[tuple[ManifestFile, Body]]:
+    """Let pylance build the version that follows `latest`.
+
+    `options`: those that the transaction was judged with; None = it is committerd's own. Raises `RequestError`.
+    """
+    asked = Transaction()
+    asked.CopyFrom(transaction)
+    asked.tag = ""  # pylance can't pass it on; it is a part of the manifest
+    built = yield from _built(latest, asked, UUID(bytes=given.index_uuid), scheme)
+    file, body = adopted(built.body, latest, asked, transaction, given)
+    require_little_metadata(latest.outline, file.outline)
+    try:
+        require_supported(file)
+    except UnsupportedTable:
+        _require_next(built)
+    except CorruptTable as error:
+        raise InvalidRequest(f"the transaction can't be committed: {error}", code=error.code) from error
+    if options is not None:
+        yield from _require_content(latest, file, options)
+    return file, body
+
+
+def require_followed(
+    latest: ManifestFile, error: UnsupportedTable, *, scheme: NamingScheme | None, uuid: UUID
+) -> Steps[None]:
+    """Return if pylance can build on a version on which committerd can't (`error`). Raises `UnsupportedTable`."""
+    nothing = Transaction(read_version=latest.version)
+    nothing.update_config.SetInParent()
+    try:
+        built = yield from _built(latest, nothing, uuid, scheme)
+        require_kept(latest, decode(built.body))
+    except (RequestError, CorruptTable) as refused:
+        raise UnsupportedTable(f"{error}. Neither can pylance: {refused}", code=error.code) from refused
+
+
+def _built(latest: ManifestFile, asked: Transaction, uuid: UUID, scheme: NamingScheme | None) -> Steps[PylanceBuilt]:
+    """`asked` is changed: pylance writes a transaction file, which must not replace that of any version."""
+    if scheme is NamingScheme.V1:
+        raise UnsupportedRequest(
+            "the table's manifests have V1 names, and pylance builds no version of such a table without committing it. "
+            "Stop all writers and call `migrate_manifest_paths_v2` of pylance",
+            code="pylance_refused",
+        )
+    asked.uuid, asked.read_version = str(uuid), latest.version
+    asked.transaction_properties.clear()
+    asked.transaction_properties[BUILD] = str(latest.version + 1)
+    built: PylanceBuilt = yield BuiltByPylance(latest.version, asked)
+    return built
+
+
+def _require_next(built: PylanceBuilt) -> None:
+    """Raises `UnsupportedRequest` unless pylance can commit on what it has built, and keeps all of it."""
+    if built.next is None:
+        raise InvalidRequest(
+            f"nothing could be committed after this transaction, so it is refused: {built.refusal}",
+            code="stops_the_table",
+        )
+    require_kept(decode(built.body), decode(built.next))
+
+
+def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareOptions) -> Steps[None]:
+    """Check what is known of the new content: base paths, and whether data files exist. Raises `RequestError`."""
+    bases = {base.id: base.path for base in latest.outline.base_paths}
+    for base in file.outline.base_paths:
+        if bases.get(base.id) != base.path and not is_allowed_base(base.path, options.allowed.bases):
+            raise UnsupportedRequest(
+                f"base path {base.path} is not allowed here (setting commit.allowed_bases)", code="base_not_allowed"
+            )
+    if not options.verify_files:
+        return
+    there = {(one.path, one.base_id) for one in _data_files(latest)}
+    own = [one for one in _data_files(file) if (one.path, one.base_id) not in there and not one.HasField("base_id")]
+    named = [NamedFile(data_file_location(one, ()), one.file_size_bytes) for one in own]
+    if named:
+        require_files(named, (yield Staged(files=named, deletion_bytes_max=0)))
+
+
+def _data_files(file: ManifestFile) -> Iterator[DataFile]:
+    for fragment in file.fragments:
+        yield from fragment.files
