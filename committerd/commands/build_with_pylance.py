@@ -1,8 +1,8 @@
-"""Builds one version with pylance: the process behind `committerd.daemon.pylance_process`, no command for people.
+"""Builds versions with pylance: the process behind `committerd.daemon.pylance_process`, no command for people.
 
-Standard input is one JSON object: `version`, on which to build, and `transaction`, the base64 of its bytes. The last
-line of standard output is one too: `built`, the number of the detached version; `next`, that of a commit on top of it
-that changes nothing, or null and why (`refusal`). Or `error`, and whether the transaction is at fault (`is_refused`)
+Each line of standard input is a JSON object: `version`, on which to build, and `transaction`, the base64 of its bytes.
+The answer is a line of standard output: `built`, the number of the detached version; `next`, that of a commit on top of
+it that changes nothing, or null and why (`refusal`). Or `error`, and whether the transaction is at fault (`is_refused`)
 or perhaps the store or the machine.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import tempfile
 from contextlib import suppress
@@ -32,11 +33,15 @@ _TEXT_MAX = 300
 
 
 def main() -> None:
-    """Build what standard input asks for."""
+    """Answer each line of standard input, until it ends."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process ends, not the committer
-    asked = json.load(sys.stdin)
-    print(json.dumps(_answer(asked["version"], Transaction.FromString(base64.b64decode(asked["transaction"])))))
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed is no answer
+        for line in sys.stdin:
+            asked = json.loads(line)
+            transaction = Transaction.FromString(base64.b64decode(asked["transaction"]))
+            print(json.dumps(_answer(asked["version"], transaction)), file=answers, flush=True)
 
 
 def _answer(version: int, transaction: Transaction) -> dict[str, Any]:

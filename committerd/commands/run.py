@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import uuid
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import anyio
 import click
@@ -76,10 +77,10 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def _pylance(configured: Settings) -> PylanceProcess | None:
-    """Builds versions with pylance, if the settings ask for it. Raises `SettingsError` if it is not installed."""
+def _pylance(configured: Settings) -> AbstractAsyncContextManager[PylanceProcess | None]:
+    """What builds versions with pylance, if the settings ask for it. Raises `SettingsError` if it is not installed."""
     if configured.commit.unknown != "pylance":
-        return None
+        return nullcontext()
     if importlib.util.find_spec("lance") is None:
         raise SettingsError(
             "commit.unknown = pylance needs pylance, which is not installed: pip install 'committerd[lance]'"
@@ -96,7 +97,7 @@ async def commit_until_stopped(configured: Settings) -> None:
     telemetry = Telemetry(registry)
     async with stores_of(configured, telemetry=telemetry) as stores:
         store = stores.open(configured.dataset.uri)  # raises for an unsupported URI, before connecting to Kafka
-        async with opened_queue(configured) as queue:
+        async with opened_queue(configured) as queue, _pylance(configured) as pylance:
             await daemon.run(
                 configured,
                 Dependencies(
@@ -111,6 +112,6 @@ async def commit_until_stopped(configured: Settings) -> None:
                     new_uuid=uuid.uuid4,
                     open_store=stores.open,
                     work=HeavyThread(),
-                    pylance=_pylance(configured),
+                    pylance=pylance,
                 ),
             )

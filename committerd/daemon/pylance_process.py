@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import subprocess
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import anyio
+from anyio.abc import ByteSendStream, Process
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from committerd.errors import CorruptTable, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.manifest_file import decode
@@ -33,17 +35,30 @@ _SECONDS_MAX = 120.0
 """Longest time for one version."""
 _WAIT_SECONDS = 1.0
 """Time between two attempts."""
-_TEXT_MAX = 300
+_END_SECONDS = 0.2
+"""Time in which a process that ends by itself has ended."""
+_ANSWER_BYTES_MAX = 64 * 1024
 
 
 class PylanceProcess:
-    """`table.fetching.BuildWithPylance` in a process: one version at a time."""
+    """`table.fetching.BuildWithPylance` in a process, which begins with the first version: one version at a time.
+
+    A context manager: at its end, the process ends too. It also ends when this process does, and after an error that
+    may be its own.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         """`command`: runs `committerd.commands.build_with_pylance`."""
         self._command = command
         self._limiter = anyio.CapacityLimiter(1)
+        self._running: _Running | None = None
         self._has_swept = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._end()
 
     async def __call__(self, store: ObjectStore, need: BuiltByPylance) -> PylanceBuilt:
         """Build it. Raises `UnsupportedRequest` (`pylance_refused`), or `StoreUnavailable`."""
@@ -64,22 +79,38 @@ class PylanceProcess:
             raise UnsupportedRequest(f"pylance can't commit it: {said['error']}", code="pylance_refused")
 
     async def _ask(self, need: BuiltByPylance) -> dict[str, Any]:
-        asked = {
-            "version": need.version,
-            "transaction": base64.b64encode(need.transaction.SerializeToString()).decode(),
-        }
-        done: subprocess.CompletedProcess[bytes] | None = None
-        with anyio.move_on_after(_SECONDS_MAX):  # ends the process too
-            done = await anyio.run_process(self._command, input=json.dumps(asked).encode(), check=False)
-        if done is None:
-            return {"error": f"it has not ended after {_SECONDS_MAX:g} s", "is_refused": False}
-        lines = done.stdout.decode(errors="replace").splitlines()
-        if done.returncode == 0 and lines:
-            found: dict[str, Any] = json.loads(lines[-1])
-            return found
-        text = done.stderr.decode(errors="replace")[-_TEXT_MAX:]
-        _log.warning("pylance.ended", extra={"exit_code": done.returncode, "error": text})
-        return {"error": f"its process ended with exit code {done.returncode}", "is_refused": False}
+        """What the process answers; an error in place of its answer if it ends, or takes too long."""
+        transaction = base64.b64encode(need.transaction.SerializeToString()).decode()
+        line = json.dumps({"version": need.version, "transaction": transaction}).encode() + b"\n"
+        answer: dict[str, Any] | None = None
+        try:
+            with anyio.move_on_after(_SECONDS_MAX):
+                if self._running is None:
+                    self._running = await _start(self._command)
+                answer = await self._running.answer(line)
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, ValueError):
+            pass
+        finally:
+            exit_code = None if answer is not None else await self._end()  # a late answer must not be that to the next
+        if answer is not None:
+            return answer
+        why = "it was ended, because it took too long" if exit_code is None else f"exit code {exit_code}"
+        _log.warning("pylance.ended", extra={"version": need.version, "error": why})
+        return {"error": f"its process has ended: {why}", "is_refused": False}
+
+    async def _end(self) -> int | None:
+        """End the process; returns its exit code if it had ended by itself."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_END_SECONDS):
+                await running.process.wait()
+            exit_code = running.process.returncode
+            if exit_code is None:
+                running.process.kill()
+            await running.process.aclose()
+        return exit_code
 
     async def _sweep(self, store: ObjectStore) -> None:
         """Delete what committers have built and not deleted. One that still runs builds it again."""
@@ -91,6 +122,26 @@ class PylanceProcess:
                 continue
             if file is not None and file.transaction is not None and BUILD in file.transaction.transaction_properties:
                 await _delete(store, key, file.outline.transaction_file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    process: Process
+    asks: ByteSendStream
+    answers: BufferedByteReceiveStream
+
+    async def answer(self, line: bytes) -> dict[str, Any]:
+        await self.asks.send(line)
+        found: dict[str, Any] = json.loads(await self.answers.receive_until(b"\n", _ANSWER_BYTES_MAX))
+        return found
+
+
+async def _start(command: Sequence[str]) -> _Running:
+    # A session of its own: Ctrl-C is for the committer, which ends the version in flight.
+    process = await anyio.open_process(command, stderr=None, start_new_session=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return _Running(process, process.stdin, BufferedByteReceiveStream(process.stdout))
 
 
 async def _read(store: ObjectStore, said: dict[str, Any]) -> PylanceBuilt:

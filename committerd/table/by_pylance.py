@@ -20,10 +20,11 @@ from committerd.errors import (
     UnsupportedRequest,
     UnsupportedTable,
 )
+from committerd.lance.checks.file_paths import require_data_path
 from committerd.lance.format.manifest_file import Body, ManifestFile, decode
 from committerd.lance.format.support import require_supported
-from committerd.lance.operations.operation import NO_FILES, AppliesTo, ReadVersion
-from committerd.lance.transactions.validation import require_valid, require_valid_outside
+from committerd.lance.operations.operation import AppliesTo
+from committerd.lance.transactions.validation import require_valid_outside
 from committerd.lance.versions.adopted import adopted, require_kept
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.draft import BuildInput
@@ -37,7 +38,7 @@ from committerd.table.places import data_file_location
 from committerd.table.staged_files import require_files
 from committerd.table.versions import History
 from committerd_common.messages import DataFile, Transaction
-from committerd_common.paths import NamingScheme
+from committerd_common.paths import KEY_BYTES_MAX, NamingScheme
 
 BUILD = "committerd.build"
 """The transaction property by which a detached version shows that a committer has built it, and nobody needs it."""
@@ -53,23 +54,12 @@ def judged_by_pylance(
     if latest is None or (known.covers(latest) and known_in_full(transaction)):
         return None
     operation = operation_if_known(transaction)
-    if operation is None:
-        require_valid_outside(transaction, latest_version=latest.version)
-        reads_nothing = False
-    else:
+    if operation is not None:
         transaction = operation.normalised(transaction)
-        understood = Transaction()
-        understood.CopyFrom(transaction)
-        understood.DiscardUnknownFields()
-        require_valid(
-            operation, understood, NO_FILES,
-            latest_version=latest.version, allowed=options.allowed, key_bytes_max=history.table.key_room,
-        )  # fmt: skip
-        if operation.target is AppliesTo.NEW:
-            raise InvalidRequest(
-                f"Clone makes a table, but there is one at version {latest.version}", code="table_exists"
-            )
-        reads_nothing = operation.read_version is ReadVersion.OPTIONAL and transaction.read_version == 0
+    require_valid_outside(operation, transaction, latest_version=latest.version, allowed=options.allowed)
+    if operation is not None and operation.target is AppliesTo.NEW:
+        raise InvalidRequest(f"Clone makes a table, but there is one at version {latest.version}", code="table_exists")
+    reads_nothing = transaction.read_version == 0  # allowed to operations that only add or replace
     if reads_nothing or (transaction.read_version == latest.version and latest.version <= history.created):
         return transaction
     return Refused(
@@ -150,19 +140,19 @@ def _require_next(built: PylanceBuilt) -> None:
 
 
 def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareOptions) -> Steps[None]:
-    """Check what is known of the new content: base paths, and whether data files exist. Raises `RequestError`."""
+    """Check what is known of the new content: base paths, and paths and sizes of data files. Raises `RequestError`."""
     bases = {base.id: base.path for base in latest.outline.base_paths}
     for base in file.outline.base_paths:
         if bases.get(base.id) != base.path and not is_allowed_base(base.path, options.allowed.bases):
             raise UnsupportedRequest(
                 f"base path {base.path} is not allowed here (setting commit.allowed_bases)", code="base_not_allowed"
             )
-    if not options.verify_files:
-        return
     there = {(one.path, one.base_id) for one in _data_files(latest)}
     own = [one for one in _data_files(file) if (one.path, one.base_id) not in there and not one.HasField("base_id")]
+    for one in own:
+        require_data_path(one.path, KEY_BYTES_MAX)
     named = [NamedFile(data_file_location(one, ()), one.file_size_bytes) for one in own]
-    if named:
+    if named and options.verify_files:
         require_files(named, (yield Staged(files=named, deletion_bytes_max=0)))
 
 

@@ -50,12 +50,7 @@ def require_valid(
             "them. Stage without the feature of Lance that needs these fields",
             code="unknown_fields",
         )
-    if operation.kind not in allowed.operations:
-        raise UnsupportedRequest(
-            f"operation {operation.kind} is not allowed here; commit it with `committerd commit`, or let the operator "
-            "add it to setting allowed_operations",
-            code="operation_not_allowed",
-        )
+    _require_permitted(operation, allowed)
     _require_read(transaction, operation.read_version, latest_version, operation.kind)
     require_in_bounds("the transaction", transaction)
     _require_texts(transaction, operation)
@@ -64,14 +59,31 @@ def require_valid(
     operation.validate(transaction, allowed, key_bytes_max)
 
 
-def require_valid_outside(transaction: Transaction, *, latest_version: int) -> None:
-    """Check all that is known of a transaction whose operation is not: uuid, read version, tag, properties.
+def require_valid_outside(
+    operation: Operation | None, transaction: Transaction, *, latest_version: int, allowed: Permissions
+) -> None:
+    """Check what is known of a transaction, or of a table, that committerd does not know in full.
 
-    Raises as `require_valid`.
+    That is uuid, permission, read version, and the names and values that the table stores. `operation`: None = it is
+    not known. Raises as `require_valid`.
     """
     _require_uuid(transaction)
-    _require_read(transaction, ReadVersion.REQUIRED, latest_version, "an operation that committerd does not know")
-    _require_own_texts(transaction, frozenset())
+    if operation is None:
+        _require_read(transaction, ReadVersion.REQUIRED, latest_version, "an operation that committerd does not know")
+        _require_own_texts(transaction, frozenset())
+        return
+    _require_permitted(operation, allowed)
+    _require_read(transaction, operation.read_version, latest_version, operation.kind)
+    _require_texts(transaction, operation)
+
+
+def _require_permitted(operation: Operation, allowed: Permissions) -> None:
+    if operation.kind not in allowed.operations:
+        raise UnsupportedRequest(
+            f"operation {operation.kind} is not allowed here; commit it with `committerd commit`, or let the operator "
+            "add it to setting allowed_operations",
+            code="operation_not_allowed",
+        )
 
 
 def _require_uuid(transaction: Transaction) -> None:

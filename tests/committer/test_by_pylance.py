@@ -1,0 +1,317 @@
+"""Where committerd's knowledge of Lance ends, pylance builds the versions.
+
+pylance is also the reader of what was committed, and the writer that comes next.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import lance
+import pytest
+from lance.fragment import write_fragments
+
+from committerd.committer.assembling import Assembler
+from committerd.committer.deciding import DecideOptions
+from committerd.committer.head import Head
+from committerd.committer.loading import Loading, load
+from committerd.committer.members import FormedVersion
+from committerd.daemon.pylance_process import PylanceProcess
+from committerd.errors import UnsupportedTable
+from committerd.lance.format.manifest_file import ManifestFile, decode, encode
+from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
+from committerd.queue.position import Position
+from committerd.stores.port import Created
+from committerd.table.knowledge import Knowledge
+from committerd.table.versions import Table
+from committerd.table.writing import put, write_files
+from committerd_common.messages import Manifest, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
+from tests.committer.bench import Bench, record
+from tests.oracle.feature_tables import FEATURES, OVERLAYS, Feature, managed_blobs, overlay, rows, spilled_lineage
+from tests.table.scene import Scene
+
+pytestmark = pytest.mark.pylance
+
+COMMAND = [sys.executable, "-m", "committerd.commands.build_with_pylance"]
+
+
+class PylanceBench(Bench):
+    """A committer's parts with `commit.unknown = pylance`, on a table that pylance has made."""
+
+    def __init__(self, root: Path, pylance: PylanceProcess) -> None:
+        super().__init__(Scene(root), DecideOptions(allowed=Permissions(operations=ALL_OPERATIONS)))
+        self.decider = replace(self.decider, sources=replace(self.decider.sources, knowledge=Knowledge()))
+        self.pylance = pylance
+        self.assembler = Assembler(
+            decider=self.decider, prefetcher=self.prefetcher, telemetry=self.telemetry, pylance=self.pylance
+        )
+        self.root, self.offset = root, 0
+        self.position = Position(cluster_id="c", topic="t", topic_id="i", next_offset=0)
+
+    async def head(self) -> Head:
+        table = Table(self.store, deletion_vectors=self.deletion_vectors)
+        loaded = await load(table, Loading(monotonic=anyio.current_time, builds_unknown=True))
+        return loaded.head(loaded.position or self.position)
+
+    async def commit(self, *staged: Transaction) -> FormedVersion:
+        """Stage transactions, and put the version that settles the first of them."""
+        head = await self.head()
+        await self.assembler.require_buildable(head)
+        self.arrive(*(record(self.offset + place, one) for place, one in enumerate(staged)))
+        self.offset += len(staged)
+        formed = await self.assembler.assemble(head, self.intake)
+        assert formed is not None
+        await self.put(head, formed)
+        return formed
+
+    async def put(self, head: Head, formed: FormedVersion) -> None:
+        await write_files(head.table, formed.prepared)
+        assert isinstance(await put(head.table, formed.prepared), Created)
+        self.intake.settle(formed.after.position)
+
+    def detached(self) -> list[str]:
+        return [path.name for path in (self.root / "_versions").iterdir() if path.name.startswith("d")]
+
+    def latest(self) -> ManifestFile:
+        key = manifest_key(lance.dataset(str(self.root)).version, NamingScheme.V2)
+        return decode((self.root / key).read_bytes())
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "t"
+    monkeypatch.setenv("COMMITTERD_DATASET__URI", str(root))
+    monkeypatch.setenv("COMMITTERD_DATASET__NAME", "t")
+    monkeypatch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    return root
+
+
+@pytest.fixture
+async def bench(root: Path) -> AsyncIterator[PylanceBench]:
+    async with PylanceProcess(COMMAND) as pylance:
+        yield PylanceBench(root, pylance)
+
+
+def staged_by(root: Path, change: Callable[[lance.LanceDataset], object]) -> Transaction:
+    """What pylance would commit for a change: the transaction of a detached version, which is deleted again."""
+    table = lance.dataset(str(root))
+    before = {path.name for path in (root / "_versions").iterdir()}
+    change(table)
+    (name,) = {path.name for path in (root / "_versions").iterdir()} - before - {"latest_version_hint.json"}
+    path = root / "_versions" / name
+    file = decode(path.read_bytes())
+    path.unlink()
+    (root / "_transactions" / file.outline.transaction_file).unlink()
+    assert file.transaction is not None
+    return file.transaction
+
+
+def detached(operation: lance.LanceOperation.BaseOperation) -> Callable[[lance.LanceDataset], object]:
+    def commit(table: lance.LanceDataset) -> object:
+        return lance.LanceDataset.commit(table, operation, read_version=table.version, detached=True)
+
+    return commit
+
+
+def append(root: Path, start: int = 1000) -> Transaction:
+    table = lance.dataset(str(root))
+    fragments = write_fragments(rows(start, 3).cast(table.schema), str(root))
+    return staged_by(root, detached(lance.LanceOperation.Append(fragments)))
+
+
+def ids(root: Path) -> list[int]:
+    return sorted(lance.dataset(str(root)).to_table(columns=["id"])["id"].to_pylist())
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: str(feature.flag))
+async def test_a_table_with_a_flag_that_committerd_does_not_know(
+    feature: Feature, root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if feature.flag == 64:
+        monkeypatch.setenv(OVERLAYS, "1")
+    feature.make(root)
+    before, texts = ids(root), lance.dataset(str(root)).to_table()["t"].to_pylist()
+    assert bench.latest().outline.reader_feature_flags & feature.flag
+    version = bench.latest().version
+    staged = append(root)
+    formed = await bench.commit(staged)
+    assert [(one.uuid, one.offset) for one in formed.own.settled.members] == [(staged.uuid, 0)]
+    table = lance.dataset(str(root))
+    assert table.version == version + 1
+    assert ids(root) == [*before, 1000, 1001, 1002]
+    assert table.to_table()["t"].to_pylist()[: len(texts)] == texts
+    latest = bench.latest()
+    assert latest.outline.reader_feature_flags & latest.outline.writer_feature_flags & feature.flag
+    assert latest.transaction is not None
+    assert latest.transaction.uuid == staged.uuid
+    assert not bench.detached()
+    # pylance is the writer that comes next, and after it the queue goes on, from where it was.
+    lance.write_dataset(rows(2000, 2).cast(table.schema), str(root), mode="append")
+    lance.dataset(str(root)).delete("id = 2001")
+    head = await bench.head()
+    assert (head.position.next_offset, head.lacks_keys()) == (1, False)
+    await bench.commit(append(root, 3000))
+    assert ids(root) == [*before, 1000, 1001, 1002, 2000, 3000, 3001, 3002]
+    assert lance.dataset(str(root)).version == version + 4
+
+
+async def test_refusals_alone_and_keys_that_a_writer_has_dropped_are_versions_too(
+    root: Path, bench: PylanceBench
+) -> None:
+    managed_blobs(root)
+    stale = append(root)
+    await bench.commit(append(root, 2000))
+    formed = await bench.commit(stale)
+    (refusal,) = formed.own.settled.refusals
+    assert (refusal.reason, refusal.uuid, refusal.conflicting_version) == ("conflict", stale.uuid, 2)
+    assert "Read version 2" in refusal.message
+    head = await bench.head()
+    assert head.position.next_offset == 2
+    formed = await bench.assembler.assemble_keys(head)
+    await bench.put(head, formed)
+    assert lance.dataset(str(root)).version == 4
+    assert (await bench.head()).position.next_offset == 2
+
+
+async def test_each_is_a_version_of_its_own(root: Path, bench: PylanceBench) -> None:
+    managed_blobs(root)
+    formed = await bench.commit(append(root), append(root, 2000))
+    assert [one.offset for one in formed.own.settled.members] == [0]
+    assert formed.own.settled.refusals == []
+
+
+async def test_a_uuid_that_is_staged_again_is_found(root: Path, bench: PylanceBench) -> None:
+    spilled_lineage(root)
+    staged = append(root)
+    await bench.commit(staged)
+    staged.read_version += 1
+    formed = await bench.commit(staged)
+    assert [one.reason for one in formed.own.settled.refusals] == ["uuid_seen"]
+
+
+async def test_a_compaction_that_spills_is_committed(root: Path, bench: PylanceBench) -> None:
+    """Its fragments have fields that committerd does not know."""
+    spilled_lineage(root)
+    from lance.optimize import Compaction
+
+    table, before = lance.dataset(str(root)), ids(root)
+    plan = Compaction.plan(table, {"target_rows_per_fragment": 10_000})
+    done = [task.execute(table) for task in plan.tasks]
+    groups = [
+        lance.LanceOperation.RewriteGroup(old_fragments=one.old_fragments, new_fragments=one.new_fragments)
+        for one in done
+    ]
+    staged = staged_by(root, detached(lance.LanceOperation.Rewrite(groups, [])))
+    formed = await bench.commit(staged)
+    assert formed.own.settled.refusals == []
+    assert ids(root) == before
+    assert len(lance.dataset(str(root)).get_fragments()) == 1
+
+
+async def test_an_operation_that_committerd_does_not_know(
+    root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OVERLAYS, "1")
+    lance.write_dataset(rows(0), str(root))
+    staged = staged_by(root, detached(overlay(root)))
+    assert staged.WhichOneof("operation") is None
+    formed = await bench.commit(staged)
+    assert [one.uuid for one in formed.own.settled.members] == [staged.uuid]
+    assert lance.dataset(str(root)).to_table()["t"].to_pylist()[:5] == ["t0", "x", "t2", "y", "t4"]
+    lance.write_dataset(rows(100, 2), str(root), mode="append")
+    assert ids(root) == list(range(102))
+
+
+async def test_without_its_variable_pylance_refuses_an_overlay(
+    root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could read the table."""
+    monkeypatch.setenv(OVERLAYS, "1")
+    lance.write_dataset(rows(0), str(root))
+    staged = staged_by(root, detached(overlay(root)))
+    monkeypatch.delenv(OVERLAYS)
+    formed = await bench.commit(staged)
+    (refusal,) = formed.own.settled.refusals
+    assert refusal.reason in ("pylance_refused", "stops_the_table")
+    assert not bench.detached()
+    assert ids(root) == list(range(100))
+
+
+def with_field(staged: Transaction, number: int, value: bytes = b"x") -> Transaction:
+    tag = bytes([(number << 3 | 2) & 0x7F | 0x80, number >> 4]) if number > 15 else bytes([number << 3 | 2])
+    return Transaction.FromString(staged.SerializeToString() + tag + bytes([len(value)]) + value)
+
+
+@pytest.mark.parametrize("what", ["operation", "field"])
+async def test_what_pylance_does_not_know_either_is_refused(what: str, root: Path, bench: PylanceBench) -> None:
+    lance.write_dataset(rows(0), str(root))
+    if what == "field":
+        staged = with_field(append(root), 90)
+    else:
+        staged = with_field(Transaction(read_version=1, uuid=str(uuid.uuid4())), 177, b"")
+    formed = await bench.commit(staged)
+    (refusal,) = formed.own.settled.refusals
+    assert refusal.reason == "pylance_refused"
+    assert not bench.detached()
+    assert ids(root) == list(range(100))
+
+
+async def test_a_flag_that_pylance_does_not_know_either_stays_refused(root: Path, bench: PylanceBench) -> None:
+    lance.write_dataset(rows(0), str(root))
+    file = bench.latest()
+    made = Manifest()
+    made.CopyFrom(file.manifest)
+    made.version = 2
+    made.reader_feature_flags = made.writer_feature_flags = 1 << 40
+    assert file.transaction is not None
+    bench.scene.write_manifest(2, encode(made, file.indices, file.transaction))
+    with pytest.raises(UnsupportedTable, match="Neither can pylance") as error:
+        await bench.assembler.require_buildable(await bench.head())
+    assert error.value.code == "feature_flags"
+
+
+async def test_v1_names_stay_refused(root: Path, bench: PylanceBench) -> None:
+    schema = rows(0).schema.with_metadata({"lance.blob.managed": "true"})
+    lance.write_dataset(rows(0).cast(schema), str(root), enable_v2_manifest_paths=False)
+    with pytest.raises(UnsupportedTable, match="V1 names"):
+        await bench.assembler.require_buildable(await bench.head())
+
+
+async def test_what_a_killed_process_has_left_is_deleted(root: Path, bench: PylanceBench) -> None:
+    managed_blobs(root)
+    of_others = append(root)
+    table = lance.dataset(str(root))
+    ours = lance.Transaction(1, lance.LanceOperation.UpdateConfig(), transaction_properties={"committerd.build": "2"})
+    lance.LanceDataset.commit(table, ours, detached=True)
+    lance.LanceDataset.commit(table, lance.LanceOperation.UpdateConfig(), read_version=1, detached=True)
+    assert len(bench.detached()) == 2
+    await bench.commit(of_others)
+    assert len(bench.detached()) == 1  # that of another program stays
+
+
+async def test_files_that_are_missing_are_noticed(root: Path, bench: PylanceBench) -> None:
+    managed_blobs(root)
+    staged = append(root)
+    (root / "data" / staged.append.fragments[0].files[0].path).unlink()
+    formed = await bench.commit(staged)
+    assert [one.reason for one in formed.own.settled.refusals] == ["missing_file"]
+
+
+async def test_a_process_that_ends_is_no_end_of_the_committer(
+    root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed_blobs(root)
+    staged = append(root)
+    bench.pylance._command = [sys.executable, "-c", "import os; os.abort()"]
+    monkeypatch.setattr("committerd.daemon.pylance_process._WAIT_SECONDS", 0.0)
+    head = await bench.head()
+    with pytest.raises(UnsupportedTable, match="exit code -6"):
+        await bench.assembler.require_buildable(head)
+    bench.pylance._command = COMMAND
+    await bench.commit(staged)
