@@ -204,7 +204,7 @@ async def test_a_compaction_that_spills_is_committed(root: Path, bench: PylanceB
     plan = Compaction.plan(table, {"target_rows_per_fragment": 10_000})
     done = [task.execute(table) for task in plan.tasks]
     groups = [
-        lance.LanceOperation.RewriteGroup(old_fragments=one.old_fragments, new_fragments=one.new_fragments)
+        lance.LanceOperation.RewriteGroup(old_fragments=one.original_fragments, new_fragments=one.new_fragments)  # type: ignore[attr-defined]  # the stub has another name
         for one in done
     ]
     staged = staged_by(root, detached(lance.LanceOperation.Rewrite(groups, [])))

@@ -18,7 +18,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.operations.permissions import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Permissions
 from committerd.lance.transactions.fit import require_files_as_described, require_fits
 from committerd.lance.transactions.transaction import excerpt, operation_of, staged_files
-from committerd.lance.transactions.validation import require_valid
+from committerd.lance.transactions.validation import require_valid, require_valid_outside
 from committerd.lance.versions.draft import CreateOptions
 from committerd_common.index_details import pack_details
 from committerd_common.messages import (
@@ -808,3 +808,44 @@ class TestAnAppendThatNamesNoVersion:
     def test_is_no_other_operation(self) -> None:
         staged = transaction(0, overwrite=Transaction.Overwrite())
         assert operation_of(staged).differing_schema(staged, self.TABLE) is None
+
+
+class TestWhatCommitterdDoesNotKnowInFull:
+    """Of it and of its table's features, less is required than of others."""
+
+    @staticmethod
+    def refusal(staged: Transaction, *, known: bool, allowed: Permissions = ANYTHING) -> str:
+        operation = operation_of(staged) if known else None
+        try:
+            require_valid_outside(operation, staged, latest_version=5, allowed=allowed)
+        except RequestError as error:
+            return error.code
+        return ""
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_what_every_transaction_has(self, known: bool) -> None:
+        staged = appending(fragment(0))
+        assert self.refusal(staged, known=known) == ""
+        for change, code in (
+            ({"uuid": "x"}, "uuid_invalid"),
+            ({"read_version": 6}, "future_read_version"),
+            ({"read_version": 1 << 63}, "detached_read_version"),
+            ({"tag": "\0"}, "text_invalid"),
+            ({"transaction_properties": {"\0": "x"}}, "text_invalid"),
+            ({"transaction_properties": {"committerd.members": ""}}, "reserved_key"),
+        ):
+            wrong = Transaction()
+            wrong.CopyFrom(staged)
+            wrong.MergeFrom(Transaction(**change))
+            assert self.refusal(wrong, known=known) == code
+
+    def test_the_read_version_0(self) -> None:
+        staged = appending(fragment(0))
+        staged.read_version = 0
+        assert self.refusal(staged, known=True) == ""
+        assert self.refusal(staged, known=False) == "read_version_missing"
+
+    def test_a_known_operation_must_be_allowed_and_set_no_key_of_committerd(self) -> None:
+        staged = config(table_metadata_updates=updates({"committerd.position": "x"}))
+        assert self.refusal(staged, known=True) == "reserved_key"
+        assert self.refusal(staged, known=True, allowed=Permissions(operations=frozenset())) == "operation_not_allowed"

@@ -231,3 +231,4 @@ def test_a_reservation_learns_its_range_from_the_latest_version() -> None:
     assert reserved_range(Manifest(), reserve) == (1, 3)
     assert reserved_range(None, reserve) == (0, 0)
     assert reserved_range(Manifest(), append()) == (0, 0)
+    assert reserved_range(Manifest(), Transaction()) == (0, 0)
