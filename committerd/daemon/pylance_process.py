@@ -141,6 +141,7 @@ async def _start(command: Sequence[str]) -> _Running:
     process = await anyio.open_process(command, stderr=None, start_new_session=True)
     assert process.stdin is not None
     assert process.stdout is not None
+    _log.info("pylance.started", extra={"process_id": process.pid})
     return _Running(process, process.stdin, BufferedByteReceiveStream(process.stdout))
 
 

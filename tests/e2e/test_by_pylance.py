@@ -1,0 +1,106 @@
+"""A table with a feature that committerd does not know, behind a real committer: `commit.unknown = pylance`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from committerd_common.messages import Status, Transaction
+from harness.child import ChildProcess
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.scene import STAYS, Scene, until
+from tests.e2e.stopped_committer import FOREIGN, STEPS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+BY_PYLANCE = {"COMMIT__UNKNOWN": "pylance"}
+
+
+class Stopped:
+    """A dataset with feature flag 2048, whose committer is stopped as `at` says."""
+
+    def __init__(self, kafka: str, name: str, folder: Path) -> None:
+        self._says = folder / "steps"
+        self._says.write_text("")
+        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=self._launch)
+
+    def at(self, *words: str) -> None:
+        self._says.write_text(" ".join(words))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step was reached."""
+        return not self._says.read_text()
+
+    def create(self) -> list[int]:
+        table = self.scene.table
+        ids = table.create(10, enable_stable_row_ids=True)
+        table.open().update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"})
+        table.open().update({"id": "id"}, where="id > 0")
+        return ids
+
+    def detached(self) -> list[str]:
+        return [one.name for one in Path(self.scene.table.uri, "_versions").iterdir() if one.name.startswith("d")]
+
+    def _launch(
+        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        python, _, _, *words = command
+        command = [python, "-m", "tests.e2e.stopped_committer", str(self._says), *words]
+        return ChildProcess(command, log=log, environment=environment)
+
+
+@pytest.fixture
+def stopped(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Stopped]:
+    made = Stopped(kafka.bootstrap_servers, dataset, tmp_path)
+    with made.scene:
+        yield made
+
+
+def brought(scene: Scene, *transactions: Transaction) -> list[int]:
+    return [one for transaction in transactions for one in scene.table.brought[transaction.uuid]]
+
+
+def test_killed_at_each_step(stopped: Stopped) -> None:
+    scene = stopped.scene
+    ids = stopped.create()
+    daemon = scene.started(**BY_PYLANCE)
+    for step in STEPS:
+        staged = scene.table.append()
+        stopped.at("kill", step)
+        (offset,) = scene.stage(staged)
+        until(lambda: stopped.is_done and not daemon.running())
+        daemon.start()
+        (answer,) = scene.topics.wait_answers([offset])
+        assert (step, answer.status) == (step, Status.COMMITTED)
+        ids += brought(scene, staged)
+        (again,) = scene.ask(staged)
+        assert (again.status, again.version) == (Status.DUPLICATE, answer.version)
+    scene.audit(ids)
+    assert not stopped.detached()
+
+
+@pytest.mark.parametrize("step", ["built", "put"])
+def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
+    """What pylance has built is dropped, and the record must be read anew, unless it reads nothing."""
+    scene = stopped.scene
+    ids = stopped.create()
+    scene.started(**STAYS, **BY_PYLANCE)
+    reads = scene.table.append(read_version=scene.table.version)
+    stopped.at("append", step, scene.table.uri)
+    (answer,) = scene.ask(reads)
+    assert (answer.status, answer.reason) == (Status.RETRYABLE, "conflict")
+    reads_nothing = scene.table.append()
+    stopped.at("append", step, scene.table.uri)
+    (answer,) = scene.ask(reads_nothing)
+    assert answer.status == Status.COMMITTED
+    assert sorted(scene.table.ids()) == sorted([*ids, FOREIGN, FOREIGN, *brought(scene, reads_nothing)])
+    assert not stopped.detached()
+
+
+def test_without_the_setting_the_table_is_refused(stopped: Stopped) -> None:
+    stopped.create()
+    daemon = stopped.scene.daemon(**STAYS)
+    daemon.wait_refused("feature_flags")
