@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import Status, Transaction
-from harness.child import ChildProcess
+from harness.child import ChildProcess, Launch
 from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace, ddb_place, s3_place
 from harness.scene import STAYS, Scene, until
 from tests.e2e.stopped_committer import FOREIGN, STEPS
 
@@ -34,13 +35,6 @@ class Stopped:
         """Whether the step was reached."""
         return not self._says.read_text()
 
-    def create(self) -> list[int]:
-        table = self.scene.table
-        ids = table.create(10, enable_stable_row_ids=True)
-        table.open().update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"})
-        table.open().update({"id": "id"}, where="id > 0")
-        return ids
-
     def detached(self) -> list[str]:
         return [one.name for one in Path(self.scene.table.uri, "_versions").iterdir() if one.name.startswith("d")]
 
@@ -59,19 +53,28 @@ def stopped(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> 
         yield made
 
 
+def created(scene: Scene) -> list[int]:
+    """The ids of a new table whose rows have their lineage in data files."""
+    ids = scene.table.create(10, enable_stable_row_ids=True)
+    scene.table.open().update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"})
+    scene.table.open().update({"id": "id"}, where="id > 0")
+    return ids
+
+
 def brought(scene: Scene, *transactions: Transaction) -> list[int]:
     return [one for transaction in transactions for one in scene.table.brought[transaction.uuid]]
 
 
 def test_killed_at_each_step(stopped: Stopped) -> None:
     scene = stopped.scene
-    ids = stopped.create()
+    ids = created(stopped.scene)
     daemon = scene.started(**BY_PYLANCE)
     for step in STEPS:
         staged = scene.table.append()
         stopped.at("kill", step)
         (offset,) = scene.stage(staged)
         until(lambda: stopped.is_done and not daemon.running())
+        daemon.kill()  # closes its pipes
         daemon.start()
         (answer,) = scene.topics.wait_answers([offset])
         assert (step, answer.status) == (step, Status.COMMITTED)
@@ -86,7 +89,7 @@ def test_killed_at_each_step(stopped: Stopped) -> None:
 def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
     """What pylance has built is dropped, and the record must be read anew, unless it reads nothing."""
     scene = stopped.scene
-    ids = stopped.create()
+    ids = created(stopped.scene)
     scene.started(**STAYS, **BY_PYLANCE)
     reads = scene.table.append(read_version=scene.table.version)
     stopped.at("append", step, scene.table.uri)
@@ -101,6 +104,32 @@ def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
 
 
 def test_without_the_setting_the_table_is_refused(stopped: Stopped) -> None:
-    stopped.create()
+    created(stopped.scene)
     daemon = stopped.scene.daemon(**STAYS)
     daemon.wait_refused("feature_flags")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("s3+ddb", marks=[pytest.mark.s3, pytest.mark.dynamodb]),
+    ]
+)
+def place(request: pytest.FixtureRequest) -> StorePlace:
+    bucket = request.getfixturevalue("s3")
+    return ddb_place(bucket, request.getfixturevalue("dynamodb")) if request.param == "s3+ddb" else s3_place(bucket)
+
+
+def test_in_a_bucket(
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
+) -> None:
+    """With a manifest store too, where the entry of a detached version would hide the latest one from pylance."""
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
+        ids = created(scene)
+        scene.started(**STAYS, **BY_PYLANCE)
+        ids += scene.committed()
+        ids += scene.table.write()
+        ids += scene.committed()
+        assert scene.table.version == 6
+        assert sorted(scene.table.ids()) == sorted(ids)
+        assert [one.ours for one in scene.table.versions()] == [False, False, False, True, False, True]
