@@ -88,7 +88,7 @@ class PylanceProcess:
                 if self._running is None:
                     self._running = await _start(self._command)
                 answer = await self._running.answer(line)
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, ValueError):
+        except (anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError, ValueError):
             pass
         finally:
             exit_code = None if answer is not None else await self._end()  # a late answer must not be that to the next

@@ -35,6 +35,7 @@ from committerd.table.case import PrepareOptions
 from committerd.table.knowledge import Knowledge, known_in_full, operation_if_known
 from committerd.table.needs import BuiltByPylance, NamedFile, PylanceBuilt, Staged, Steps
 from committerd.table.places import data_file_location
+from committerd.table.refusals import table_exists
 from committerd.table.staged_files import require_files
 from committerd.table.versions import History
 from committerd_common.messages import DataFile, Transaction
@@ -57,8 +58,9 @@ def judged_by_pylance(
     if operation is not None:
         transaction = operation.normalised(transaction)
     require_valid_outside(operation, transaction, latest_version=latest.version, allowed=options.allowed)
-    if operation is not None and operation.target is AppliesTo.NEW:
-        raise InvalidRequest(f"Clone makes a table, but there is one at version {latest.version}", code="table_exists")
+    creates = (AppliesTo.NEW, AppliesTo.ANY) if options.create_only else (AppliesTo.NEW,)
+    if operation is not None and operation.target in creates:
+        return table_exists(latest.version)
     reads_nothing = transaction.read_version == 0  # allowed to operations that only add or replace
     if reads_nothing or (transaction.read_version == latest.version and latest.version <= history.created):
         return transaction

@@ -103,6 +103,17 @@ def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
     assert not stopped.detached()
 
 
+def test_what_operators_see(stopped: Stopped) -> None:
+    """status and audit know the versions; maintenance says that it does not know the table's files."""
+    scene = stopped.scene
+    created(scene)
+    scene.started(**STAYS, **BY_PYLANCE)
+    scene.committed()
+    assert "append         queue" in scene.command("status")
+    assert "Nothing was found" in scene.command("audit")
+    assert scene.command("maintain", "--once", good=False).count("does not know: update it") == 3
+
+
 def test_without_the_setting_the_table_is_refused(stopped: Stopped) -> None:
     created(stopped.scene)
     daemon = stopped.scene.daemon(**STAYS)
