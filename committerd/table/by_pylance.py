@@ -17,6 +17,7 @@ from committerd.errors import (
     CorruptTable,
     InvalidRequest,
     RequestError,
+    StoreUnavailable,
     UnsupportedRequest,
     UnsupportedTable,
 )
@@ -46,11 +47,17 @@ BUILD = "committerd.build"
 
 
 def judged_by_pylance(
-    history: History, latest: ManifestFile | None, transaction: Transaction, options: PrepareOptions, known: Knowledge
+    history: History,
+    latest: ManifestFile | None,
+    transaction: Transaction,
+    *,
+    options: PrepareOptions,
+    known: Knowledge,
 ) -> Transaction | Refused | None:
     """Judge a transaction that committerd does not know in full, or that meets a table which it does not know.
 
-    Returns the transaction for pylance, or its refusal; None if committerd knows both. Raises `RequestError`.
+    Returns the transaction for pylance, or its refusal; None if committerd knows both. Raises `RequestError`, or
+    `StoreUnavailable` if `latest` is formed ahead.
     """
     if latest is None or (known.covers(latest) and known_in_full(transaction)):
         return None
@@ -61,8 +68,9 @@ def judged_by_pylance(
     creates = (AppliesTo.NEW, AppliesTo.ANY) if options.create_only else (AppliesTo.NEW,)
     if operation is not None and operation.target in creates:
         return table_exists(latest.version)
-    reads_nothing = transaction.read_version == 0  # allowed to operations that only add or replace
-    if reads_nothing or (transaction.read_version == latest.version and latest.version <= history.created):
+    if latest.version > history.created:
+        raise StoreUnavailable(f"version {latest.version}, on which pylance is to build, is not put yet")
+    if transaction.read_version in (0, latest.version):  # 0 is for operations that only add or replace
         return transaction
     return Refused(
         status=Status.RETRYABLE,
@@ -90,7 +98,7 @@ def built_by_pylance(
     asked.CopyFrom(transaction)
     asked.tag = ""  # pylance can't pass it on; it is a part of the manifest
     built = yield from _built(latest, asked, UUID(bytes=given.index_uuid), scheme)
-    file, body = adopted(built.body, latest, asked, transaction, given)
+    file, body = adopted(built.body, latest, transaction, asked=asked, given=given)
     require_little_metadata(latest.outline, file.outline)
     try:
         require_supported(file)

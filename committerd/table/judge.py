@@ -133,7 +133,7 @@ def judge(
     found = NOTHING_FOUND
     try:
         if sources.knowledge is not None:
-            outside = judged_by_pylance(history, latest, transaction, options, sources.knowledge)
+            outside = judged_by_pylance(history, latest, transaction, options=options, known=sources.knowledge)
             if outside is not None:
                 return outside if isinstance(outside, Refused) else Judged(transaction=outside, by_pylance=options)
         size = heavy_size_to_judge(transaction, latest)

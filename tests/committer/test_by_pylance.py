@@ -22,7 +22,7 @@ from committerd.committer.head import Head
 from committerd.committer.loading import Loading, load
 from committerd.committer.members import FormedVersion
 from committerd.daemon.pylance_process import PylanceProcess
-from committerd.errors import UnsupportedTable
+from committerd.errors import StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile, decode, encode
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.position import Position
@@ -246,6 +246,30 @@ async def test_without_its_variable_pylance_refuses_an_overlay(
 def with_field(staged: Transaction, number: int, value: bytes = b"x") -> Transaction:
     tag = bytes([(number << 3 | 2) & 0x7F | 0x80, number >> 4]) if number > 15 else bytes([number << 3 | 2])
     return Transaction.FromString(staged.SerializeToString() + tag + bytes([len(value)]) + value)
+
+
+async def test_it_waits_for_a_version_that_is_not_put_yet(root: Path, bench: PylanceBench) -> None:
+    lance.write_dataset(rows(0), str(root))
+    bench.arrive(record(0, append(root)))
+    head = await bench.head()
+    formed = await bench.assembler.assemble(head, bench.intake)
+    assert formed is not None
+    reads_nothing = with_field(append(root), 90)
+    reads_nothing.read_version = 0
+    bench.arrive(record(1, reads_nothing))
+    with pytest.raises(StoreUnavailable, match="not put yet"):
+        await bench.assembler.assemble(formed.after, bench.intake)
+
+
+async def test_an_overwrite_that_only_creates_replaces_no_table(root: Path, bench: PylanceBench) -> None:
+    managed_blobs(root)
+    staged = append(root)
+    overwrite = Transaction(uuid=staged.uuid)
+    overwrite.overwrite.fragments.extend(staged.append.fragments)
+    bench.arrive(record(0, overwrite, create_only="true"))
+    formed = await bench.assembler.assemble(await bench.head(), bench.intake)
+    assert formed is not None
+    assert [one.reason for one in formed.own.settled.refusals] == ["table_exists"]
 
 
 @pytest.mark.parametrize("what", ["operation", "field"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import lance
 import pytest
 
 from committerd_common.messages import Status, Transaction
@@ -12,7 +13,9 @@ from harness.child import ChildProcess, Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, ddb_place, s3_place
 from harness.scene import STAYS, Scene, until
+from tests.committer.test_by_pylance import detached, staged_by
 from tests.e2e.stopped_committer import FOREIGN, STEPS
+from tests.oracle.feature_tables import OVERLAYS, overlay, rows
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -101,6 +104,20 @@ def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
     assert answer.status == Status.COMMITTED
     assert sorted(scene.table.ids()) == sorted([*ids, FOREIGN, FOREIGN, *brought(scene, reads_nothing)])
     assert not stopped.detached()
+
+
+def test_an_operation_that_committerd_does_not_know(stopped: Stopped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OVERLAYS, "1")
+    scene = stopped.scene
+    root = Path(scene.table.uri)
+    lance.write_dataset(rows(0), str(root))
+    scene.started(**STAYS, **BY_PYLANCE)
+    (answer,) = scene.ask(staged_by(root, detached(overlay(root))))
+    assert (answer.status, answer.operation, answer.version) == (Status.COMMITTED, "", 2)
+    assert scene.table.open().to_table()["t"].to_pylist()[:5] == ["t0", "x", "t2", "y", "t4"]
+    (answer,) = scene.ask(staged_by(root, detached(overlay(root))))
+    assert answer.version == 3
+    assert "Nothing was found" in scene.command("audit")
 
 
 def test_what_operators_see(stopped: Stopped) -> None:

@@ -44,7 +44,7 @@ LATEST = decode(encode(manifest(fragment(0), version=1), (), transaction()))
 
 def adopt(body: bytes, stored: Transaction = STORED) -> ManifestFile:
     given = replace(GIVEN, table_metadata={POSITION: "p"})
-    file, whole = adopted(body, LATEST, ASKED, stored, given)
+    file, whole = adopted(body, LATEST, stored, asked=ASKED, given=given)
     again = decode(bytes(whole))
     assert again.outline.transaction_section > 0
     assert again.manifest.fragments == file.manifest.fragments

@@ -14,7 +14,7 @@ from committerd_common.paths import is_detached
 
 
 def adopted(
-    body: bytes, latest: ManifestFile, asked: Transaction, transaction: Transaction, given: BuildInput
+    body: bytes, latest: ManifestFile, transaction: Transaction, *, asked: Transaction, given: BuildInput
 ) -> tuple[ManifestFile, Body]:
     """The version that follows `latest`, of the object that a library has built of it.
 
