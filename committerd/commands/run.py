@@ -26,6 +26,7 @@ from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.telemetry import Telemetry
+from committerd_common.extras import install_line
 
 _log = logging.getLogger(__name__)
 
@@ -82,9 +83,7 @@ def _pylance(configured: Settings) -> AbstractAsyncContextManager[PylanceProcess
     if configured.commit.unknown != "pylance":
         return nullcontext()
     if importlib.util.find_spec("lance") is None:
-        raise SettingsError(
-            "commit.unknown = pylance needs pylance, which is not installed: pip install 'committerd[lance]'"
-        )
+        raise SettingsError(f"commit.unknown = pylance needs pylance: {install_line('lance')}")
     return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance"])
 
 
@@ -97,7 +96,7 @@ async def commit_until_stopped(configured: Settings) -> None:
     telemetry = Telemetry(registry)
     async with stores_of(configured, telemetry=telemetry) as stores:
         store = stores.open(configured.dataset.uri)  # raises for an unsupported URI, before connecting to Kafka
-        async with opened_queue(configured) as queue, _pylance(configured) as pylance:
+        async with _pylance(configured) as pylance, opened_queue(configured) as queue:
             await daemon.run(
                 configured,
                 Dependencies(

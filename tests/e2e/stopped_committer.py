@@ -1,8 +1,8 @@
 """A committer with `commit.unknown = pylance` to which something happens at a step, as a file says, once.
 
-`python -m tests.e2e.stopped_committer FILE run`. The file holds `kill STEP` or `append STEP URI`: the process kills
-itself, or another writer appends the row 1,000,000 to the table. The steps: `asks` pylance, pylance has `built`, the
-manifest was `read`, the version is `put`, it was `created`.
+`python -m tests.e2e.stopped_committer FILE run`. The file holds `kill STEP`, `sleep STEP` or `append STEP URI`: the
+process kills itself, or sleeps until it is woken, or another writer appends the row 1,000,000 to the table. The steps:
+it `asks` pylance, pylance has `built`, the manifest was `read`, the version is `put`, it was `created`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from committerd.daemon import pylance_process
 from committerd.daemon.pylance_process import PylanceProcess
 
 STEPS = ("asks", "built", "read", "put", "created")
+SIGNALS = {"kill": signal.SIGKILL, "sleep": signal.SIGSTOP}
 FOREIGN = 1_000_000
 _APPEND = f"""
 import sys, lance, pyarrow as pa
@@ -41,8 +42,9 @@ class Steps:
         if not step or wanted != step:
             return
         self._path.write_text("")
-        if what == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if what in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[what])
+            return
         subprocess.run([sys.executable, "-c", _APPEND, uri], check=True)
 
     def around(

@@ -88,6 +88,25 @@ def test_killed_at_each_step(stopped: Stopped) -> None:
     assert not stopped.detached()
 
 
+@pytest.mark.parametrize("step", ["asks", "built", "put"])
+def test_one_that_sleeps_and_wakes_after_another_has_taken_over(step: str, stopped: Stopped) -> None:
+    scene = stopped.scene
+    ids = created(scene)
+    members = [scene.started(**BY_PYLANCE)]
+    staged = scene.table.append()
+    stopped.at("sleep", step)
+    (offset,) = scene.stage(staged)
+    until(lambda: stopped.is_done)
+    members.append(scene.daemon(**BY_PYLANCE))
+    (answer,) = scene.topics.wait_answers([offset])
+    assert answer.status == Status.COMMITTED
+    members[0].thaw()
+    ids += [*brought(scene, staged), *scene.committed()]
+    scene.audit(ids)
+    # What pylance has built for the one that slept is on no version, and gone.
+    until(lambda: not stopped.detached())
+
+
 @pytest.mark.parametrize("step", ["built", "put"])
 def test_another_writer_commits_in_between(step: str, stopped: Stopped) -> None:
     """What pylance has built is dropped, and the record must be read anew, unless it reads nothing."""
