@@ -22,12 +22,14 @@ from committerd.committer.head import Head
 from committerd.committer.loading import Loading, load
 from committerd.committer.members import FormedVersion
 from committerd.daemon.pylance_process import PylanceProcess
-from committerd.errors import StoreUnavailable, UnsupportedTable
+from committerd.errors import StoreUnavailable, UnsupportedRequest, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile, decode, encode
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
+from committerd.lance.versions.adopted import require_kept
 from committerd.queue.position import Position
 from committerd.stores.port import Created
 from committerd.table.knowledge import Knowledge
+from committerd.table.needs import BuiltByPylance
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
 from committerd_common.messages import Manifest, Transaction
@@ -159,6 +161,53 @@ async def test_a_table_with_a_flag_that_committerd_does_not_know(
     await bench.commit(append(root, 3000))
     assert ids(root) == [*before, 1000, 1001, 1002, 2000, 3000, 3001, 3002]
     assert lance.dataset(str(root)).version == version + 4
+
+
+def work(root: Path) -> None:
+    """Versions of all operations that pylance commits."""
+
+    def table() -> lance.LanceDataset:
+        return lance.dataset(str(root))
+
+    lance.write_dataset(rows(100), str(root), mode="append")
+    table().create_scalar_index("id", "BTREE")
+    table().update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"})
+    table().delete("id % 3 = 0")
+    table().update({"t": "'u'"}, where="id % 7 = 1")
+    table().merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows(190, 20))
+    table().add_columns({"b": "id * 2"})
+    table().alter_columns({"path": "b", "name": "c"})  # type: ignore[dict-item]  # as its documentation says
+    table().optimize.compact_files(target_rows_per_fragment=10_000)
+    table().optimize.optimize_indices()
+    table().drop_columns(["c"])
+    lance.dataset(str(root), version=3).restore()  # type: ignore[no-untyped-call]
+    lance.write_dataset(rows(0), str(root), mode="overwrite")
+
+
+@pytest.mark.parametrize("stable", [False, True])
+async def test_what_pylance_builds_is_what_it_commits(stable: bool, root: Path, bench: PylanceBench) -> None:
+    """Nothing but the version's number depends on the number: all else is as if pylance had committed it."""
+    lance.write_dataset(rows(0), str(root), enable_stable_row_ids=stable)
+    work(root)
+    refused = []
+    for version in range(2, lance.dataset(str(root)).version + 1):
+        committed = decode((root / manifest_key(version, NamingScheme.V2)).read_bytes())
+        asked = Transaction()
+        assert committed.transaction is not None
+        asked.CopyFrom(committed.transaction)
+        asked.uuid, asked.read_version = str(uuid.uuid4()), version - 1
+        try:
+            built = await bench.pylance(bench.store, BuiltByPylance(version - 1, asked))
+        except UnsupportedRequest:
+            refused.append(asked.WhichOneof("operation"))
+            continue
+        made = decode(built.body)
+        require_kept(committed, made)
+        for word in ("reader_feature_flags", "writer_feature_flags"):
+            assert getattr(made.outline, word) == getattr(committed.outline, word)
+        assert made.transaction == asked
+        assert built.next is not None
+    assert refused == ["reserve_fragments", "rewrite"]  # what pylance's Python can't express; the index was rewritten
 
 
 async def test_refusals_alone_and_keys_that_a_writer_has_dropped_are_versions_too(
