@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import ByteSendStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from committerd.errors import CorruptTable, StoreUnavailable, UnsupportedRequest
+from committerd.errors import CorruptTable, ObjectUnreadable, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.manifest_file import decode
 from committerd.stores.port import ObjectStore
 from committerd.table.by_pylance import BUILD
@@ -115,11 +115,11 @@ class PylanceProcess:
     async def _sweep(self, store: ObjectStore) -> None:
         """Delete what committers have built and not deleted. One that still runs builds it again."""
         for key in detached_manifests(await store.list(VERSIONS, start_after=f"{VERSIONS}d")):
-            body = await store.get(key)
             try:
+                body = await store.get(key)
                 file = decode(body) if body is not None else None
-            except CorruptTable:
-                continue
+            except (CorruptTable, ObjectUnreadable):
+                continue  # another program's
             if file is not None and file.transaction is not None and BUILD in file.transaction.transaction_properties:
                 await _delete(store, key, file.outline.transaction_file)
 

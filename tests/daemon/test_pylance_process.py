@@ -67,6 +67,13 @@ async def test_one_that_says_something_else_is_ended(said: str, store: LocalStor
     await refusal(program(f"print({said!r}, flush=True); import time; time.sleep(1000)"), store)
 
 
+async def test_detached_versions_of_others_that_cannot_be_read_do_no_harm(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "_versions" / "d9223372036854775809.manifest").mkdir()
+    (tmp_path / "_versions" / "d9223372036854775810.manifest").write_text("not a manifest")
+    assert "exit code" in await refusal(program("import os; os.abort()"), store)
+    assert len(list((tmp_path / "_versions").iterdir())) == 2
+
+
 async def test_what_it_refuses_is_asked_once(store: LocalStore) -> None:
     answer = {"error": "no", "is_refused": True}
     text = ANSWERS.replace("{}", repr(answer).replace("{", "dict(**{").replace("}", "})"))
