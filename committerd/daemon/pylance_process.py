@@ -94,7 +94,11 @@ class PylanceProcess:
             exit_code = None if answer is not None else await self._end()  # a late answer must not be that to the next
         if answer is not None:
             return answer
-        why = "it was ended, because it took too long" if exit_code is None else f"exit code {exit_code}"
+        why = (
+            "it was ended: it took too long, or its answer makes no sense"
+            if exit_code is None
+            else f"exit code {exit_code}"
+        )
         _log.warning("pylance.ended", extra={"version": need.version, "error": why})
         return {"error": f"its process has ended: {why}", "is_refused": False}
 
