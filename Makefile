@@ -4,7 +4,7 @@
 .PHONY: basics
 
 # Markers of tests that need a real part.
-REAL := kafka or pylance or s3 or dynamodb or spark
+REAL := kafka or pylance or s3 or dynamodb or azure or gcs or spark
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ quick: lint ## After each change, within a minute: lint, fast tests of what is p
 	.venv/bin/python -m pytest -q --numprocesses=2 -m "not ($(REAL) or slow)" tests/common tests/lance tests/queue tests/audit
 	.venv/bin/python -m tests.simulation 0-49
 
-demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3 or s3+ddb: in a bucket
+demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3, s3+ddb, azure or gcs: there
 	.venv/bin/python -m scripts.demo --store $(or $(STORE),local)
 
 test: setup ## All tests; `make test ARGS="tests/stores -x"` runs some of them
@@ -28,7 +28,7 @@ test: setup ## All tests; `make test ARGS="tests/stores -x"` runs some of them
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
 	.venv/bin/python -m scripts.run_tests $(or $(ARGS),tests/deploy)
 
-conformance: setup ## All conformance cases; STORE=s3 or s3+ddb: on tables in a bucket
+conformance: setup ## All conformance cases; STORE=s3, s3+ddb, azure or gcs: there
 	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python -m scripts.run_tests \
 		tests/conformance/test_$(if $(STORE),stores,conformance).py
 

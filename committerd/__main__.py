@@ -5,12 +5,14 @@ Exit codes: 0 success, 1 failure, 2 wrong usage or settings.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -84,8 +86,35 @@ def cli() -> None:
     """
 
 
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """End the process without the end of the interpreter, if obstore is loaded.
+
+    obstore's threads hand results over by calls into Python. The interpreter does not wait for such a call to return,
+    and the process would be aborted (SIGABRT) in the middle of it.
+    """
+    code = 0
+    try:
+        yield
+    except SystemExit as end:
+        if "obstore" not in sys.modules or isinstance(end.code, str):
+            raise
+        code = end.code or 0
+    if "obstore" in sys.modules:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # closed, by us or by its reader
+                stream.flush()
+        os._exit(code)
+
+
 def main() -> None:
     """Run the command line and end the process."""
+    with _ended_at_once():
+        _main()
+
+
+def _main() -> None:
     try:
         _unwrapped()
     except click.ClickException as error:

@@ -62,7 +62,7 @@ STORE_OPERATIONS = (
     "delete",
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
-STORE_SERVICES = ("s3", "dynamodb")
+STORE_SERVICES = ("s3", "dynamodb", "azure", "gcs")
 CERTIFICATES = ("kafka_authorities", "kafka_client", "s3_authorities")
 MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace", "delete")
 MANIFEST_EVENTS = ("deferred", "repaired", "registered")
@@ -552,9 +552,10 @@ class Telemetry:
         )
         self.store_failed_requests = metrics.counter(
             "committerd_store_failed_requests_total",
-            "HTTP requests to S3 or DynamoDB that failed, including requests that were then repeated: `throttled` is "
-            "429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, `refused` a "
-            "failure that repeating can't cure. A reply that an object is absent or a key is taken is not a failure.",
+            "HTTP requests to S3, DynamoDB or a cloud's store that failed, including those that were then repeated: "
+            "`throttled` is 429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, "
+            "`refused` a failure that repeating can't cure. A reply that an object is absent or a key is taken is no "
+            "failure.",
             service=STORE_SERVICES,
             fault=STORE_FAULTS,
         )

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import web
@@ -91,7 +92,7 @@ class Rule:
     fault: Fault | None
     method: str | None = None
     path: str | None = None
-    """A regular expression to find in path and query."""
+    """A regular expression to find in path and query, percent-decoded."""
     target: str | None = None
     """DynamoDB's operation: `PutItem`."""
     body: str | None = None
@@ -110,7 +111,7 @@ class Rule:
         """Whether the request matches; does not count it."""
         return (
             (self.method is None or self.method == request.method)
-            and (self.path is None or re.search(self.path, request.raw_path) is not None)
+            and (self.path is None or re.search(self.path, unquote(request.raw_path)) is not None)
             and (self.target is None or self.target == _target(request))
             and (self.body is None or re.search(self.body.encode(), body) is not None)
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from harness.azure import AzureEndpoint
 from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint
+from harness.gcs import GcsEndpoint
 from harness.s3 import S3Endpoint
 
 
@@ -52,6 +54,14 @@ def express_place(s3: S3Endpoint, buckets: DirectoryBuckets, *, proxy: str | Non
         f"s3://{buckets.make_bucket()}/lake/table.lance",
         buckets.storage_options(),
         s3_settings(s3.through(proxy or buckets.url)),
+    )
+
+
+def cloud_place(cloud: AzureEndpoint | GcsEndpoint, *, proxy: str | None = None) -> StorePlace:
+    """A table in a new container or bucket of a cloud. `proxy`: URL of a proxy for committerd's requests."""
+    reached = cloud if proxy is None else cloud.through(proxy)
+    return StorePlace(
+        f"{cloud.scheme}://{cloud.make_bucket()}/lake/table.lance", cloud.storage_options(), reached.settings()
     )
 
 

@@ -18,9 +18,11 @@ import pytest
 from hypothesis import settings
 
 from harness import PartMissingError
+from harness.azure import AzureEndpoint, Azurite
 from harness.child import ChildProcess, Launch
 from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint, DynamoDBLocal
+from harness.gcs import GcsEndpoint, gcs_server
 from harness.kafka import KafkaBroker, RunningKafka, kafka_broker
 from harness.outages import AwayKafka
 from harness.preloaded import Preloaded
@@ -99,6 +101,19 @@ def minio() -> Iterator[S3Endpoint]:
     """A second S3 server, MinIO."""
     for server in _part(Minio()):
         yield server.endpoint
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureEndpoint]:
+    """Azurite for the whole run; make your own containers."""
+    for server in _part(Azurite()):
+        yield server.endpoint
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsEndpoint]:
+    """fake-gcs-server for the whole run; make your own buckets."""
+    yield from _part(gcs_server())
 
 
 @pytest.fixture(scope="session")

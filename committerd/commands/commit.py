@@ -19,6 +19,7 @@ from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.outcomes import Status
 from committerd.settings.load import load_storage_settings
+from committerd.stores.clouds import cloud_settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions
@@ -100,7 +101,8 @@ def commit(
     async def main() -> bool:
         storage = load_storage_settings()
         good = True
-        async with Stores(storage.s3, storage.dynamodb, durable=storage.store.durable and not no_durable) as stores:
+        durable, clouds = storage.store.durable and not no_durable, cloud_settings(storage)
+        async with Stores(storage.s3, storage.dynamodb, clouds=clouds, durable=durable) as stores:
             table = Table(stores.open(dataset))
             for path in staged:
                 outcome = await _commit(table, path, options, stores)

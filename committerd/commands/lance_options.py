@@ -16,7 +16,10 @@ from pydantic import SecretStr
 
 from committerd.errors import SettingsError
 from committerd.kafka.options import writer_options
+from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings
+from committerd.stores.cloud import Cloud
+from committerd.stores.clouds import cloud_place
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _SCHEMES = ("s3", "s3a", "s3n", "s3+ddb")
@@ -36,6 +39,9 @@ def client_access(settings: Settings) -> ClientAccess:
     Call it before pylance opens anything. Raises `SettingsError` for a profile or a file that does not exist.
     """
     kafka = _kafka_options(settings)
+    cloud = cloud_place(settings.dataset.uri)
+    if cloud is not None:
+        return ClientAccess(cloud_options(cloud.cloud, getattr(settings, cloud.cloud.service)), kafka)
     if settings.dataset.uri.partition("://")[0].lower() not in _SCHEMES:
         return ClientAccess({}, kafka)
     session = _session(settings)
@@ -69,6 +75,18 @@ def _storage_options(settings: Settings, session: Any) -> dict[str, str]:
         "client_max_retries": str(s3.attempts - 1),
         "allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
         "allow_invalid_certificates": None if s3.tls_verify else "true",
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def cloud_options(cloud: Cloud, settings: CloudSettings) -> dict[str, str]:
+    """The settings of a cloud. committerd and pylance reach it with the same crate, and read the same environment."""
+    given = {
+        **cloud.options(settings),
+        "connect_timeout": _milliseconds(settings.connect_timeout_seconds),
+        "read_timeout": _milliseconds(settings.read_timeout_seconds),
+        "client_max_retries": str(settings.attempts - 1),
+        "allow_http": "true" if (settings.endpoint_url or "").startswith("http://") else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

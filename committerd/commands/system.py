@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from committerd.settings.load import Settings, StorageSettings
+from committerd.stores.clouds import cloud_settings
 from committerd.stores.open import Stores
 
 if TYPE_CHECKING:
@@ -25,4 +26,10 @@ def monotonic() -> float:
 
 def stores_of(settings: Settings | StorageSettings, *, telemetry: Telemetry | None = None) -> Stores:
     """The stores that the settings describe; a context manager."""
-    return Stores(settings.s3, settings.dynamodb, durable=settings.store.durable, telemetry=telemetry)
+    return Stores(
+        settings.s3,
+        settings.dynamodb,
+        clouds=cloud_settings(settings),
+        durable=settings.store.durable,
+        telemetry=telemetry,
+    )

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from committerd.settings.group import Listed, SettingsGroup
 
-_CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+_CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "az", "azure", "wasb", "wasbs"})
 """Schemes of Azure, whose URIs have a container, and not a user, before the @."""
 
 
@@ -36,7 +36,9 @@ class DatasetSettings(SettingsGroup):
     uri: str = Field(
         min_length=1,
         description="URI of the table: a path, a file:// URI, s3://bucket/path or "
-        "s3+ddb://bucket/path?ddbTableName=TABLE. The table need not exist yet; a staged create makes it.",
+        "s3+ddb://bucket/path?ddbTableName=TABLE, az://container/path, "
+        "abfss://container@account.dfs.core.windows.net/path or gs://bucket/path. "
+        "The table need not exist yet; a staged create makes it.",
     )
     aliases: Listed = Field(
         default=(),

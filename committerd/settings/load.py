@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from committerd.errors import SettingsError
+from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.commit import CommitSettings
 from committerd.settings.daemon import DaemonSettings
 from committerd.settings.dataset import DatasetSettings
@@ -81,6 +82,8 @@ class StorageSettings(_Sources):
     store: StoreSettings = StoreSettings()
     s3: S3Settings = S3Settings()
     dynamodb: DynamoDBSettings = DynamoDBSettings()
+    azure: AzureSettings = AzureSettings()
+    gcs: GcsSettings = GcsSettings()
 
 
 class Settings(_Sources):
@@ -93,6 +96,8 @@ class Settings(_Sources):
     store: StoreSettings = StoreSettings()
     s3: S3Settings = S3Settings()
     dynamodb: DynamoDBSettings = DynamoDBSettings()
+    azure: AzureSettings = AzureSettings()
+    gcs: GcsSettings = GcsSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     daemon: DaemonSettings = DaemonSettings()

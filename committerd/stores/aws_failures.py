@@ -20,7 +20,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from committerd.stores.retries import Absent, ConditionFailed, Fault, RequestFailed
+from committerd.stores.retries import Absent, ConditionFailed, Fault, RequestFailed, fault_of_status
 
 ERRORS = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError)
 """What a request raises."""
@@ -113,14 +113,11 @@ def _failed_response(
         return Absent(message)
     if code == "ConditionalCheckFailedException" or status in (412, 416):
         return ConditionFailed(message)
-    if code in _THROTTLED or status in (429, 503):
+    fault, may_have_landed = fault_of_status(status)
+    if code in _THROTTLED:
         fault, may_have_landed = Fault.THROTTLED, status >= 500
-    elif status == 408 or code == "RequestTimeout":
+    elif code == "RequestTimeout" and fault is Fault.REFUSED:  # S3 sends it with 400
         fault, may_have_landed = Fault.TIMEOUT, True
-    elif 300 <= status < 500 or status == 501:
-        fault, may_have_landed = Fault.REFUSED, status == 409  # S3: another put of the key was under way
-    else:
-        fault, may_have_landed = Fault.SERVER_ERROR, True
     # A Retry-After that is a date counts as 0: it needs synchronized clocks.
     retry_after = str(metadata.get("HTTPHeaders", {}).get("retry-after"))
     return RequestFailed(

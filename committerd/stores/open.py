@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
 from committerd.errors import SettingsError
+from committerd.settings.clouds import CloudSettings
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
+from committerd.stores.cloud import Cloud
+from committerd.stores.clouds import CLOUDS, CloudPlace, cloud_place
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.retries import Fault, ignored
+from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
+    from committerd.stores.obstore_store import ObstoreClient
     from committerd.telemetry import Telemetry
 
-# Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, and only tables there need them.
-
-_NOT_SERVED = {
-    "gs": "Google Cloud Storage",
-    "az": "Azure Blob Storage",
-    "abfs": "Azure Blob Storage",
-    "abfss": "Azure Blob Storage",
-    "adl": "Azure Blob Storage",
-}
+# Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, obstore 10, and only tables there need them.
 
 
 class Stores:
@@ -38,13 +36,22 @@ class Stores:
     """
 
     def __init__(
-        self, s3: S3Settings, dynamodb: DynamoDBSettings, *, durable: bool = True, telemetry: Telemetry | None = None
+        self,
+        s3: S3Settings,
+        dynamodb: DynamoDBSettings,
+        *,
+        clouds: Mapping[Cloud, CloudSettings] | None = None,
+        durable: bool = True,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        """`clouds`: the settings of each cloud (`cloud_settings`); None = defaults."""
         self._s3 = s3
         self._dynamodb = dynamodb
+        self._clouds = clouds or {cloud: cloud.defaults for cloud in CLOUDS}
         self._durable = durable
         self._telemetry = telemetry
         self._clients: dict[str, AwsClient] = {}
+        self._containers: dict[str, ObstoreClient] = {}
 
     def open(self, uri: str) -> ObjectStore:
         """Open the store that a URI names; with telemetry, its requests are measured.
@@ -56,6 +63,10 @@ class Stores:
         if path is not None:
             local = LocalStore(path, durable=self._durable)
             return local if telemetry is None else MeasuredLocalStore(local, telemetry)
+        cloud = cloud_place(uri)
+        if cloud is not None:
+            store = self._in_cloud(cloud)
+            return store if telemetry is None else MeasuredStore(store, telemetry)
         from committerd.stores.directory_bucket import DirectoryBucketStore
         from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
         from committerd.stores.s3 import S3Store, s3_client, s3_place
@@ -80,6 +91,17 @@ class Stores:
             uri=uri,
             count=lambda event: telemetry.external_manifests.add(event=event),
         )
+
+    def _in_cloud(self, place: CloudPlace) -> ObjectStore:
+        service = place.cloud.service
+        if find_spec("obstore") is None:
+            install = install_line(service, distribution="committerd")
+            raise SettingsError(f"tables on {place.cloud.name} need obstore, which is not installed: {install}")
+        from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
+
+        if place.root not in self._containers:
+            self._containers[place.root] = ObstoreClient(place.cloud, place.root, self._clouds[place.cloud])
+        return ObstoreStore(self._containers[place.root], place, failed=self._failed(service))
 
     def _client(self, service: str, make: Callable[[], AwsClient]) -> AwsClient:
         if service not in self._clients:
@@ -108,14 +130,10 @@ class Stores:
 
 
 def _not_served(uri: str) -> str:
-    scheme = uri.partition("://")[0].lower()
-    served = (
-        "served are a path or file:// URI of a file system on this machine, s3://bucket/path and "
-        "s3+ddb://bucket/path?ddbTableName=TABLE"
-    )
-    if scheme in _NOT_SERVED:
-        return (
-            f"tables on {_NOT_SERVED[scheme]} ({scheme}://) are not served: committerd has no store for it whose "
-            f"conditional writes it could rely on; {served}"
-        )
-    return f"tables of the scheme {scheme}:// are not served; {served}"
+    served = [
+        "a path or file:// URI of a file system on this machine",
+        "s3://bucket/path",
+        "s3+ddb://bucket/path?ddbTableName=TABLE",
+        *(cloud.form for cloud in CLOUDS),
+    ]
+    return f"tables of the scheme {uri.partition('://')[0].lower()}:// are not served; served are {', '.join(served)}"

@@ -123,6 +123,17 @@ class Retries:
         return Created()
 
 
+def fault_of_status(status: int) -> tuple[Fault, bool]:
+    """Return the fault of a response with a status of 300 or more, and whether the server may have done the request."""
+    if status in (429, 503):
+        return Fault.THROTTLED, status >= 500
+    if status == 408:
+        return Fault.TIMEOUT, True
+    if 300 <= status < 500 or status == 501:
+        return Fault.REFUSED, status == 409  # another put of the key was under way
+    return Fault.SERVER_ERROR, True
+
+
 def ignored(fault: Fault) -> None:
     """A `failed` of `Retries` that does nothing."""
 

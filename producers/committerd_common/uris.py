@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from committerd_common.paths import leaves_its_folder
 
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "azure": "az"}
 _LOCAL_SCHEMES = ("file", "file-object-store")  # in Lance both are the local file system
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")
 """At least two characters: one letter would be a drive."""

@@ -91,10 +91,11 @@ def arguments() -> argparse.Namespace:
     option("--rows", type=at_least(1), default=100, metavar="N", help="rows in each Append (100)")
     option(
         "--store",
-        choices=("local", "s3", "s3+ddb"),
+        choices=("local", "s3", "s3+ddb", "azure", "gcs"),
         default="local",
         help="where the table lies: a folder (local), a bucket of versitygw or of the S3 server that "
-        "COMMITTERD_TEST_S3_ENDPOINT names (s3), the same with its versions in DynamoDB Local (s3+ddb)",
+        "COMMITTERD_TEST_S3_ENDPOINT names (s3), the same with its versions in DynamoDB Local (s3+ddb), a container of "
+        "Azurite (azure), a bucket of fake-gcs-server (gcs)",
     )
     option(
         "--appends-only",

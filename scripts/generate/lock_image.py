@@ -47,8 +47,9 @@ def wanted() -> dict[str, list[str]]:
     of_committer = [
         one for one in committer["project"]["dependencies"] if not one.startswith(client["project"]["name"])
     ]
+    extras = committer["project"]["optional-dependencies"]
     files = {
-        "committerd.txt": [*of_committer, *of_client],
+        "committerd.txt": [*of_committer, *extras["azure"], *extras["gcs"], *of_client],
         "producer.txt": [*of_client, *client["project"]["optional-dependencies"]["lance"]],
         "build.txt": committer["build-system"]["requires"],
     }

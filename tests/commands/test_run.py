@@ -16,9 +16,12 @@ from committerd.dev.parts import free_port
 @pytest.mark.parametrize(
     ("uri", "sentence"),
     [
-        ("gs://lake/events.lance", "tables on Google Cloud Storage (gs://) are not served"),
-        ("az://lake/events.lance", "tables on Azure Blob Storage (az://) are not served"),
-        ("abfss://lake@account.dfs.core.windows.net/events.lance", "tables on Azure Blob Storage"),
+        ("oss://lake/events.lance", "tables of the scheme oss:// are not served"),
+        ("az://la.ke/events.lance", "azure: az://la.ke can't be opened"),
+        (
+            "abfss://lake@account.elsewhere.net/events.lance",
+            "azure: abfss://lake@account.elsewhere.net can't be opened",
+        ),
         ("hdfs://lake/events.lance", "tables of the scheme hdfs:// are not served"),
         ("s3://lake-a-use1-az4--xa-s3/events.lance", "access point of a directory bucket (S3 Express One Zone)"),
     ],

@@ -38,6 +38,7 @@ def test_only_a_table_on_a_local_disk_has_a_folder(uri: str, folder: str | None)
     ("given", "expected"),
     [
         ("s3a://b/t%20t?x=1", "s3://b/t%20t?x=1"),
+        ("azure://c/t", "az://c/t"),
         ("S3N://b/t", "s3://b/t"),
         ("s3://b/t", "s3://b/t"),
         ("s3+ddb://b/t?ddbTableName=m", "s3+ddb://b/t?ddbTableName=m"),

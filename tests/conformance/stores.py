@@ -64,12 +64,14 @@ class StoreRunner:
 
     def __enter__(self) -> Self:
         self._portal = self._stack.enter_context(start_blocking_portal())
-        stores = Stores(self._settings, DynamoDBSettings(endpoint_url=self._dynamodb.url if self._dynamodb else None))
-        self._stores = self._stack.enter_context(self._portal.wrap_async_context_manager(stores))
+        self._stores = self._stack.enter_context(self._portal.wrap_async_context_manager(self._made()))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
+
+    def _made(self) -> Stores:
+        return Stores(self._settings, DynamoDBSettings(endpoint_url=self._dynamodb.url if self._dynamodb else None))
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -117,8 +119,7 @@ class StoreRunner:
 
     def _upload(self, folder: Path, prefix: str) -> dict[str, str]:
         """Upload every file; returns the MD5 of each by its key, which is also its ETag."""
-        files = {prefix + str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-        bodies = {key: path.read_bytes() for key, path in files.items()}
+        bodies = bodies_in(folder, prefix)
         with contextlib.closing(http.client.HTTPConnection(urlsplit(self._s3.url).netloc, timeout=60)) as connection:
             for key, body in bodies.items():
                 self._put(connection, key, body)
@@ -163,6 +164,12 @@ class StoreRunner:
                 target.write_bytes(client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
         for key in sums.keys() - found.keys():
             (folder / key.removeprefix(prefix)).unlink()
+
+
+def bodies_in(folder: Path, prefix: str) -> dict[str, bytes]:
+    """The content of every file in a folder, by its key in a store."""
+    files = {prefix + str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {key: path.read_bytes() for key, path in files.items()}
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Cases on S3, with and without DynamoDB: the outcome, the version and what pylance reads are those of local files.
+"""Cases in buckets and containers: the outcome, the version and what pylance reads are those of local files.
 
-Here one case for each kind of table and operation. COMMITTERD_CONFORMANCE_STORE (`s3` or `s3+ddb`) runs all of them on
-that store: `make conformance STORE=s3`.
+Here one case for each kind of table and operation, on S3 with and without DynamoDB, and on two clouds.
+COMMITTERD_CONFORMANCE_STORE (`s3`, `s3+ddb`, `azure`, `gcs`) runs all of them there: `make conformance STORE=s3`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.s3 import S3Endpoint
 from tests.conformance import cases
+from tests.conformance.clouds import CloudRunner
 from tests.conformance.facts import manifests
 from tests.conformance.stores import StoreRunner
 from tests.conformance.test_conformance import answers_of, is_answer, reads_as_expected
 
+CLOUDS = ("azure", "gcs")
 CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
 
 pytestmark = [pytest.mark.pylance, pytest.mark.s3]
@@ -38,10 +39,15 @@ def sample() -> list[str]:
     scope="module",
     params=[
         pytest.param(kind, marks=[pytest.mark.dynamodb] if kind == "s3+ddb" else [])
-        for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb"])
+        for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb", *CLOUDS])
     ],
 )
-def runner(request: pytest.FixtureRequest, s3: S3Endpoint) -> Iterator[StoreRunner]:
+def runner(request: pytest.FixtureRequest) -> Iterator[StoreRunner]:
+    if request.param in CLOUDS:
+        with CloudRunner(request.getfixturevalue(request.param)) as on_cloud:
+            yield on_cloud
+        return
+    s3 = request.getfixturevalue("s3")
     dynamodb = request.getfixturevalue("dynamodb") if request.param == "s3+ddb" else None
     with StoreRunner(s3, dynamodb) as made:
         yield made

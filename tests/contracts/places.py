@@ -18,13 +18,18 @@ from typing import Any
 import anyio
 from prometheus_client import CollectorRegistry
 
+from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
+from committerd.stores.azure import AZURE
+from committerd.stores.clouds import CloudPlace
 from committerd.stores.directory_bucket import DirectoryBucketStore
 from committerd.stores.dynamodb import DynamoStore, dynamodb_client
 from committerd.stores.external_manifests import ExternalManifests
+from committerd.stores.gcs import GCS
 from committerd.stores.local import LocalStore
 from committerd.stores.measured import MeasuredLocalStore
+from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.s3 import S3Place, S3Store, s3_client
 from committerd.telemetry import Telemetry
@@ -59,6 +64,10 @@ def open_store(place: str) -> ObjectStore:
             return s3_store(where)
         case "s3-express":
             return s3_store(where, kind=DirectoryBucketStore)
+        case "azure":
+            return azure_store(where)
+        case "gcs":
+            return gcs_store(where)
         case "local+entries":
             return ExternalManifests(LocalStore(Path(where)), FakeManifests(_SHELVES[where]))
         case "s3+ddb":
@@ -85,6 +94,20 @@ def s3_store(where: str, kind: Callable[[AwsClient, S3Place], ObjectStore] = S3S
     settings = S3Settings(endpoint_url=url, region="us-east-1", addressing_style="path")
     client = s3_client(settings)
     return kind(client, S3Place(bucket, prefix))
+
+
+def azure_store(where: str) -> ObstoreStore:
+    """The store at `URL|ACCOUNT|CONTAINER|PREFIX`; the key is in AZURE_STORAGE_ACCOUNT_KEY."""
+    url, account, container, prefix = where.split("|")
+    client = ObstoreClient(AZURE, f"az://{container}", AzureSettings(endpoint_url=url, account_name=account))
+    return ObstoreStore(client, CloudPlace(AZURE, f"az://{container}", prefix))
+
+
+def gcs_store(where: str) -> ObstoreStore:
+    """The store at `URL|BUCKET|PREFIX`; the key of a service account is in GOOGLE_SERVICE_ACCOUNT_KEY."""
+    url, bucket, prefix = where.split("|")
+    client = ObstoreClient(GCS, f"gs://{bucket}", GcsSettings(endpoint_url=url))
+    return ObstoreStore(client, CloudPlace(GCS, f"gs://{bucket}", prefix))
 
 
 def dynamo_store(where: str, **settings: Any) -> DynamoStore:

@@ -15,8 +15,10 @@ import pytest
 
 from committerd.testing import ObjectStoreTests, OpenStore
 from committerd.testing.object_stores import check_winners
+from harness.azure import AzureEndpoint
 from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint
+from harness.gcs import GcsEndpoint
 from harness.s3 import S3Endpoint
 from tests.contracts.places import opened
 
@@ -34,9 +36,27 @@ ON_S3 = [
 ]
 
 
-@pytest.fixture(params=[*ON_DISK, "local+entries", "memory", *ON_S3])
+ON_CLOUDS = [
+    pytest.param("azure", marks=pytest.mark.azure),
+    pytest.param("gcs", marks=pytest.mark.gcs),
+]
+
+
+@pytest.fixture(params=[*ON_DISK, "local+entries", "memory", *ON_S3, *ON_CLOUDS])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     kind, _, entries = request.param.partition("+")
+    if kind == "azure":
+        azure: AzureEndpoint = request.getfixturevalue("azure")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azure.key)
+        if azure.url not in _BUCKETS:
+            _BUCKETS[azure.url] = azure.make_bucket()
+        return f"azure:{azure.url}|{azure.account}|{_BUCKETS[azure.url]}|{tmp_path.name}/a table.lance/"
+    if kind == "gcs":
+        gcs: GcsEndpoint = request.getfixturevalue("gcs")
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", gcs.account_key())
+        if gcs.url not in _BUCKETS:
+            _BUCKETS[gcs.url] = gcs.make_bucket()
+        return f"gcs:{gcs.url}|{_BUCKETS[gcs.url]}|{tmp_path.name}/a table.lance/"
     if kind not in ("s3", "minio", "s3-express"):
         return f"{request.param}:{tmp_path / 'a table.lance'}"
     endpoint: S3Endpoint = request.getfixturevalue("minio" if kind == "minio" else "s3")
@@ -65,7 +85,7 @@ class TestObjectStore(ObjectStoreTests):
         return RACED_KEYS[:5] if place.startswith(("s3+ddb", "s3-express")) else RACED_KEYS
 
 
-@pytest.mark.parametrize("place", [*ON_DISK, *ON_S3[:2]], indirect=True)
+@pytest.mark.parametrize("place", [*ON_DISK, *ON_S3[:2], *ON_CLOUDS], indirect=True)
 def test_of_4_processes_one_wins_each_key(place: str) -> None:
     command = [sys.executable, "-m", "tests.contracts.places", place]
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""Maintenance of tables on S3, with and without their versions in DynamoDB."""
+"""Maintenance of tables on S3, with and without their versions in DynamoDB, and on two clouds."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from committerd.kafka.operator import open_operator
 from committerd.maintenance import report
 from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.maintenance.files import RemovalReason
+from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.s3 import S3Settings
+from committerd.stores.azure import AZURE
+from committerd.stores.gcs import GCS
 from committerd.stores.open import Stores
 from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table
 from committerd_client import staging
+from harness.azure import AzureEndpoint
 from harness.child import Launch
 from harness.dynamodb import DynamoDBEndpoint
+from harness.gcs import GcsEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, ddb_place, express_place, s3_place
+from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import printed
@@ -47,8 +52,19 @@ print(json.dumps({one: lance.dataset(sys.argv[1], version=one, storage_options=j
 """
 
 
-@pytest.fixture(params=["s3", "minio", "s3-express", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+@pytest.fixture(
+    params=[
+        "s3",
+        "minio",
+        "s3-express",
+        pytest.param("s3+ddb", marks=pytest.mark.dynamodb),
+        pytest.param("azure", marks=pytest.mark.azure),
+        pytest.param("gcs", marks=pytest.mark.gcs),
+    ]
+)
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
+    if request.param in ("azure", "gcs"):
+        return cloud_place(request.getfixturevalue(request.param))
     server: S3Endpoint = request.getfixturevalue("minio" if request.param == "minio" else "s3")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
@@ -71,10 +87,14 @@ def scene(
 @asynccontextmanager
 async def cleaning_of(scene: Scene, place: StorePlace, kafka: KafkaSettings, *, hours: float) -> AsyncIterator[Cleanup]:
     """The cleanup of this table, so many hours from now."""
-    given = {name.partition("__")[2].lower(): value for name, value in place.settings.items() if name.startswith("S3")}
+    s3, azure, gcs = (
+        {name.partition("__")[2].lower(): value for name, value in place.settings.items() if name.startswith(group)}
+        for group in ("S3", "AZURE", "GCS")
+    )
+    clouds = {AZURE: AzureSettings.model_validate(azure), GCS: GcsSettings.model_validate(gcs)}
     dynamodb = DynamoDBSettings(endpoint_url=place.settings.get("DYNAMODB__ENDPOINT_URL"))
     async with (
-        Stores(S3Settings.model_validate(given), dynamodb) as stores,
+        Stores(S3Settings.model_validate(s3), dynamodb, clouds=clouds) as stores,
         open_operator(kafka, scene.name) as operator,
     ):
         store: Any = stores.open(place.uri)
@@ -114,7 +134,10 @@ def entries(place: StorePlace, request: pytest.FixtureRequest) -> list[int] | No
 
 
 def keys_of(place: StorePlace, request: pytest.FixtureRequest) -> set[str]:
-    """All keys in the bucket."""
+    """All keys in the bucket or container."""
+    if not place.uri.startswith("s3"):
+        cloud: AzureEndpoint | GcsEndpoint = request.getfixturevalue(request.node.callspec.params["place"])
+        return cloud.keys(place.bucket)
     server: S3Endpoint = request.getfixturevalue("minio" if request.node.callspec.params["place"] == "minio" else "s3")
     bucket = place.bucket.partition("--")[0]  # as the server knows a directory bucket
     return {one["Key"] for one in server.client().list_objects_v2(Bucket=bucket)["Contents"]}

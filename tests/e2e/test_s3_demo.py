@@ -1,4 +1,4 @@
-"""`make demo STORE=s3`: the same job with the table in a bucket."""
+"""`make demo STORE=s3`: the same job with the table in a bucket or a container."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def test_every_row_is_in_the_bucket_once(demo: Demo, store: str) -> None:
     assert demo.value("committed") == 31  # the create too
     assert "ok     Every row is in the table exactly once" in demo.output
     assert f"The table: {store}://committerd-" in demo.output
+    assert_nothing_is_left(demo)
+
+
+@pytest.mark.parametrize(
+    ("store", "scheme"),
+    [pytest.param("azure", "az", marks=pytest.mark.azure), pytest.param("gcs", "gs", marks=pytest.mark.gcs)],
+)
+def test_every_row_is_in_the_container_once(demo: Demo, store: str, scheme: str) -> None:
+    assert demo.run(*SMALL, "--store", store) == 0, demo.output
+    assert demo.value("committed") == 31  # the create too
+    assert "ok     Every row is in the table exactly once" in demo.output
+    assert f"The table: {scheme}://committerd-" in demo.output
     assert_nothing_is_left(demo)
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import Status
+from harness.azure import AzureEndpoint
 from harness.dynamodb import DynamoDBEndpoint
 from harness.fault_proxy import DROP_ANSWER, DROP_REQUEST, HALF_BODY, Fault, FaultProxy, Rule, answer
+from harness.gcs import GcsEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, ddb_place, s3_place
+from harness.places import StorePlace, cloud_place, ddb_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 
@@ -32,6 +34,8 @@ _CHANCE = 0.01
 _SETTINGS = {
     "COMMIT__COALESCE": "none",  # a version each
     "S3__READ_TIMEOUT_SECONDS": "5",
+    "AZURE__READ_TIMEOUT_SECONDS": "5",
+    "GCS__READ_TIMEOUT_SECONDS": "5",
 }
 _EVERYWHERE = (
     DROP_ANSWER,
@@ -113,6 +117,24 @@ def test_s3_with_every_fault(s3: S3Endpoint, kafka: KafkaBroker | RunningKafka, 
             proxy.fault(answer(503, retry_after=1), first=50),
         ]
         run(kafka, dataset, tmp_path, s3_place(s3, proxy=proxy.url))
+        assert [rule.fault for rule in certain if not rule.hits] == []
+
+
+@pytest.mark.parametrize(
+    "cloud", [pytest.param("azure", marks=pytest.mark.azure), pytest.param("gcs", marks=pytest.mark.gcs)]
+)
+def test_a_cloud_with_every_fault(
+    cloud: str, request: pytest.FixtureRequest, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
+) -> None:
+    endpoint: AzureEndpoint | GcsEndpoint = request.getfixturevalue(cloud)
+    with FaultProxy(endpoint.server, seed=4) as proxy:
+        certain = [
+            *bad_days(proxy, _CONDITIONAL, method="PUT", path=_MANIFEST),
+            *bad_days(proxy, (DROP_ANSWER, DROP_REQUEST, answer(500, applied=True)), method="PUT", path=_MANIFEST),
+            *bad_days(proxy, (HALF_BODY, DROP_ANSWER), method="GET"),
+            *bad_days(proxy, _EVERYWHERE),
+        ]
+        run(kafka, dataset, tmp_path, cloud_place(endpoint, proxy=proxy.url))
         assert [rule.fault for rule in certain if not rule.hits] == []
 
 

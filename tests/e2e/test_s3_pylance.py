@@ -1,4 +1,4 @@
-"""pylance on the same table in a bucket: it reads what committerd commits, and commits in between."""
+"""pylance on the same table in a bucket or container: it reads what committerd commits, and commits in between."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ import pytest
 from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, ddb_place, express_place, s3_place
+from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
 from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
 
+CLOUDS = [pytest.param("azure", marks=pytest.mark.azure), pytest.param("gcs", marks=pytest.mark.gcs)]
 _QUEUED = 60
 
 
-@pytest.fixture(params=["s3", "minio", "s3-express", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+@pytest.fixture(
+    params=[
+        "s3",
+        "minio",
+        "s3-express",
+        pytest.param("s3+ddb", marks=pytest.mark.dynamodb),
+        *CLOUDS,
+    ]
+)
 def place(request: pytest.FixtureRequest) -> StorePlace:
     if request.param == "s3+ddb":
         return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
+    if request.param in ("azure", "gcs"):
+        return cloud_place(request.getfixturevalue(request.param))
     if request.param == "s3-express":
         return express_place(request.getfixturevalue("s3"), request.getfixturevalue("directory_buckets"))
     return s3_place(request.getfixturevalue(request.param))

@@ -1,6 +1,7 @@
 """An S3 server in memory that behaves as a test tells it to, including in ways that no real server should.
 
-It checks no signature. `script` holds responses that replace the real ones, in their order.
+It checks no signature, so the clients of Azure and Google Cloud Storage read and write on it too. `script` holds
+responses that replace the real ones, in their order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from aiohttp import web
 
 from committerd.settings.s3 import S3Settings
 
+_OF_EACH_OBJECT = {"ETag": '"1"', "Last-Modified": "Sat, 31 Jan 2026 23:59:59 GMT"}
+"""Headers that object_store demands."""
 _START_SECONDS_MAX = 30.0
 _FACTS = "<Size>0</Size><LastModified>2026-01-31T23:59:59.000Z</LastModified>"
 """What a listing says of each object."""
@@ -106,7 +109,9 @@ class FakeS3:
         self.headers.append(dict(request.headers))
         scripted = self.script.popleft() if self.script else None
         if scripted is None:
-            return self._apply(request, body)
+            truth = self._apply(request, body)
+            truth.headers.update(_OF_EACH_OBJECT)
+            return truth
         if scripted.applied:
             truth = self._apply(request, body)
             if scripted.cut is not None:
@@ -165,11 +170,13 @@ class FakeS3:
 
     def _list(self, request: web.BaseRequest) -> web.Response:
         query = request.query
-        prefix, most = query["prefix"], int(query["max-keys"])
+        prefix, most = query["prefix"], int(query.get("max-keys", 1000))
         after = query.get("continuation-token") or query.get("start-after", "")
         entries = sorted(
             {
-                prefix + name[: name.index("/") + 1] if "/" in (name := key[len(prefix) :]) else key
+                prefix + name[: name.index("/") + 1]
+                if "/" in (name := key[len(prefix) :]) and "delimiter" in query
+                else key
                 for key in self.objects
                 if key.startswith(prefix)
             }

@@ -58,8 +58,8 @@ async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatc
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("gs://b/t", "Google Cloud Storage.*conditional writes.*s3://bucket/path"),
-        ("abfss://b/t", "Azure"),
+        ("oss://b/t", "scheme oss:// are not served.*s3://bucket/path.*az://container/path.*gs://bucket/path"),
+        ("abfs://b/t", "abfss://container@account"),
         ("memory://t", "scheme memory:// are not served"),
         ("s3://lake-access-use1-az4--xa-s3/t", "access point of a directory bucket .*Name the bucket itself"),
         ("s3+ddb://lake--use1-az4--x-s3/t?ddbTableName=m", "directory bucket .*as s3://lake--use1-az4--x-s3/t"),
@@ -74,8 +74,8 @@ def test_what_is_not_served_is_told_with_what_is(uri: str, message: str) -> None
 def test_a_base_that_no_store_serves_is_the_records_fault_and_ends_nothing() -> None:
     stores = stores_of(load_storage_settings())
     fetch = Fetcher(Table(stores.open("/data/t")), stores.open)
-    with pytest.raises(InvalidRequest, match="Google Cloud Storage") as caught:
-        fetch.open(located("data/x.lance", 7, [BasePath(id=7, path="gs://b/t")]))
+    with pytest.raises(InvalidRequest, match="scheme oss://") as caught:
+        fetch.open(located("data/x.lance", 7, [BasePath(id=7, path="oss://b/t")]))
     assert caught.value.code == "base_unreadable"
 
 

@@ -216,9 +216,9 @@ def test_the_command_tells_good_from_bad_without_kafka_or_a_dataset(
     missing = run("s3://other/t").exception
     assert isinstance(missing, StoreUnavailable)
     assert "create the bucket" in str(missing)
-    other = run("gs://bucket/t").exception
+    other = run("oss://bucket/t").exception
     assert isinstance(other, SettingsError)
-    assert "Google Cloud Storage" in str(other)
+    assert "oss:// are not served" in str(other)
 
 
 @pytest.mark.s3

@@ -215,7 +215,7 @@ class TestFiles:
         for staged in self.in_a_base():
             assert isinstance(await scene.commit(staged, options), Prepared)
 
-    @pytest.mark.parametrize("path", ["gs://nobody/serves", "/unreadable"])
+    @pytest.mark.parametrize("path", ["oss://nobody/serves", "/unreadable"])
     async def test_in_a_base_that_can_not_be_read_are_taken_as_described(self, scene: Scene, path: str) -> None:
         with_base(scene, path)
 

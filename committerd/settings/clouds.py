@@ -1,0 +1,116 @@
+"""Groups `azure` and `gcs` of the settings: credentials, timeouts.
+
+Unset values come from the environment variables that Lance reads too (AZURE_..., GOOGLE_...), and from what the
+platform gives to a workload: managed identity, workload identity, application default credentials.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from committerd.settings.group import SettingsGroup
+from committerd.settings.s3 import checked_endpoint
+
+
+class CloudSettings(SettingsGroup):
+    """How requests to a cloud's object store are sent."""
+
+    endpoint_url: str | None = Field(
+        default=None,
+        description="URL of another server of the same protocol, such as an emulator or a private endpoint; unset: "
+        "the cloud itself.",
+    )
+    connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
+    read_timeout_seconds: float = Field(
+        default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."
+    )
+    attempts: int = Field(
+        default=5,
+        ge=1,
+        le=20,
+        description="Maximum number of tries of a request that is safe to repeat, with growing random waits between "
+        "them. The put of a manifest is tried once: the commit reads back before it tries again.",
+    )
+    connections_max: int = Field(
+        default=256, ge=1, le=1000, description="Maximum number of requests at the same time, for each container."
+    )
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        return checked_endpoint(value)
+
+
+class AzureSettings(CloudSettings):
+    """How to reach Azure Blob Storage, for tables at az:// and abfss://."""
+
+    account_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Storage account; unset: AZURE_STORAGE_ACCOUNT_NAME. A URI with an account (container@account...) "
+        "wins over both.",
+    )
+    account_key: SecretStr | None = Field(default=None, description="Key of the account.")
+    sas_token: SecretStr | None = Field(
+        default=None, description="Shared access signature: it must allow reading, writing, deleting and listing."
+    )
+    client_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Client id of a service principal, a workload identity or a user-assigned managed identity; unset: "
+        "AZURE_CLIENT_ID.",
+    )
+    client_secret: SecretStr | None = Field(
+        default=None, description="Secret of client_id, for a service principal; needs tenant_id."
+    )
+    tenant_id: str | None = Field(
+        default=None, min_length=1, description="Tenant of client_id; unset: AZURE_TENANT_ID."
+    )
+    federated_token_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the token of a workload identity; unset: AZURE_FEDERATED_TOKEN_FILE, which AKS sets. "
+        "Needs client_id and tenant_id. Without any credentials, it is the managed identity.",
+    )
+    authority_host: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where tokens come from; unset: AZURE_AUTHORITY_HOST, or https://login.microsoftonline.com.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        ways = ("account_key", "sas_token", "client_secret", "federated_token_file")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
+        return self
+
+
+class GcsSettings(CloudSettings):
+    """How to reach Google Cloud Storage, for tables at gs://."""
+
+    service_account: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the key of a service account; unset: GOOGLE_SERVICE_ACCOUNT, or application default "
+        "credentials (GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, the metadata server, which GKE has too).",
+    )
+    service_account_key: SecretStr | None = Field(
+        default=None, description="The key of a service account itself, in place of service_account."
+    )
+    application_credentials: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with application default credentials; unset: GOOGLE_APPLICATION_CREDENTIALS.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        ways = ("service_account", "service_account_key", "application_credentials")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
+        return self
