@@ -32,7 +32,7 @@ conformance: setup ## All conformance cases; STORE=s3, s3+ddb, azure or gcs: the
 	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python -m scripts.run_tests \
 		tests/conformance/test_$(if $(STORE),stores,conformance).py
 
-faults: setup ## 1,000 commits on S3 and 1,000 through DynamoDB, with every fault that networks and stores have
+faults: setup ## 1,000 commits on S3, through DynamoDB, on Azure, on GCS, with every fault that networks and stores have
 	COMMITTERD_FAULT_COMMITS=1000 .venv/bin/python -m scripts.run_tests tests/e2e/test_s3_faults.py
 
 simulate: basics ## The committer in virtual time; `make simulate SEEDS=0-4999`, without SEEDS fresh ones and all mutations

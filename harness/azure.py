@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import ClassVar
 from xml.etree import ElementTree
 
-from harness.node import NodeProgram
+from harness import node
 from harness.server import Server
 
-AZURITE = NodeProgram("azurite", "3.35.0", "azurite-blob")
+AZURITE = node.NodeProgram("azurite", "3.35.0", "azurite-blob")
 _VERSION = "2023-11-03"
 """The version of Azure's protocol."""
 
@@ -137,7 +137,7 @@ class Azurite(Server):
         ]
 
     def environment(self) -> Mapping[str, str]:
-        return {"AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
+        return {**node.environment(), "AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
 
     def answers(self) -> bool:
         try:

@@ -1,7 +1,7 @@
 """Builds and downloads the programs that tests need besides Kafka, and prints its progress: `python -m harness.fetch`.
 
-It also writes an archive of Spark's classes. It makes nothing twice. Without Go, Node.js or a whole Java it names the
-tests that will be skipped, and does not fail.
+It also writes an archive of Spark's classes. It makes nothing twice. Without Go or a whole Java it names the tests that
+will be skipped, and does not fail.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ def _main() -> None:
                 program.built()
     except PartMissingError as error:
         _say(f"Tests that need an S3 server or Google Cloud Storage will be skipped: {error}")
-    try:
-        if not AZURITE.path.is_file():
-            _say(f"{AZURITE.name} with `npm ci` into {cache_folder()} (about 190 MB on disk, once)")
+    if not AZURITE.path.is_file():
+        _say(f"{AZURITE.name} with `npm ci` into {cache_folder()} (about 190 MB on disk, once)")
         AZURITE.installed()
-    except PartMissingError as error:
-        _say(f"Tests that need Azure Blob Storage will be skipped: {error}")
     try:
         if not folder_of(DYNAMODB).is_dir():
             _say(f"DynamoDB Local into {cache_folder()} (about 48 MB to download, once)")

