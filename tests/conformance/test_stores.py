@@ -19,6 +19,7 @@ from tests.conformance.stores import StoreRunner
 from tests.conformance.test_conformance import answers_of, is_answer, reads_as_expected
 
 CLOUDS = ("azure", "gcs")
+MARKS = {"s3+ddb": pytest.mark.dynamodb, "azure": pytest.mark.azure, "gcs": pytest.mark.gcs}
 CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
 
 pytestmark = [pytest.mark.pylance, pytest.mark.s3]
@@ -38,8 +39,7 @@ def sample() -> list[str]:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(kind, marks=[pytest.mark.dynamodb] if kind == "s3+ddb" else [])
-        for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb", *CLOUDS])
+        pytest.param(kind, marks=MARKS.get(kind, ())) for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb", *CLOUDS])
     ],
 )
 def runner(request: pytest.FixtureRequest) -> Iterator[StoreRunner]:
