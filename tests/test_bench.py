@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import bars, plan, report, targets
+from bench import bars, plan, read_cost, report, targets
 from bench.bars import Bar, Judged, Measured, Values, least, most
 from bench.results import Results, percentile
 from bench.scenarios import SCENARIOS
+from harness.s3 import S3Endpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.s3
+async def test_the_cost_of_a_read_is_measured_for_each_client(s3: S3Endpoint) -> None:
+    found = await read_cost.measure(s3, turns=2, reads=read_cost.AT_ONCE)
+    assert len(found) == 10
+    assert all(len(taken) == 2 and min(taken) > 0 for taken in found.values())
 
 
 @pytest.mark.slow
