@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
+from harness.lance_table import run_in_4
 from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
 from harness.scene import STAYS, Scene, until
 
@@ -18,6 +20,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mar
 
 CLOUDS = [pytest.param("azure", marks=pytest.mark.azure), pytest.param("gcs", marks=pytest.mark.gcs)]
 _QUEUED = 60
+_APPEND_IN_4 = """
+import json, sys
+import lance, pyarrow
+uri, options, new = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+there = lance.dataset(uri, storage_options=options).to_table()["id"].to_pylist()
+rows = pyarrow.table({"id": pyarrow.array(new, pyarrow.int64())})
+lance.write_dataset(rows, uri, mode="append", storage_options=options)
+print(json.dumps([lance.__version__, sorted(there)]))
+"""
 
 
 @pytest.fixture(
@@ -91,3 +102,19 @@ def test_the_first_version_comes_through_the_queue(
         scene.audit(ids)
         # Operators' commands find the table too.
         assert scene.shown_position()["position"]["next_offset"] == 5
+
+
+@pytest.mark.parametrize("place", ["s3", *CLOUDS], indirect=True)
+def test_both_pylances_and_the_queue_take_turns(
+    place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch
+) -> None:
+    with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:
+        ids = scene.table.create(2)
+        scene.started()
+        for _ in range(2):
+            ids += scene.committed(2)
+            new = scene.table.new_ids(2)
+            read = run_in_4(_APPEND_IN_4, place.uri, json.dumps(place.storage_options), json.dumps(new))
+            assert read == ["4.0.0", ids]
+            ids += new + scene.committed() + scene.table.write()
+        scene.audit(ids)
