@@ -111,10 +111,11 @@ def _ended_at_once() -> Iterator[None]:
 def main() -> None:
     """Run the command line and end the process."""
     with _ended_at_once():
-        _main()
+        run_command_line()
 
 
-def _main() -> None:
+def run_command_line() -> None:
+    """Run the command line in a process that goes on. Raises `SystemExit`, except for exit code 0."""
     try:
         _unwrapped()
     except click.ClickException as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from committerd.__main__ import main
+from committerd.__main__ import run_command_line
 from harness.scene import Scene
 
 _PATIENT = {
@@ -52,7 +52,7 @@ def run(scene: Scene, *words: str, **settings: str) -> Ran:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            run_command_line()
         except SystemExit as ended:
             code = int(ended.code or 0)
     return Ran(code=code, out=out.getvalue(), err=err.getvalue())
