@@ -349,6 +349,18 @@ class TestFragments:
     @pytest.mark.parametrize(
         "staged",
         [
+            transaction(append=Transaction.Append(fragments=[fragment(3), fragment(0, deleted=1)])),
+            transaction(overwrite=Transaction.Overwrite(fragments=[fragment(0, deleted=1)])),
+            update(new_fragments=[fragment(0, deleted=1)]),
+        ],
+    )
+    def test_that_are_new_have_no_deletion_file(self, staged: Transaction) -> None:
+        assert refusal(staged) == "deletion_file"
+        assert refusal(update(fragment(0, deleted=1), new_fragments=[fragment(0, name="x")])) == ""
+
+    @pytest.mark.parametrize(
+        "staged",
+        [
             delete(fragment(1), removed=(1,)),
             delete(removed=(1, 1)),
             update(fragment(1), removed_fragment_ids=[1]),
@@ -755,6 +767,24 @@ class TestContent:
         assert merging(fragment(0), fragment(1), fragment(2)) == ""
         for wrong in ((fragment(0),), (fragment(0), fragment(7)), (fragment(0), fragment(1, rows=3))):
             assert merging(*wrong) == "merge_fragments"
+
+    def test_of_a_merge_that_are_new_come_last_without_ids_and_deletions(self) -> None:
+        plain = samples.manifest(fragment(0), fragment(1))
+        stable = samples.manifest(fragment(0), fragment(1), stable=True)
+        new, newer = fragment(0, name="x", rows=3), fragment(0, name="y")
+
+        def merging(latest: Manifest, *made: DataFragment) -> str:
+            staged = transaction(merge=Transaction.Merge(fragments=made, schema=latest.fields))
+            return refusal(staged) or misfit(staged, latest)
+
+        for latest in (plain, stable):
+            assert merging(latest, *latest.fragments, new, newer, fragment(9)) == ""
+            for wrong in ((new, *latest.fragments), (fragment(9), *latest.fragments)):
+                assert merging(latest, *wrong) == "merge_fragments"
+            assert merging(latest, *latest.fragments, fragment(9, deleted=1)) == "deletion_file"
+        assert merging(stable, fragment(0), stable.fragments[1]) == "row_ids"
+        numbered = samples.with_row_ids(fragment(9), [range(100, 110)])
+        assert merging(stable, *stable.fragments, numbered) == "row_ids"
 
     def test_of_a_data_replacement_has_the_same_fields_everywhere(self) -> None:
         both = Transaction.DataReplacement()

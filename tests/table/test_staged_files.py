@@ -65,7 +65,7 @@ class Refusing(LocalStore):
 
 def with_base(scene: Scene, path: str) -> None:
     """A table with a base that has the id 3."""
-    base = manifest(fragment(0), version=1)
+    base = manifest(fragment(0), fragment(1), version=1)
     base.base_paths.add(id=3, path=path)
     base.reader_feature_flags = base.writer_feature_flags = 16
     scene.write_version(base)
@@ -151,11 +151,11 @@ class TestFiles:
 
     async def test_whose_rows_are_counted_may_have_so_many_bytes(self, scene: Scene) -> None:
         scene.write_versions(1)
-        made = fragment(0, name="new", deleted=3)
+        made = fragment(0, deleted=3)
         scene.write_files(made)
         made.deletion_file.num_deleted_rows = 0
         few = replace(ANY, file_limits=FileLimits(bytes=3))
-        assert await rejected(scene, append(1, made), few) == (Status.INVALID, "named_bytes")
+        assert await rejected(scene, read_at(delete(made), 1), few) == (Status.INVALID, "named_bytes")
 
     async def test_whose_size_nobody_knew_are_measured(self, scene: Scene) -> None:
         scene.write_versions(1)
@@ -187,26 +187,26 @@ class TestFiles:
         assert [file.file_size_bytes for file in prepared.file.manifest.fragments[1].files] == [100, 0]
 
     def in_a_base(self) -> list[Transaction]:
-        made = fragment(0, name="new", deleted=1)
-        made.files[0].base_id = made.deletion_file.base_id = 3
-        group = Transaction.DataReplacementGroup(fragment_id=0, new_file=made.files[0])
+        made, changed = fragment(0, name="new"), fragment(0, deleted=1)
+        made.files[0].base_id = changed.deletion_file.base_id = 3
+        group = Transaction.DataReplacementGroup(fragment_id=1, new_file=made.files[0])
         return [
-            append(1, made),
+            read_at(update(changed, new_fragments=[made]), 1),
             transaction(1, data_replacement=Transaction.DataReplacement(replacements=[group])),
         ]
 
     async def test_in_a_base_are_looked_for_there(self, scene: Scene, tmp_path: Path) -> None:
         with_base(scene, str(tmp_path / "base"))
-        appended, replaced = self.in_a_base()
-        for staged in (appended, replaced):
+        updated, replaced = self.in_a_base()
+        for staged in (updated, replaced):
             assert await rejected(scene, staged, VERIFYING) == (Status.INVALID, "missing_file")
         (tmp_path / "base").mkdir()
         (tmp_path / "base" / "new.lance").write_bytes(bytes(100))
-        assert await rejected(scene, appended, VERIFYING) == (Status.INVALID, "missing_file")
+        assert await rejected(scene, updated, VERIFYING) == (Status.INVALID, "missing_file")
         (tmp_path / "base" / "0-1-1.bin").write_bytes(encode_bitmap(BitMap([1, 2])))
-        assert await rejected(scene, appended, VERIFYING) == (Status.INVALID, "deletion_file")
+        assert await rejected(scene, updated, VERIFYING) == (Status.INVALID, "deletion_file")
         (tmp_path / "base" / "0-1-1.bin").write_bytes(encode_bitmap(BitMap([1])))
-        for staged in (appended, replaced):
+        for staged in (updated, replaced):
             assert isinstance(await scene.commit(read_at(staged, staged.read_version), VERIFYING), Prepared)
 
     async def test_in_a_base_that_the_operator_does_not_allow_are_taken_as_described(self, scene: Scene) -> None:
@@ -265,14 +265,14 @@ class TestFiles:
         assert isinstance(await scene.commit(staged, replace(VERIFYING, file_limits=FileLimits(files=3))), Prepared)
 
     async def test_that_are_read_may_have_so_many_bytes(self, scene: Scene) -> None:
-        scene.write_versions(1)
-        made = [fragment(number, name=f"n{number}", deleted=3) for number in range(2)]
+        scene.write_version(manifest(fragment(0), fragment(1), version=1))
+        made = [fragment(number, deleted=3) for number in range(2)]
         scene.write_files(*made)
         bytes_of_one = scene.path("_deletions/0-1-3.bin").stat().st_size
         few = replace(VERIFYING, file_limits=FileLimits(bytes=2 * bytes_of_one - 1))
-        assert await rejected(scene, append(1, *made), few) == (Status.INVALID, "named_bytes")
+        assert await rejected(scene, read_at(delete(*made), 1), few) == (Status.INVALID, "named_bytes")
         enough = replace(VERIFYING, file_limits=FileLimits(bytes=2 * bytes_of_one))
-        assert isinstance(await scene.commit(append(1, *made), enough), Prepared)
+        assert isinstance(await scene.commit(read_at(delete(*made), 1), enough), Prepared)
 
     @pytest.mark.parametrize(
         ("body", "reason"),
@@ -330,12 +330,13 @@ class TestLookedAtAhead:
 
     async def test_files_are_found_once(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
-        made = fragment(0, name="new", deleted=2)
-        scene.write_files(made)
-        (facts,) = await self.facts(counting, append(1, made))
+        made, changed = fragment(0, name="new"), fragment(0, deleted=2)
+        scene.write_files(made, changed)
+        staged = read_at(update(changed, new_fragments=[made]), 1)
+        (facts,) = await self.facts(counting, staged)
         assert sizes(facts) == {"data/new.lance": 100}
         assert sorted(counting.asked) == ["_deletions/0-1-2.bin", "data/new.lance"]
-        assert isinstance(await self.prepared(counting, append(1, made), facts), Prepared)
+        assert isinstance(await self.prepared(counting, staged, facts), Prepared)
         assert counting.asked == []
 
     async def test_the_steps_of_a_large_transaction_are_work(self, scene: Scene, counting: Counting) -> None:
@@ -376,15 +377,16 @@ class TestLookedAtAhead:
 
     async def test_what_its_writer_did_not_know_is_known_from_it(self, scene: Scene, counting: Counting) -> None:
         scene.write_versions(1)
-        made = fragment(0, name="new", deleted=2)
-        scene.write_files(made)
-        made.files[0].file_size_bytes = made.deletion_file.num_deleted_rows = 0
-        (facts,) = await self.facts(counting, append(1, made))
-        prepared = await self.prepared(counting, append(1, made), facts)
+        made, changed = fragment(0, name="new"), fragment(0, deleted=2)
+        scene.write_files(made, changed)
+        made.files[0].file_size_bytes = changed.deletion_file.num_deleted_rows = 0
+        staged = read_at(update(changed, new_fragments=[made]), 1)
+        (facts,) = await self.facts(counting, staged)
+        prepared = await self.prepared(counting, staged, facts)
         assert isinstance(prepared, Prepared)
         assert counting.asked == []
-        (_, added) = prepared.file.manifest.fragments
-        assert (added.files[0].file_size_bytes, added.deletion_file.num_deleted_rows) == (100, 2)
+        (there, added) = prepared.file.manifest.fragments
+        assert (added.files[0].file_size_bytes, there.deletion_file.num_deleted_rows) == (100, 2)
 
     async def test_files_of_fragments_that_the_table_has_wait_until_they_are_judged(
         self, scene: Scene, counting: Counting

@@ -8,6 +8,7 @@ from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
 from committerd.lance.conflicts.key_filter import appended_keys
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.wording import listed, quoted
+from committerd.lance.operations.deletions import require_no_deletions
 from committerd.lance.operations.operation import Operation, ReadVersion, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.draft import Draft, finish
@@ -25,6 +26,7 @@ def _staged_files(transaction: Transaction) -> StagedFiles:
 def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     with blamed(f"property {KEYS}", code="reserved_key", staged=True):
         appended_keys(transaction)
+    require_no_deletions(transaction.append.fragments)
 
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap
 
@@ -25,6 +25,23 @@ def require_known_type(fragment: DataFragment) -> None:
             "does not know",
             code="deletion_file_type",
         )
+
+
+def require_no_deletions(fragments: Iterable[DataFragment]) -> None:
+    """Check that new fragments come without deletion files. Raises `InvalidRequest` (`deletion_file`).
+
+    The name of a deletion file contains the id of its fragment, and the commit chooses the ids of new fragments: with
+    others, readers look for a file that does not exist. Lance 14: validate.rs, overwrite_fragments_valid; it commits an
+    Append of that kind, and then it can't read the table.
+    """
+    for fragment in fragments:
+        if fragment.HasField("deletion_file"):
+            raise InvalidRequest(
+                f"fragment {fragment.id} ({fragment.files[0].path!r}) is to be new and has a deletion file, which "
+                "readers could not find. Write its remaining rows into new files, or delete rows in a transaction of "
+                "its own",
+                code="deletion_file",
+            )
 
 
 def deletions_to_merge(transaction: Transaction, read: Manifest | None, latest: Manifest) -> Sequence[DeletionMerge]:

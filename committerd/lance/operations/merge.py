@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.format.wording import listed
+from committerd.lance.operations.deletions import require_no_deletions
 from committerd.lance.operations.operation import NO_FILES, Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.schema_change import footprint, with_nullability
-from committerd.lance.versions.columns import changed_fields, field_type_changed
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import (
     fields_in_other_files,
@@ -22,7 +24,8 @@ from committerd.lance.versions.fragments import (
 )
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.lineage import require_unchanged_row_ids, stamp_changed_rows, stamp_new_rows
-from committerd.lance.versions.schema import require_readable, with_relatives
+from committerd.lance.versions.merged_schema import require_merged_schema
+from committerd.lance.versions.schema import require_readable
 from committerd_common.messages import DataFragment, Field, Manifest, Transaction
 
 
@@ -36,7 +39,8 @@ def _new_files(transaction: Transaction) -> StagedFiles:
 
 
 def _named_fragments(transaction: Transaction) -> list[int]:
-    return [one.id for one in transaction.merge.fragments]
+    ids = [one.id for one in transaction.merge.fragments]
+    return [*filter(None, ids), *([0] if 0 in ids else [])]  # any number of new fragments may have id 0
 
 
 def _entries(transaction: Transaction) -> list[Entries]:
@@ -52,42 +56,58 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:
-    """Lance: transaction.rs, merge_fragments_valid."""
-    rows = {fragment.id: fragment.physical_rows for fragment in transaction.merge.fragments}
-    if len(rows) < len(latest.fragments):
+    """Lance 14: validate.rs, merge_fragments_valid and merge_schema_valid; manifest_build.rs, Merge."""
+    merge = transaction.merge
+    known = {fragment.id: fragment for fragment in latest.fragments}
+    existing, added = _divided(merge.fragments, known)
+    if missing := sorted(known.keys() - existing.keys()):
         raise InvalidRequest(
-            f"Merge operation reduced fragment count from {len(latest.fragments)} to {len(rows)}",
-            code="merge_fragments",
+            f"Merge operation is missing original fragments: {listed(missing)}", code="merge_fragments"
         )
-    for fragment in latest.fragments:
-        if fragment.id not in rows:
+    stable = has_stable_row_ids(latest)
+    for number, fragment in existing.items():
+        if fragment.physical_rows != known[number].physical_rows:
             raise InvalidRequest(
-                f"Merge operation is missing original fragments: {fragment.id}", code="merge_fragments"
-            )
-        if rows[fragment.id] != fragment.physical_rows:
-            raise InvalidRequest(
-                f"Merge operation changed row count for fragment {fragment.id}: {fragment.physical_rows} to "
-                f"{rows[fragment.id]}",
+                f"Merge operation changed row count for fragment {number}: {known[number].physical_rows} to "
+                f"{fragment.physical_rows}",
                 code="merge_fragments",
             )
-    _require_same_types(transaction.merge, latest)
+        if stable and not fragment.HasField("inline_row_ids"):
+            raise InvalidRequest(
+                f"fragment {number} has no row ids, but the rows of this table keep their ids", code="row_ids"
+            )
+    require_no_deletions(added)
+    for fragment in added:
+        if fragment.HasField("inline_row_ids"):
+            raise InvalidRequest(
+                f"fragment {fragment.id} is new and comes with row ids; leave them out, and the commit assigns them",
+                code="row_ids",
+            )
+    require_merged_schema(merge.schema, existing, merge.fragments, latest)
 
 
-def _require_same_types(merge: Transaction.Merge, latest: Manifest) -> None:
-    """Check that a field whose type changes is read from new files only. Lance 14: validate.rs, merge_schema_valid."""
-    known = {field.id: field for field in latest.fields}
-    for field in changed_fields(latest.fields, merge.schema):
-        of_field = with_relatives([field.id], latest.fields)
-        had = {fragment.id: set(_files_with(fragment, of_field)) for fragment in latest.fragments}
-        if any(not had.get(one.id, set()).isdisjoint(_files_with(one, of_field)) for one in merge.fragments):
-            raise field_type_changed(known[field.id], field)
+def _divided(
+    fragments: Sequence[DataFragment], known: Container[int]
+) -> tuple[dict[int, DataFragment], list[DataFragment]]:
+    """The fragments that the table has, by id, and the new ones, which come after them.
 
-
-def _files_with(fragment: DataFragment, fields: frozenset[int]) -> Iterator[tuple[str, int | None]]:
-    """Path and base of the data files that have one of these fields."""
-    for file in fragment.files:
-        if not fields.isdisjoint(file.fields):
-            yield file.path, file.base_id if file.HasField("base_id") else None
+    Several new ones may have id 0, which means that the commit chooses their ids. Of fragments with an id of the table,
+    the first is the one that it has. Raises `InvalidRequest` (`merge_fragments`) for another order.
+    """
+    existing: dict[int, DataFragment] = {}
+    added: list[DataFragment] = []
+    for fragment in fragments:
+        if fragment.id not in known or fragment.id in existing:
+            added.append(fragment)
+        elif added:
+            raise InvalidRequest(
+                f"Merge operation lists existing fragment {fragment.id} after a new fragment (id {added[0].id}); list "
+                "new fragments last",
+                code="merge_fragments",
+            )
+        else:
+            existing[fragment.id] = fragment
+    return existing, added
 
 
 def _excerpt(transaction: Transaction, file: ManifestFile) -> Manifest:
@@ -103,20 +123,16 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     merge, manifest = transaction.merge, draft.manifest
     draft.open_all()
     before = {fragment.id: fragment for fragment in manifest.fragments}
+    existing, added = _divided(merge.fragments, before)
     moved: dict[int, frozenset[int]] = {}
     changed: set[int] = set()
     kept: list[DataFragment] = []
-    added: list[DataFragment] = []
-    for fragment in merge.fragments:
-        known = before.get(fragment.id)
-        if known is None or fragment.id in moved:
-            # A new fragment: its id is 0, which means none, or that of a fragment before it in the list.
-            added.append(fragment)
-            continue
+    for number, fragment in existing.items():
+        known = before[number]
         if list(map(file_identity, known.files)) != list(map(file_identity, fragment.files)):
-            changed.add(fragment.id)
-        moved[fragment.id] = fields_in_other_files(known, fragment)
-        kept.append(with_id(fragment, fragment.id))
+            changed.add(number)
+        moved[number] = fields_in_other_files(known, fragment)
+        kept.append(with_id(fragment, number))
     fresh = draft.fresh(added)
     changed.update(one.id for one in fresh)
     if draft.has_stable_row_ids:
@@ -146,7 +162,6 @@ MERGE = Operation(
     new_files=_new_files,
     named_fragments=_named_fragments,
     entries=_entries,
-    carries_row_ids=True,
     validate=_validate,
     validate_on=_validate_on,
     excerpt=_excerpt,

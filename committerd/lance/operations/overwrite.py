@@ -8,6 +8,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
+from committerd.lance.operations.deletions import require_no_deletions
 from committerd.lance.operations.operation import AppliesTo, Input, Operation, ReadVersion, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import base_names, require_allowed_bases
@@ -45,6 +46,7 @@ def _new_schema(transaction: Transaction) -> Sequence[Field]:
 def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int) -> None:
     require_allowed_bases("Overwrite.initial_bases", transaction.overwrite.initial_bases, allowed.bases)
     require_readable(transaction.overwrite.schema)
+    require_no_deletions(transaction.overwrite.fragments)
 
 
 def _footprint(transaction: Transaction, *, staged: bool) -> Footprint:

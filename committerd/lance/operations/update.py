@@ -21,7 +21,7 @@ from committerd.lance.operations.changed_fragments import (
     require_same_row_count,
     with_files_read,
 )
-from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions
+from committerd.lance.operations.deletions import deletions_to_merge, merge_deletions, require_no_deletions
 from committerd.lance.operations.following import follow_deletions
 from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
@@ -70,6 +70,7 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
     with blamed(f"property {CHANGES}", code="reserved_key", staged=True):
         changed_fields(transaction)
     require_regions(update.merged_generations)
+    require_no_deletions(update.new_fragments)
     for name, fields in (
         ("fields_modified", update.fields_modified),
         ("fields_for_preserving_frag_bitmap", update.fields_for_preserving_frag_bitmap),

@@ -45,7 +45,7 @@ def require_fits(
     `latest` is an `excerpt` of the latest version; None = there is no table. `may_mix`: whether the table may get its
     first files of another storage version than its own. Raises `InvalidRequest`: `duplicate_base`, `unknown_base`,
     `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`, `row_count_changed`,
-    `replaced_fields`, `unknown_field`.
+    `replaced_fields`, `unknown_field`, `schema`, `deletion_file`.
     """
     operation = operation_of(transaction)
     _require_bases(operation, transaction, files, latest)
