@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ from committerd.errors import SettingsError
 from committerd.stores.azure import AZURE
 from committerd.stores.cloud import Cloud
 from committerd.stores.gcs import GCS
+from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.settings.clouds import CloudSettings
@@ -52,6 +54,13 @@ def cloud_place(uri: str) -> CloudPlace | None:
         raise SettingsError(f"{uri!r} names no path in {cloud.name}; a table there is {cloud.form}")
     root = f"{cloud.schemes[scheme.lower()]}://{container}"
     return CloudPlace(cloud, root, "".join(f"{segment}/" for segment in segments))
+
+
+def require_obstore(cloud: Cloud) -> None:
+    """Raise `SettingsError`, which says what to install, if obstore is missing."""
+    if find_spec("obstore") is None:
+        install = install_line(cloud.service, distribution="committerd")
+        raise SettingsError(f"{cloud.name} needs obstore, which is not installed: {install}")
 
 
 def cloud_settings(settings: Any) -> Mapping[Cloud, CloudSettings]:

@@ -38,6 +38,31 @@ _SECONDS_MAX = 24 * 3600
 _T = TypeVar("_T")
 
 
+def open_container(cloud: Cloud, root: str, settings: CloudSettings, *, seconds_max: float, retries: int) -> Any:
+    """obstore's store of a container. `root`: its URI. `seconds_max`: of one request. `retries`: obstore's own.
+
+    Raises `SettingsError` for settings that obstore refuses.
+    """
+    given = {name: value for name, value in cloud.options(settings).items() if value is not None}
+    if "@" in root:  # the URI's account wins, as in Lance
+        given.pop("azure_storage_account_name", None)
+    try:
+        return getattr(obstore.store, cloud.obstore_class).from_url(
+            root,
+            config=given,
+            credential_provider=cloud.credentials(settings),
+            client_options={
+                "connect_timeout": f"{settings.connect_timeout_seconds}s",
+                "timeout": f"{seconds_max}s",
+                **({"allow_http": True} if (settings.endpoint_url or "").startswith("http://") else {}),
+            },
+            retry_config={"max_retries": retries},
+        )
+    except (BaseError, ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingsError(f"{cloud.service}: {root} can't be opened: {reason}") from error
+
+
 class ObstoreClient:
     """Sends each request to one container once. Stores may share it."""
 
@@ -45,24 +70,7 @@ class ObstoreClient:
         """`root`: URI of the container. Raises `SettingsError` for settings that obstore refuses."""
         self.cloud = cloud
         self.settings = settings
-        given = {name: value for name, value in cloud.options(settings).items() if value is not None}
-        if "@" in root:  # the URI's account wins, as in Lance
-            given.pop("azure_storage_account_name", None)
-        try:
-            self.container: Any = getattr(obstore.store, cloud.obstore_class).from_url(
-                root,
-                config=given,
-                credential_provider=cloud.credentials(settings),
-                client_options={
-                    "connect_timeout": f"{settings.connect_timeout_seconds}s",
-                    "timeout": f"{_SECONDS_MAX}s",
-                    **({"allow_http": True} if (settings.endpoint_url or "").startswith("http://") else {}),
-                },
-                retry_config={"max_retries": 0},
-            )
-        except (BaseError, ValueError, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise SettingsError(f"{cloud.service}: {root} can't be opened: {reason}") from error
+        self.container: Any = open_container(cloud, root, settings, seconds_max=_SECONDS_MAX, retries=0)
         self._all = anyio.CapacityLimiter(settings.connections_max)
         self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """Leaves a quarter of the connections to other requests."""

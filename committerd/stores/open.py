@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
 from committerd.errors import SettingsError
@@ -12,13 +11,12 @@ from committerd.settings.clouds import CloudSettings
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.cloud import Cloud
-from committerd.stores.clouds import CLOUDS, CloudPlace, cloud_place
+from committerd.stores.clouds import CLOUDS, CloudPlace, cloud_place, require_obstore
 from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.retries import Fault, ignored
-from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
@@ -93,15 +91,12 @@ class Stores:
         )
 
     def _in_cloud(self, place: CloudPlace) -> ObjectStore:
-        service = place.cloud.service
-        if find_spec("obstore") is None:
-            install = install_line(service, distribution="committerd")
-            raise SettingsError(f"tables on {place.cloud.name} need obstore, which is not installed: {install}")
+        require_obstore(place.cloud)
         from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
 
         if place.root not in self._containers:
             self._containers[place.root] = ObstoreClient(place.cloud, place.root, self._clouds[place.cloud])
-        return ObstoreStore(self._containers[place.root], place, failed=self._failed(service))
+        return ObstoreStore(self._containers[place.root], place, failed=self._failed(place.cloud.service))
 
     def _client(self, service: str, make: Callable[[], AwsClient]) -> AwsClient:
         if service not in self._clients:

@@ -27,7 +27,7 @@ from tests.commands.running import Ran, run
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 
-def _files(folder: Path) -> list[str]:
+def files_of_each_format(folder: Path) -> list[str]:
     """One file of each format, with two rows each."""
 
     def rows(first: int) -> pa.Table:
@@ -59,7 +59,7 @@ def _appended(scene: Scene, *words: object) -> list[dict[str, Any]]:
 
 def test_files_of_each_format_are_appended(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    files = _files(tmp_path / "in")
+    files = files_of_each_format(tmp_path / "in")
     scene.daemon().wait_ready(text="waits for the table")
     ran = _append(scene, "--create", *files[:2])
     assert ran.out.splitlines() == [f"{files[0]}: 2 rows in version 1", f"{files[1]}: 2 rows in version 2"]
@@ -264,7 +264,7 @@ def test_a_new_table_gets_types_that_lose_nothing_of_a_text_file(scene: Scene, t
 
 
 def test_a_terminal_gets_a_progress_bar(scene: Scene, tmp_path: Path) -> None:
-    files = _files(tmp_path)[:2]
+    files = files_of_each_format(tmp_path)[:2]
     scene.daemon()
     ours, theirs = pty.openpty()
     running = subprocess.Popen(

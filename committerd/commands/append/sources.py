@@ -8,16 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
 
 from committerd.commands.append.job import FileId, file_id
-from committerd.errors import SourceError
+from committerd.commands.lance_options import cloud_options
+from committerd.errors import SettingsError, SourceError
+from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings
+from committerd.stores.clouds import CloudPlace, cloud_place, require_obstore
 from committerd_common.uris import canonical_uri, lance_uri
+
+if TYPE_CHECKING:
+    from committerd.commands.append.cloud_files import CloudFiles
 
 FORMATS = ("parquet", "arrow", "csv", "json", "lance")
 _SUFFIXES = {
@@ -38,7 +44,7 @@ class Source:
     kind: str
     place: str
     """Its path in the file system."""
-    files: pyarrow.fs.FileSystem = field(repr=False)
+    files: pyarrow.fs.FileSystem | CloudFiles = field(repr=False)
     storage_options: Mapping[str, str] = field(repr=False)
     """pylance's, for a Lance table."""
 
@@ -149,10 +155,19 @@ class _Places:
                 yield Source(name, chosen or _format_of(name) or _unnamed(name), about.path, files, {})
 
     def _options_of(self, path: str) -> Mapping[str, str]:
+        cloud = self._cloud(path)
+        if cloud is not None:
+            return cloud_options(cloud.cloud, self._settings_of(cloud))
         return self.storage_options if canonical_uri(path).startswith("s3://") else {}
 
-    def _opened(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    def _opened(self, path: str) -> tuple[pyarrow.fs.FileSystem | CloudFiles, str]:
         """(file system, path in it)."""
+        cloud = self._cloud(path)
+        if cloud is not None:
+            require_obstore(cloud.cloud)
+            from committerd.commands.append.cloud_files import CloudFiles
+
+            return CloudFiles(cloud, self._settings_of(cloud)), cloud.prefix.rstrip("/")
         uri = canonical_uri(path)
         scheme, mark, key = uri.partition("://")
         if not mark:
@@ -164,6 +179,16 @@ class _Places:
             return files, str(place)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+
+    def _cloud(self, path: str) -> CloudPlace | None:
+        try:
+            return cloud_place(path)
+        except SettingsError as error:
+            raise SourceError(str(error)) from error
+
+    def _settings_of(self, place: CloudPlace) -> CloudSettings:
+        found: CloudSettings = getattr(self.settings, place.cloud.service)
+        return found
 
     @cached_property
     def _s3(self) -> pyarrow.fs.FileSystem:
