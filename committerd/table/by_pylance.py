@@ -21,23 +21,33 @@ from committerd.errors import (
     UnsupportedRequest,
     UnsupportedTable,
 )
-from committerd.lance.checks.file_paths import require_data_path
 from committerd.lance.format.manifest_file import Body, ManifestFile, decode
 from committerd.lance.format.support import require_supported
 from committerd.lance.operations.operation import AppliesTo
-from committerd.lance.transactions.validation import require_valid_outside
+from committerd.lance.transactions.validation import require_data_files, require_valid_outside
 from committerd.lance.versions.adopted import adopted, require_kept
 from committerd.lance.versions.bases import is_allowed_base
+from committerd.lance.versions.columns import DescribedFile, require_as_described, require_columns
 from committerd.lance.versions.draft import BuildInput
+from committerd.lance.versions.invariants import require_sound_table
 from committerd.lance.versions.metadata import require_little_metadata
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.table.case import PrepareOptions
 from committerd.table.knowledge import Knowledge, known_in_full, operation_if_known
-from committerd.table.needs import BuiltByPylance, NamedFile, PylanceBuilt, Staged, Steps
-from committerd.table.places import data_file_location
+from committerd.table.needs import (
+    BuiltByPylance,
+    DeletionFile,
+    FoundFile,
+    NamedFile,
+    PylanceBuilt,
+    Staged,
+    StagedFacts,
+    Steps,
+)
+from committerd.table.places import data_file_location, deletion_file_location
 from committerd.table.refusals import table_exists
-from committerd.table.staged_files import require_files
+from committerd.table.staged_files import require_files, require_none_at_fault
 from committerd.table.versions import History
 from committerd_common.messages import DataFile, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, NamingScheme
@@ -102,6 +112,7 @@ def built_by_pylance(
     require_little_metadata(latest.outline, file.outline)
     try:
         require_supported(file)
+        require_sound_table(file)
     except UnsupportedTable:
         _require_next(built)
     except CorruptTable as error:
@@ -150,22 +161,53 @@ def _require_next(built: PylanceBuilt) -> None:
 
 
 def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareOptions) -> Steps[None]:
-    """Check what is known of the new content: base paths, and paths and sizes of data files. Raises `RequestError`."""
+    """Check what is known of the new content: base paths, and data files and deletion files in the table's folder.
+
+    That is their paths, and if files are verified, whether they are as the version says. Raises `RequestError`.
+    """
     bases = {base.id: base.path for base in latest.outline.base_paths}
     for base in file.outline.base_paths:
         if bases.get(base.id) != base.path and not is_allowed_base(base.path, options.allowed.bases):
             raise UnsupportedRequest(
                 f"base path {base.path} is not allowed here (setting commit.allowed_bases)", code="base_not_allowed"
             )
-    there = {(one.path, one.base_id) for one in _data_files(latest)}
-    own = [one for one in _data_files(file) if (one.path, one.base_id) not in there and not one.HasField("base_id")]
-    for one in own:
-        require_data_path(one.path, KEY_BYTES_MAX)
-    named = [NamedFile(data_file_location(one, ()), one.file_size_bytes) for one in own]
-    if named and options.verify_files:
-        require_files(named, (yield Staged(files=named, deletion_bytes_max=0)))
+    there = {(rows, one.SerializeToString(deterministic=True)) for rows, one in _data_files(latest)}
+    added = [
+        (rows, one)
+        for rows, one in _data_files(file)
+        if not one.HasField("base_id") and (rows, one.SerializeToString(deterministic=True)) not in there
+    ]
+    require_data_files((one for _, one in added), KEY_BYTES_MAX)
+    named = [NamedFile(data_file_location(one, ()), one.file_size_bytes) for _, one in added]
+    before = {one.id: one.deletion_file for one in latest.fragments if one.HasField("deletion_file")}
+    deletions = [
+        DeletionFile(one, deletion_file_location(one, (), staged=True), is_staged=True)
+        for one in file.fragments
+        if one.HasField("deletion_file")
+        and one.deletion_file != before.get(one.id)
+        and not one.deletion_file.HasField("base_id")
+    ]
+    if not (named or deletions) or not options.verify_files:
+        return
+    wanted = Staged(files=named, deletions=deletions, deletion_bytes_max=options.file_limits.bytes)
+    facts: StagedFacts = yield wanted
+    require_files(named, facts)
+    require_none_at_fault(wanted, facts)
+    schema = file.outline.fields
+    require_columns((one for _, one in added), schema)
+    found = [(one, rows, facts.files[where.location]) for (rows, one), where in zip(added, named, strict=True)]
+    require_as_described(
+        (
+            DescribedFile(one, rows, fact.said)
+            for one, rows, fact in found
+            if isinstance(fact, FoundFile) and fact.said is not None
+        ),
+        schema,
+    )
 
 
-def _data_files(file: ManifestFile) -> Iterator[DataFile]:
+def _data_files(file: ManifestFile) -> Iterator[tuple[int, DataFile]]:
+    """Each data file, with the rows of its fragment."""
     for fragment in file.fragments:
-        yield from fragment.files
+        for one in fragment.files:
+            yield fragment.physical_rows, one

@@ -5,6 +5,7 @@ pylance is also the reader of what was committed, and the writer that comes next
 
 from __future__ import annotations
 
+import re
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -32,10 +33,21 @@ from committerd.table.knowledge import Knowledge
 from committerd.table.needs import BuiltByPylance
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
-from committerd_common.messages import Manifest, Transaction
+from committerd_common.messages import DataFile, DataFragment, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.committer.bench import Bench, record
-from tests.oracle.feature_tables import FEATURES, OVERLAYS, Feature, managed_blobs, overlay, rows, spilled_lineage
+from tests.oracle import native
+from tests.oracle.feature_tables import (
+    FEATURES,
+    KNOWN,
+    OVERLAYS,
+    Feature,
+    managed_blobs,
+    overlay,
+    rows,
+    spilled_lineage,
+)
+from tests.oracle.test_flagged import read_by_4
 from tests.table.scene import Scene
 
 pytestmark = pytest.mark.pylance
@@ -132,18 +144,21 @@ def ids(root: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: str(feature.flag))
-async def test_a_table_with_a_flag_that_committerd_does_not_know(
+async def test_a_table_with_a_flag_of_a_later_lance(
     feature: Feature, root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """committerd commits by itself if it knows the flag, otherwise pylance builds the versions."""
     if feature.flag == 64:
         monkeypatch.setenv(OVERLAYS, "1")
     feature.make(root)
+    of_pylance = native.link_tree(root, root.with_name("of_pylance"))
     before, texts = ids(root), lance.dataset(str(root)).to_table()["t"].to_pylist()
     assert bench.latest().outline.reader_feature_flags & feature.flag
     version = bench.latest().version
     staged = append(root)
     formed = await bench.commit(staged)
     assert [(one.uuid, one.offset) for one in formed.own.settled.members] == [(staged.uuid, 0)]
+    assert (formed.prepared.judged.by_pylance is None) == (feature in KNOWN)
     table = lance.dataset(str(root))
     assert table.version == version + 1
     assert ids(root) == [*before, 1000, 1001, 1002]
@@ -161,6 +176,14 @@ async def test_a_table_with_a_flag_that_committerd_does_not_know(
     await bench.commit(append(root, 3000))
     assert ids(root) == [*before, 1000, 1001, 1002, 2000, 3000, 3001, 3002]
     assert lance.dataset(str(root)).version == version + 4
+    # 4.0.0 reads, or refuses to read, our versions as it does pylance's.
+    theirs, ours = read_by_4(of_pylance), read_by_4(root)
+    assert ours == str(len(ids(root))) if theirs.isdecimal() else said_by_4(ours) == said_by_4(theirs)
+
+
+def said_by_4(error: str) -> str:
+    """The error of pylance 4.0.0 without flags and places in its source."""
+    return re.split(r" Flags: |, /", error.splitlines()[-1])[0]
 
 
 def work(root: Path) -> None:
@@ -374,6 +397,57 @@ async def test_files_that_are_missing_are_noticed(root: Path, bench: PylanceBenc
     (root / "data" / staged.append.fragments[0].files[0].path).unlink()
     formed = await bench.commit(staged)
     assert [one.reason for one in formed.own.settled.refusals] == ["missing_file"]
+
+
+WRONG: dict[str, Callable[[DataFragment], object]] = {
+    "field_twice_in_fragment": lambda one: setattr_all(one.files[0], fields=[0, 0]),
+    "column_indices": lambda one: setattr_all(one.files[0], column_indices=[7, 9]),
+    "path_outside": lambda one: setattr(one.files[0], "path", "../x.lance"),
+    "physical_rows_too_many": lambda one: setattr(one, "physical_rows", 1000),
+    "file_size": lambda one: setattr(one.files[0], "file_size_bytes", 1000),
+    "pylance_refused": lambda one: one.files[0].column_indices.append(2),
+}
+
+
+def setattr_all(file: DataFile, **lists: list[int]) -> None:
+    for name, values in lists.items():
+        getattr(file, name)[:] = values
+
+
+async def test_records_with_which_pylance_would_break_the_table(root: Path, bench: PylanceBench) -> None:
+    """An Overwrite leaves nothing that committerd does not know, so nothing else would look at the version."""
+    spilled_lineage(root)
+    before = ids(root)
+    good = append(root)
+    for reason, change in WRONG.items():
+        version = lance.dataset(str(root)).version
+        overwrite = Transaction(uuid=str(uuid.uuid4()), read_version=version)
+        overwrite.overwrite.fragments.extend(good.append.fragments)
+        overwrite.overwrite.schema.extend(bench.latest().manifest.fields)
+        change(overwrite.overwrite.fragments[0])
+        (refusal,) = (await bench.commit(overwrite)).own.settled.refusals
+        assert refusal.reason == reason
+        assert ids(root) == before
+    good.read_version = lance.dataset(str(root)).version
+    assert not (await bench.commit(good)).own.settled.refusals
+    assert ids(root) == [*before, 1000, 1001, 1002]
+
+
+async def test_a_deletion_file_that_is_missing_is_noticed(root: Path, bench: PylanceBench) -> None:
+    spilled_lineage(root)
+    there = set((root / "_deletions").iterdir())
+    lance.dataset(str(root)).delete("id = 1")
+    made = bench.latest()
+    assert made.transaction is not None
+    staged = Transaction()
+    staged.CopyFrom(made.transaction)
+    (root / manifest_key(made.version, NamingScheme.V2)).unlink()
+    staged.uuid = str(uuid.uuid4())
+    for path in set((root / "_deletions").iterdir()) - there:
+        path.unlink()
+    (refusal,) = (await bench.commit(staged)).own.settled.refusals
+    assert refusal.reason == "missing_file"
+    assert len(ids(root)) == 200
 
 
 async def test_a_process_that_ends_is_no_end_of_the_committer(

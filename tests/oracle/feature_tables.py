@@ -1,17 +1,19 @@
-"""Tables with a feature of Lance 14.0.2 that committerd does not know: one generator for each."""
+"""Tables with a feature of Lance 14.0.2 that Lance 4.0.0 does not know: one generator for each feature flag."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import lance
 import pyarrow as pa
-from lance.dataset import LanceOperation
+from lance.dataset import Index, LanceOperation
 from lance.fragment import write_fragments
+
+from committerd.lance.format.manifest_file import decode
+from committerd_common.paths import NamingScheme, manifest_key
 
 OVERLAYS = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
 """The environment variable with which pylance 14.0.2 reads and writes data overlays."""
@@ -57,22 +59,34 @@ def overlay(root: Path) -> LanceOperation.DataOverlay:
     return LanceOperation.DataOverlay([LanceOperation.DataOverlayGroup(0, [one])])
 
 
+def covered_index(root: Path) -> None:
+    """Flag 128: an index says that it holds the values of another column too."""
+    lance.write_dataset(rows(0), str(root), data_storage_version="2.1")
+    dataset: Any = lance.dataset(str(root))
+    dataset.create_scalar_index("id", "BTREE", name="covering")
+    (made,) = decode((root / manifest_key(2, NamingScheme.V2)).read_bytes()).indices
+    covered: Any = {0}
+    described = Index(
+        uuid=str(UUID(bytes=made.uuid.uuid)), name=made.name, fields=[*made.fields, 1], covering_fields=[1],
+        dataset_version=made.dataset_version, fragment_ids=covered, index_version=made.index_version,
+        index_details=(made.index_details.type_url, made.index_details.value),
+    )  # fmt: skip
+    operation = LanceOperation.CreateIndex(new_indices=[described], removed_indices=[])
+    lance.LanceDataset.commit(str(root), operation, read_version=2)
+
+
+def mixed_versions(root: Path) -> None:
+    """Flag 256: data files of several versions."""
+    lance.write_dataset(rows(0), str(root), data_storage_version="2.0")
+    lance.write_dataset(rows(100), str(root), mode="append", data_storage_version="2.2")
+
+
 class Feature(NamedTuple):
     flag: int
     make: Callable[[Path], None]
 
 
-FEATURES = [Feature(16384, managed_blobs), Feature(2048, spilled_lineage), Feature(64, overlays)]
-
-
-@contextmanager
-def overlays_enabled() -> Iterator[None]:
-    before = os.environ.get(OVERLAYS)
-    os.environ[OVERLAYS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[OVERLAYS]
-        else:
-            os.environ[OVERLAYS] = before
+KNOWN = [Feature(128, covered_index), Feature(256, mixed_versions)]
+"""Those that committerd knows."""
+UNKNOWN = [Feature(16384, managed_blobs), Feature(2048, spilled_lineage), Feature(64, overlays)]
+FEATURES = [*KNOWN, *UNKNOWN]

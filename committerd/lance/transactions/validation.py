@@ -6,7 +6,7 @@ Each error says what is wrong, where, and what to do; its code is the outcome's 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap64
 
@@ -22,7 +22,7 @@ from committerd.lance.operations.deletions import require_known_type
 from committerd.lance.operations.operation import Operation, ReadVersion, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.fragments import file_version
-from committerd_common.messages import DataFragment, Transaction
+from committerd_common.messages import DataFile, DataFragment, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, is_detached
 from committerd_common.unknown_fields import unknown_fields
 
@@ -141,8 +141,17 @@ def _require_own_texts(transaction: Transaction, own_properties: frozenset[str])
 
 
 def _require_files(files: StagedFiles, key_bytes_max: int) -> None:
+    require_data_files(files.data_files, key_bytes_max)
+    for fragment in files.fragments:
+        _require_fragment(fragment)
+
+
+def require_data_files(files: Iterable[DataFile], key_bytes_max: int) -> None:
+    """Check what new data files say of themselves. Raises `InvalidRequest` (as `require_data_path`; `duplicate_file`,
+    `column_indices`).
+    """
     seen: set[tuple[str, int | None]] = set()
-    for file in files.data_files:
+    for file in files:
         path = file.path
         require_data_path(path, key_bytes_max)
         where = path, file.base_id if file.HasField("base_id") else None
@@ -157,8 +166,6 @@ def _require_files(files: StagedFiles, key_bytes_max: int) -> None:
                 "each field needs a column index",
                 code="column_indices",
             )
-    for fragment in files.fragments:
-        _require_fragment(fragment)
 
 
 def _require_fragment(fragment: DataFragment) -> None:
