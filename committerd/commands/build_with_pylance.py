@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _AT_FAULT = (ValueError, TypeError, NotImplementedError)
 """What pylance raises for a transaction or a table that it can't commit, and no outage."""
+_TEXTS_OF_FAULTS = ("Invalid user input: ", "Not supported: ")
+"""How such an error begins where pylance raises `OSError` for it."""
 _TEXT_MAX = 300
 
 
@@ -48,7 +50,11 @@ def _answer(version: int, transaction: Transaction) -> dict[str, Any]:
     try:
         return _built(version, transaction)
     except BaseException as error:  # noqa: BLE001  # a panic of Rust is a BaseException
-        is_refused = isinstance(error, _AT_FAULT) or type(error).__name__ == "PanicException"
+        is_refused = (
+            isinstance(error, _AT_FAULT)
+            or type(error).__name__ == "PanicException"
+            or str(error).startswith(_TEXTS_OF_FAULTS)
+        )
         return {"error": f"{type(error).__name__}: {str(error)[:_TEXT_MAX]}", "is_refused": is_refused}
 
 

@@ -24,7 +24,7 @@ POSITION = "committerd.position"
 
 def built(version: int = DETACHED, *, asked: Transaction = ASKED, **other: object) -> Manifest:
     one = manifest(fragment(0), fragment(1), version=version, **other)  # type: ignore[arg-type]
-    for message in (one, one.fragments[1]):
+    for message in (one, one.fragments[1], one.writer_version):
         message.MergeFromString(UNKNOWN)
     one.reader_feature_flags = one.writer_feature_flags = FeatureFlag.MANAGED_BLOBS
     one.writer_version.library, one.writer_version.version = "lance", "15.0.0"
@@ -59,7 +59,11 @@ def test_all_that_is_unknown_stays_and_what_is_ours_is_set() -> None:
     stored.MergeFrom(STORED)
     file = adopt(encode(built(), indices(), ASKED), stored)
     outline = file.outline
-    assert unknown_fields(file.manifest) == ["Manifest#89", "Manifest.fragments[1]#89"]
+    assert unknown_fields(file.manifest) == [
+        "Manifest#89",
+        "Manifest.fragments[1]#89",
+        "Manifest.writer_version#89",
+    ]
     assert unknown_fields(file.index_section) == ["IndexSection.indices[0]#89"]
     assert (outline.version, outline.tag, outline.transaction_file) == (2, "t", GIVEN.transaction_file)
     assert outline.table_metadata == {POSITION: "p"}
@@ -106,11 +110,13 @@ class TestWhatACommitThatChangesNothingKeeps:
         after.tag, after.transaction_file = "t", "x"
         require_kept(*self.files(after, indices()))
 
-    @pytest.mark.parametrize("lost", ["fragments", "indices", "manifest"])
+    @pytest.mark.parametrize("lost", ["fragments", "indices", "manifest", "writer"])
     def test_not_all(self, lost: str) -> None:
         after, section = built(8), indices()
-        {"fragments": after.fragments[1], "indices": section[0], "manifest": after}[lost].DiscardUnknownFields()
+        parts = {"fragments": after.fragments[1], "writer": after.writer_version, "manifest": after}
+        parts.get(lost, section[0]).DiscardUnknownFields()
         if lost == "manifest":
             after.fragments[1].MergeFromString(UNKNOWN)
+            after.writer_version.MergeFromString(UNKNOWN)
         with pytest.raises(UnsupportedRequest, match="drops parts"):
             require_kept(*self.files(after, section))

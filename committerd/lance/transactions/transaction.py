@@ -16,7 +16,7 @@ from committerd_common.messages import IndexMetadata, Manifest, Transaction
 from committerd_common.unknown_fields import unknown_fields
 
 _BLOB_OPERATIONS = {200: "blob_append", 202: "blob_overwrite"}
-_OPERATION_FIELDS = range(100, 1000)
+_FIRST_OPERATION = 100
 
 
 def known_operation(transaction: Transaction) -> Operation | None:
@@ -41,7 +41,7 @@ def operation_of(transaction: Transaction) -> Operation:
                 "use blob columns",
                 code="blob_operation",
             )
-    if newer := sorted(numbers & set(_OPERATION_FIELDS)):
+    if newer := sorted(number for number in numbers if number >= _FIRST_OPERATION):
         raise UnsupportedRequest(
             f"the operation is field {newer[0]}, which committerd does not know; it knows the 15 operations of Lance "
             "4.0.0",

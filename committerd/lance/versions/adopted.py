@@ -87,8 +87,12 @@ def _lasting(outline: Manifest) -> bytes:
     """The manifest without what a commit sets even if it changes nothing."""
     kept = Manifest()
     kept.CopyFrom(outline)
-    for name in ("version", "timestamp", "tag", "transaction_file", "writer_version"):
+    for name in ("version", "tag", "transaction_file"):
         kept.ClearField(name)
+    parts: tuple[Message, ...] = (kept.timestamp, kept.writer_version)
+    for part in parts:
+        for field, _ in part.ListFields():
+            part.ClearField(field.name)  # those that are not known stay
     for position in ("index_section", "transaction_section", "transaction_section_v14"):
         kept.ClearField(position)
     for word in ("reader_feature_flags", "writer_feature_flags"):
