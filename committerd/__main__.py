@@ -24,6 +24,7 @@ _COMMANDS = (
     "dev",
     "append",
     "commit",
+    "promote",
     "status",
     "audit",
     "dead",

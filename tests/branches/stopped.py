@@ -1,0 +1,54 @@
+"""A command to which something happens at a step, once: `python -m tests.branches.stopped WHAT STEP URI promote ...`.
+
+WHAT is `kill` (the process kills itself), or Python statements that are run with `uri` and `lance`. The steps: the
+files of the version are about to be `written`, its manifest is about to be `put`, it was `created`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from committerd.__main__ import main
+from committerd.table import landing
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Step:
+    def __init__(self, what: str, wanted: str, uri: str) -> None:
+        self._what, self._wanted, self._uri = what, wanted, uri
+
+    def reach(self, step: str) -> None:
+        if not step or step != self._wanted:
+            return
+        self._wanted = ""
+        if self._what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        import lance
+        import pyarrow as pa
+
+        exec(self._what, {"lance": lance, "pa": pa, "uri": self._uri})
+
+    def around(
+        self, call: Callable[P, Awaitable[T]], *, before: str = "", after: str = ""
+    ) -> Callable[P, Awaitable[T]]:
+        async def stepped(*args: P.args, **options: P.kwargs) -> T:
+            self.reach(before)
+            result = await call(*args, **options)
+            self.reach(after)
+            return result
+
+        return stepped
+
+
+if __name__ == "__main__":
+    step = Step(*(sys.argv.pop(1) for _ in range(3)))
+    names = vars(landing)
+    names["write_files"] = step.around(names["write_files"], before="written")
+    names["put"] = step.around(names["put"], before="put", after="created")
+    main()
