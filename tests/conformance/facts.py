@@ -25,7 +25,13 @@ from committerd_common.row_ids import decode_row_ids, decode_versions
 
 _ENCODINGS = {0: None, 1: "PLAIN", 2: "VAR_BINARY", 3: "DICTIONARY", 4: "RLE"}
 _FIELD_TYPES = {0: "PARENT", 1: "REPEATED", 2: "LEAF"}
-_FIELD_EXTRAS = ("extension_name", "unenforced_primary_key", "unenforced_primary_key_position")
+_FIELD_EXTRAS = (
+    "extension_name",
+    "unenforced_primary_key",
+    "unenforced_primary_key_position",
+    "unenforced_clustering_key",
+    "unenforced_clustering_key_position",
+)
 
 
 def manifests(root: Path) -> dict[int, Path]:

@@ -14,6 +14,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd_common.index_details import unpack_details
 from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, MemWalIndexDetails, Transaction
 from tests.lance import samples
+from tests.lance.operations import create_index
 from tests.lance.samples import (
     GIVEN,
     after,
@@ -27,6 +28,7 @@ from tests.lance.samples import (
     table,
     transaction,
     updates,
+    vector_index,
 )
 
 
@@ -124,6 +126,29 @@ class TestEveryVersion:
             made.files[0].file_minor_version = minor
             built = after(table(current), transaction(append=Transaction.Append(fragments=[made]))).manifest
             assert (built.reader_feature_flags, built.writer_feature_flags) == (flags, flags)
+
+    def test_has_segments_of_one_kind_for_different_fragments(self) -> None:
+        there = index(1, name="x", fragments=[0, 7])
+        current = table(manifest(fragment(0), fragment(1), fragment(2)), there, index(9, name="y", fragments=[0]))
+        assert covered(after(current, create_index(index(2, name="x", fragments=[1, 7]))))["x"]
+        apart, twice = index(2, name="x", fragments=[1]), index(2, name="x", fragments=[0])
+        apart.index_version = 1
+        elsewhere, vectors = index(2, name="x", fragments=[1], fields=[1]), vector_index(2, name="x", fragments=[1])
+        for segment, told, code in (
+            (elsewhere, r"fields \[0\] and \[1\]", "index_fields"),
+            (vectors, "of kinds BTreeIndexDetails and VectorIndexDetails", "index_details"),
+            (apart, "addresses of rows", "index_details"),
+            (twice, "two segments for fragments 0", "index_bitmap"),
+        ):
+            with pytest.raises(InvalidRequest, match=told) as caught:
+                after(current, create_index(segment))
+            assert caught.value.code == code
+            assert after(current, create_index(segment, removed=(there,)))
+        vectors.ClearField("index_details")
+        assert after(current, create_index(vectors))
+        both = create_index(index(2, name="z", fragments=[1]), index(3, name="z", fragments=[2, 1]))
+        with pytest.raises(InvalidRequest, match="two segments for fragments 1"):
+            after(current, both)
 
     def test_has_the_flag_of_covering_fields_as_long_as_an_index_has_some(self) -> None:
         covering = index(1, name="x", fields=[0, 1])
@@ -301,6 +326,29 @@ class TestUpdateConfig:
         with pytest.raises(InvalidRequest, match=told) as caught:
             after(table(self.required()), config(field_metadata_updates={number: changes}))
         assert caught.value.code == "schema"
+
+    CLUSTERING = "lance-schema:unenforced-clustering-key:position"
+
+    def test_a_clustering_key_is_declared_once(self) -> None:
+        said = {0: updates({self.CLUSTERING: "2"}), 1: updates({self.CLUSTERING: "1"})}
+        built = after(table(manifest()), config(field_metadata_updates=said)).manifest
+        assert [one.unenforced_clustering_key_position for one in built.fields] == [2, 1, 0]
+        other = after(table(built), config(field_metadata_updates={0: updates({"other": "x"})})).manifest
+        assert [one.unenforced_clustering_key_position for one in other.fields] == [2, 1, 0]
+        for number, changes in (
+            (0, updates({self.CLUSTERING: None})),
+            (0, updates({self.CLUSTERING: "2"})),
+            (2, updates({self.CLUSTERING: "3"})),
+            (0, updates({}, replace=True)),
+        ):
+            with pytest.raises(InvalidRequest, match="can't be changed") as caught:
+                after(table(built), config(field_metadata_updates={number: changes}))
+            assert caught.value.code == "schema"
+
+    @pytest.mark.parametrize("place", ["first", "-1", "", None])
+    def test_a_clustering_key_has_positions(self, place: str | None) -> None:
+        with pytest.raises(InvalidRequest, match="no field is part of a clustering key"):
+            after(table(manifest()), config(field_metadata_updates={0: updates({self.CLUSTERING: place})}))
 
     def test_a_schema_does_not_break_the_primary_key(self) -> None:
         """A primary key that is already broken may stay so: 4.0.0 can read it."""

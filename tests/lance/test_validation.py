@@ -419,6 +419,21 @@ class TestIndices:
         assert refusal(rewrite(1, rewritten=(1, 1))) == "duplicate_index"
 
 
+def test_rows_that_an_update_names_as_changed_lie_in_fragments_that_it_changes() -> None:
+    staged = update(fragment(0), update_mode=Transaction.REWRITE_COLUMNS)
+    staged.update.updated_fragment_offsets[0].values.append(1)
+    staged.update.updated_fragment_offsets[7].SetInParent()
+    assert refusal(staged) == ""
+    staged.update.updated_fragment_offsets[7].values.append(1)
+    assert refusal(staged) == "updated_offsets"
+    staged.update.updated_fragment_offset_bitmaps[0] = bytes(BitMap([1]).serialize())
+    assert refusal(staged) == ""
+    staged.update.updated_fragment_offset_bitmaps[7] = bytes(BitMap([1]).serialize())
+    assert refusal(staged) == "updated_offsets"
+    staged.update.update_mode = Transaction.REWRITE_ROWS
+    assert refusal(staged) == ""
+
+
 @pytest.mark.parametrize("probability", [float("nan"), float("inf"), -0.1, 1.5])
 def test_a_probability_is_one(probability: float) -> None:
     staged = update()

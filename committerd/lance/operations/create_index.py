@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from pyroaring import BitMap, FrozenBitMap
+from pyroaring import BitMap, BitMap64, FrozenBitMap
 
 from committerd.errors import InvalidRequest
 from committerd.lance.checks.file_paths import require_index_path
@@ -16,6 +16,7 @@ from committerd.lance.format.bounds import FRAGMENTS_NAMED_MAX
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.wording import listed
 from committerd.lance.operations.operation import Input, Operation, ScalesWith, StagedIndexFile
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import RebasedTransaction, RebaseFacts, ReuseContents, RowConflict, copied
@@ -23,6 +24,7 @@ from committerd.lance.operations.rebase_footprints import CoverageFootprints
 from committerd.lance.versions.bases import require_known_bases
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.indices import (
+    coverage,
     holds_addresses,
     require_distinct_indices,
     with_coverage,
@@ -373,20 +375,59 @@ def rebase_reuse(
     return RebasedTransaction(transaction=rebased, files=files)
 
 
-def _require_same_covering(indices: Iterable[IndexMetadata], names: Set[str]) -> None:
-    """Check that all segments of an index have the same covering fields, without which pylance can't list the indices.
+def _require_one_index(indices: Iterable[IndexMetadata], names: Set[str], fragment_ids: BitMap64) -> None:
+    """Check that all segments of an index with one of these names are parts of one index.
 
-    Lance 14: index.rs, commit_existing_index_segments. Raises `InvalidRequest` (`index_fields`).
+    They are of one kind, on the same fields, with the same covering fields: otherwise pylance can't list the indices,
+    or filter by them (Lance 14: index.rs, commit_existing_index_segments). All hold addresses of rows, or all hold ids:
+    readers ask the first segment (manifest_build.rs, CreateIndex). No two cover the same fragment, in which queries
+    would find rows twice; pylance's `validate` calls such a table corrupt.
+
+    Raises `InvalidRequest` (`index_fields`, `index_details`, `index_bitmap`).
     """
-    first: dict[str, IndexMetadata] = {}
+    segments: dict[str, list[IndexMetadata]] = {}
     for index in indices:
-        other = first.setdefault(index.name, index)
-        if index.name in names and list(other.covering_fields) != list(index.covering_fields):
+        if index.name in names and not is_system_index(index):
+            segments.setdefault(index.name, []).append(index)
+    for first, *others in segments.values():
+        covered = coverage(first) or BitMap()
+        for other in others:
+            _require_same_kind(first, other)
+            theirs = coverage(other) or BitMap()
+            if twice := BitMap64(covered & theirs) & fragment_ids:
+                raise InvalidRequest(
+                    f"index {first.name!r} would have two segments for fragments {listed(list(twice))}, and queries "
+                    "would find their rows twice; replace the segments that cover them (removed_indices)",
+                    code="index_bitmap",
+                )
+            covered |= theirs
+
+
+def _require_same_kind(first: IndexMetadata, other: IndexMetadata) -> None:
+    for what, one, another in (
+        ("covering fields", first.covering_fields, other.covering_fields),
+        ("fields", first.fields, other.fields),
+    ):
+        if list(one) != list(another):
             raise InvalidRequest(
-                f"index {index.name!r} would have segments with covering fields {list(other.covering_fields)} and "
-                f"{list(index.covering_fields)}; build all its segments with the same ones",
+                f"index {first.name!r} would have segments with {what} {list(one)} and {list(another)}; build all its "
+                "segments with the same ones",
                 code="index_fields",
             )
+    kinds = [type_name(index) for index in (first, other)]
+    if kinds[0] != kinds[1] and all(kinds):
+        raise InvalidRequest(
+            f"index {first.name!r} would have segments of kinds {kinds[0]} and {kinds[1]}; give the new index a name "
+            "of its own, or replace the whole index",
+            code="index_details",
+        )
+    if holds_addresses(first) != holds_addresses(other):
+        raise InvalidRequest(
+            f"index {first.name!r} would have segments that hold addresses of rows beside segments that hold ids "
+            f"(versions {first.index_version} and {other.index_version}); build all its segments anew, in one "
+            "transaction",
+            code="index_details",
+        )
 
 
 def _build(draft: Draft, transaction: Transaction) -> None:
@@ -399,8 +440,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     listed = {index.uuid.uuid for index in (*create.removed_indices, *create.new_indices)}
     made = {index.name for index in create.new_indices} & SYSTEM_INDICES
     kept = [i for i in draft.indices if i.uuid.uuid not in listed and i.name not in made]
-    _require_same_covering([*kept, *create.new_indices], {index.name for index in create.new_indices})
     draft.indices = [*kept, *create.new_indices]
+    _require_one_index(draft.indices, {index.name for index in create.new_indices}, draft.fragment_ids())
     finish(draft)
 
 

@@ -15,6 +15,7 @@ from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.wording import listed
 from committerd.lance.operations.changed_fragments import (
     changed_fragments,
     put_in_place,
@@ -87,6 +88,20 @@ def _validate(transaction: Transaction, allowed: Permissions, key_bytes_max: int
         )
     for fragment_id in update.updated_fragment_offset_bitmaps:
         updated_offsets(update, fragment_id)
+    _require_offsets_of_updated(update)
+
+
+def _require_offsets_of_updated(update: Transaction.Update) -> None:
+    """Check that it names changed rows only in fragments that it changes. Lance 14: validate.rs, validate_operation."""
+    if update.update_mode != Transaction.REWRITE_COLUMNS:
+        return
+    updated = {fragment.id for fragment in update.updated_fragments}
+    named = update.updated_fragment_offset_bitmaps or update.updated_fragment_offsets
+    if stray := sorted(one for one in named if one not in updated and updated_offsets(update, one)):
+        raise InvalidRequest(
+            f"updated_fragment_offsets name rows of fragments {listed(stray)}, which the Update does not change",
+            code="updated_offsets",
+        )
 
 
 def _validate_on(transaction: Transaction, latest: Manifest) -> None:

@@ -12,6 +12,7 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.format.own_keys import KEY_PREFIX
 from committerd.lance.operations.operation import Operation, ScalesWith
 from committerd.lance.operations.rebase import copied
+from committerd.lance.versions.clustering_key import CLUSTERING_KEY_POSITION, clustering_fields, declare_position
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish, own_metadata
 from committerd.lance.versions.metadata import require_room
@@ -22,6 +23,7 @@ from committerd.lance.versions.primary_key import (
     declared_position,
     key_fault,
     key_fields,
+    position,
 )
 from committerd_common.messages import Field, Manifest, Transaction
 
@@ -134,7 +136,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     if config.HasField("schema_metadata_updates"):
         _apply_bytes(manifest.schema_metadata, config.schema_metadata_updates)
     fields = {field.id: field for field in manifest.fields}
-    key_before = key_fields(manifest.fields)
+    key_before, clustering_before = key_fields(manifest.fields), clustering_fields(manifest.fields)
     for field_id, changes in sorted(config.field_metadata_updates.items()):
         if field_id not in fields:
             raise InvalidRequest(
@@ -145,6 +147,7 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         _update_field(fields[field_id], changes)
     if config.field_metadata_updates:
         _require_key(draft, config, key_before)
+        _require_clustering_key(draft, config, clustering_before)
     finish(draft)
 
 
@@ -152,6 +155,7 @@ def _update_field(field: Field, changes: Transaction.UpdateMap) -> None:
     before = declared_position(field)
     _apply_bytes(field.metadata, changes)
     after = declared_position(field)
+    declare_position(field)
     if before != after:
         field.unenforced_primary_key = after is not None
         field.unenforced_primary_key_position = after or 0
@@ -174,6 +178,25 @@ def _require_key(draft: Draft, config: Transaction.UpdateConfig, before: list[in
         raise InvalidRequest(
             f"UpdateConfig sets {PRIMARY_KEY} or {PRIMARY_KEY_POSITION}, and then {fault}; readers could not open the "
             "table. Declare a primary key of columns that are never null and not nested in lists",
+            code="schema",
+        )
+
+
+def _require_clustering_key(draft: Draft, config: Transaction.UpdateConfig, before: list[int]) -> None:
+    """Check that the clustering key is declared once. Lance 14: manifest_build.rs, UpdateConfig."""
+    changes = config.field_metadata_updates
+    writes = any(entry.key == CLUSTERING_KEY_POSITION for one in changes.values() for entry in one.update_entries)
+    fields = draft.manifest.fields
+    after = clustering_fields(fields)
+    if before and (writes or before != after):
+        raise InvalidRequest(
+            f"the clustering key, of fields {before}, can't be changed: leave {CLUSTERING_KEY_POSITION} as it is",
+            code="schema",
+        )
+    if writes and all(position(one, CLUSTERING_KEY_POSITION) is None for one in fields if one.id in changes):
+        raise InvalidRequest(
+            f"UpdateConfig sets {CLUSTERING_KEY_POSITION}, and then no field is part of a clustering key; set it to a "
+            "position, from 1 on",
             code="schema",
         )
 

@@ -28,11 +28,23 @@ def declared_position(field: Field) -> int | None:
 
     Lance 14: field.rs, try_from an Arrow field.
     """
-    position = field.metadata.get(PRIMARY_KEY_POSITION, b"").decode("utf-8", "replace")
-    if position.isascii() and position.isdecimal() and int(position[:20]) <= _POSITION_MAX:
-        return int(position[:20])
+    number = position(field, PRIMARY_KEY_POSITION)
+    if number is not None:
+        return number
     declared = field.metadata.get(PRIMARY_KEY, b"").decode("utf-8", "replace")
     return 0 if declared.lower() in _TRUE else None
+
+
+def position(field: Field, key: str) -> int | None:
+    """The number of 32 bits that this entry of the field's metadata has; None = there is none.
+
+    Rust's parse::<u32>, which Lance uses, takes a plus sign too.
+    """
+    digits = field.metadata.get(key, b"").decode("utf-8", "replace").removeprefix("+")
+    if not (digits.isascii() and digits.isdecimal()):
+        return None
+    number = int(digits.lstrip("0")[:20] or "0")
+    return number if number <= _POSITION_MAX else None
 
 
 def key_fault(fields: Sequence[Field]) -> str:
