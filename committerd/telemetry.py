@@ -63,7 +63,7 @@ STORE_OPERATIONS = (
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
 STORE_SERVICES = ("s3", "dynamodb", "azure", "gcs")
-CERTIFICATES = ("kafka_authorities", "kafka_client", "s3_authorities")
+CERTIFICATES = ("azure_authorities", "gcs_authorities", "kafka_authorities", "kafka_client", "s3_authorities")
 MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace", "delete")
 MANIFEST_EVENTS = ("deferred", "repaired", "registered")
 STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated", "refused")

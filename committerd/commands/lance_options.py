@@ -41,7 +41,10 @@ def client_access(settings: Settings) -> ClientAccess:
     kafka = _kafka_options(settings)
     cloud = cloud_place(settings.dataset.uri)
     if cloud is not None:
-        return ClientAccess(cloud_options(cloud.cloud, getattr(settings, cloud.cloud.service)), kafka)
+        group: CloudSettings = getattr(settings, cloud.cloud.service)
+        if group.ca_bundle is not None:
+            _trust(group.ca_bundle, f"{cloud.cloud.service}.ca_bundle")
+        return ClientAccess(cloud_options(cloud.cloud, group), kafka)
     if settings.dataset.uri.partition("://")[0].lower() not in _SCHEMES:
         return ClientAccess({}, kafka)
     session = _session(settings)
@@ -80,7 +83,10 @@ def _storage_options(settings: Settings, session: Any) -> dict[str, str]:
 
 
 def cloud_options(cloud: Cloud, settings: CloudSettings) -> dict[str, str]:
-    """The settings of a cloud. committerd and pylance reach it with the same crate, and read the same environment."""
+    """The settings of a cloud but `connections_max` and `ca_bundle`.
+
+    committerd and pylance reach it with the same crate, and read the same environment.
+    """
     given = {
         **cloud.options(settings),
         "connect_timeout": _milliseconds(settings.connect_timeout_seconds),
@@ -96,15 +102,20 @@ def _set_environment(settings: Settings, session: Any) -> None:
     s3 = settings.s3
     bundle = s3.ca_bundle or session.get_config_variable("ca_bundle")
     if bundle is not None:
-        if not os.path.isfile(bundle):
-            raise SettingsError(f"s3.ca_bundle (or AWS_CA_BUNDLE): there is no file {bundle!r}")
-        os.environ["SSL_CERT_FILE"] = bundle  # rustls-native-certs, in pylance, reads it
+        _trust(bundle, "s3.ca_bundle (or AWS_CA_BUNDLE)")
     if s3.profile is not None or s3.access_key_id is not None:
         # botocore ignores them then; pylance would take what is missing from them.
         for name in _CREDENTIALS:
             os.environ.pop(name, None)
     if s3.profile is not None:
         os.environ["AWS_PROFILE"] = s3.profile
+
+
+def _trust(bundle: str, setting: str) -> None:
+    """Let pylance take these authorities, and no others. `setting`: its name, for the message."""
+    if not os.path.isfile(bundle):
+        raise SettingsError(f"{setting}: there is no file {bundle!r}")
+    os.environ["SSL_CERT_FILE"] = bundle  # rustls-native-certs, in pylance, reads it
 
 
 def _kafka_options(settings: Settings) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
     found = {
         "kafka_authorities": (settings.kafka.ssl_cafile, _last_end),
         "kafka_client": (settings.kafka.ssl_certfile, _first_end),
+        "azure_authorities": (settings.azure.ca_bundle, _last_end),
+        "gcs_authorities": (settings.gcs.ca_bundle, _last_end),
         "s3_authorities": (settings.s3.ca_bundle, _last_end),
     }
     return {label: partial(end, path) for label, (path, end) in found.items() if path is not None}

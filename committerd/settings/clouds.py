@@ -22,6 +22,12 @@ class CloudSettings(SettingsGroup):
         description="URL of another server of the same protocol, such as an emulator or a private endpoint; unset: "
         "the cloud itself.",
     )
+    ca_bundle: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PEM file of authorities that the server's certificate may be of, besides the usual ones. "
+        "`committerd maintain` and `append` take these alone (as SSL_CERT_FILE).",
+    )
     connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
     read_timeout_seconds: float = Field(
         default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."

@@ -7,7 +7,7 @@ ranges, so the end of an object takes a HEAD and a GET.
 from __future__ import annotations
 
 from committerd.settings.clouds import AzureSettings
-from committerd.stores.cloud import Cloud, plain
+from committerd.stores.cloud import Cloud, certificate_advice, plain
 
 _ROLE = (
     "the credentials may not do this: give them the role Storage Blob Data Contributor on the container, or a "
@@ -51,6 +51,7 @@ AZURE = Cloud(
     options=azure_options,
     has_suffix_ranges=False,
     advice={
+        **certificate_advice("azure"),
         "AuthenticationFailed": _WRONG,
         "AuthorizationFailure": _WRONG,
         "AuthorizationPermissionMismatch": _ROLE,

@@ -34,7 +34,17 @@ class Cloud:
     has_suffix_ranges: bool
     """Whether a server serves the last bytes of an object whose size is not known."""
     advice: Mapping[str, str]
-    """Hints for messages, by the server's error code or by status."""
+    """Hints for messages, by the server's error code, by status, or by the reason that its certificate is refused."""
+
+
+def certificate_advice(service: str) -> Mapping[str, str]:
+    """Hints for certificates that are refused, by rustls' names of the reasons."""
+    return {
+        "UnknownIssuer": f"it is of an authority that this machine does not know: set {service}.ca_bundle to the file "
+        f"of that authority, or correct {service}.endpoint_url",
+        "NotValidForNameContext": f"it is of another host: correct {service}.endpoint_url",
+        "ExpiredContext": "it has ended, or the clock of this machine is wrong",
+    }
 
 
 def plain(secret: SecretStr | None) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from committerd.settings.clouds import GcsSettings
-from committerd.stores.cloud import Cloud, plain
+from committerd.stores.cloud import Cloud, certificate_advice, plain
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _ROLE = "the credentials may not do this: give them the role Storage Object User on the bucket"
@@ -62,6 +62,7 @@ GCS = Cloud(
     credentials=gcs_credentials,
     has_suffix_ranges=True,
     advice={
+        **certificate_advice("gcs"),
         "NoSuchBucket": "create the bucket, or correct the table's URI",
         "401": _WRONG,
         "403": _ROLE,

@@ -56,6 +56,8 @@ _NO_TOKEN = re.compile(
 _CONFLICT = " - Server returned non-2xx status code: 409"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+"""Why rustls refuses the server's certificate."""
 _KINDS = {
     "Connect": (Fault.CONNECTION, False),
     "Timeout": (Fault.TIMEOUT, True),
@@ -75,6 +77,10 @@ def failure_of(error: Exception, what: str, advice: Mapping[str, str]) -> Absent
     text, _, nested = str(error).partition("\n\nDebug source:")
     code, status = _first(_CODE, text), _status_of(error, text)
     message = f"{what} failed: {_cut(text or 'no response in time')}"
+    certificate = _first(_CERTIFICATE, nested)
+    if certificate:
+        message += f"; the server's certificate is refused ({certificate})"
+        message += f": {advice[certificate]}" if certificate in advice else ""
     if _NO_TOKEN.match(text):
         # Its status and kind are those of the tokens' server. No object is to blame, so the failure has no status.
         fault = fault_of_status(status)[0] if status else Fault.CONNECTION

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -44,6 +45,14 @@ def open_container(cloud: Cloud, root: str, settings: CloudSettings, *, seconds_
     Raises `SettingsError` for settings that obstore refuses.
     """
     given = {name: value for name, value in cloud.options(settings).items() if value is not None}
+    sending: dict[str, Any] = {
+        "connect_timeout": f"{settings.connect_timeout_seconds}s",
+        "timeout": f"{seconds_max}s",
+    }
+    if (settings.endpoint_url or "").startswith("http://"):
+        sending["allow_http"] = True
+    if settings.ca_bundle is not None:
+        sending["root_certificate"] = _authorities(f"{cloud.service}.ca_bundle", settings.ca_bundle)
     if "@" in root:  # the URI's account wins, as in Lance
         given.pop("azure_storage_account_name", None)
     try:
@@ -51,16 +60,19 @@ def open_container(cloud: Cloud, root: str, settings: CloudSettings, *, seconds_
             root,
             config=given,
             credential_provider=cloud.credentials(settings),
-            client_options={
-                "connect_timeout": f"{settings.connect_timeout_seconds}s",
-                "timeout": f"{seconds_max}s",
-                **({"allow_http": True} if (settings.endpoint_url or "").startswith("http://") else {}),
-            },
+            client_options=sending,
             retry_config={"max_retries": retries},
         )
     except (BaseError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise SettingsError(f"{cloud.service}: {root} can't be opened: {reason}") from error
+
+
+def _authorities(setting: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{setting}: {path!r} can't be read: {error.strerror}") from error
 
 
 class ObstoreClient:

@@ -13,12 +13,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from committerd.commands.lance_options import cloud_options
+from committerd.commands.lance_options import client_access, cloud_options
+from committerd.errors import SettingsError
 from committerd.settings.clouds import AzureSettings, GcsSettings
+from committerd.settings.load import load_settings
 from committerd.stores.azure import AZURE
 from committerd.stores.gcs import GCS
 from harness.azure import AzureEndpoint
 from harness.gcs import GcsEndpoint
+from harness.tls import TlsFront
 
 pytestmark = [pytest.mark.pylance]
 
@@ -82,13 +85,35 @@ def test_pylance_reaches_google_cloud_storage_as_the_committer_does(gcs: GcsEndp
     assert run(f"gs://{gcs.make_bucket()}/t.lance", given) == "good"
 
 
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param("azure", marks=pytest.mark.azure), pytest.param("gcs", marks=pytest.mark.gcs)],
+)
+def test_pylance_takes_the_authorities_that_the_committer_takes(server: str, request: pytest.FixtureRequest) -> None:
+    cloud: AzureEndpoint | GcsEndpoint = request.getfixturevalue(server)
+    uri = f"{cloud.scheme}://{cloud.make_bucket()}/t.lance"
+    with TlsFront(cloud.server) as front:
+        encrypted = {f"COMMITTERD_{name}": value for name, value in cloud.through(front.url).settings().items()}
+        authorities = {f"COMMITTERD_{server.upper()}__CA_BUNDLE": str(front.authorities)}
+        assert run(uri, encrypted | authorities) == "good"
+
+
+@pytest.mark.parametrize("server", ["azure", "gcs"])
+def test_a_bundle_that_is_not_there_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"COMMITTERD_{server.upper()}__CA_BUNDLE", "/no/such.pem")
+    uri = {"azure": "az://lake/t.lance", "gcs": "gs://lake/t.lance"}[server]
+    settings = load_settings(dataset={"name": "t", "uri": uri}, kafka={"bootstrap_servers": "a:1"})
+    with pytest.raises(SettingsError, match=rf"{server}\.ca_bundle: there is no file '/no/such\.pem'"):
+        client_access(settings)
+
+
 @pytest.mark.parametrize(("cloud", "group"), [(AZURE, AzureSettings), (GCS, GcsSettings)])
 def test_each_setting_is_translated_or_is_the_committers_own(cloud: object, group: type[AzureSettings]) -> None:
     assert cloud in (AZURE, GCS)
     nothing = cloud_options(AZURE if cloud is AZURE else GCS, group())
     assert nothing.keys() == {"connect_timeout", "read_timeout", "client_max_retries"}
     for name, field in group.model_fields.items():
-        if name == "connections_max":
+        if name in ("ca_bundle", "connections_max"):  # authorities are in the environment; the committer's own
             continue
         value = {"attempts": 7, "endpoint_url": "http://host:1"}.get(name, 7 if field.annotation is float else "given")
         translated = cloud_options(AZURE if cloud is AZURE else GCS, group.model_validate({name: value}))

@@ -56,6 +56,15 @@ def test_a_file_that_is_none_has_no_end(tmp_path: Path) -> None:
     assert {label: end() for label, end in ends.items()} == {"s3_authorities": 0}
 
 
+def test_the_authorities_of_a_cloud_have_an_end_too(tmp_path: Path) -> None:
+    file = tmp_path / "authorities.pem"
+    file.write_bytes(_issued(_LATER))
+    settings = _settings(tmp_path)
+    clouds = {name: getattr(settings, name).model_copy(update={"ca_bundle": str(file)}) for name in ("azure", "gcs")}
+    ends = ends_of(settings.model_copy(update=clouds))
+    assert {name: ends[f"{name}_authorities"]() for name in clouds} == dict.fromkeys(clouds, _LATER.timestamp())
+
+
 @pytest.mark.parametrize("der", [b"", b"\x30", b"\x30\x80", b"\x02\x01\x00", b"\x30\x03\x30\x01\xa0", b"\x30\x84\xff"])
 def test_what_is_no_certificate_is_refused(der: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
