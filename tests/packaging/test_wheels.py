@@ -14,7 +14,7 @@ import pytest
 from committerd.dev.jars import KAFKA, folder_of, jars
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import s3_place
+from harness.places import cloud_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import QUICK
 from tests.dev.running import Dev
@@ -28,6 +28,7 @@ from tests.packaging.environments import (
     project,
 )
 
+TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 COMMIT = Path(__file__).parent / "programs" / "commit.py"
 STREAM = Path(__file__).parent / "programs" / "stream.py"
 RESOLUTIONS: tuple[Resolution, ...] = ("lowest-direct", "highest")
@@ -170,7 +171,11 @@ def test_the_committer_serves_a_table_in_a_bucket(
         resolution=resolution,
     )
     made.check()
-    assert "pylance" not in made.versions()
+    assert not {"pylance", "obstore", "pytest"} & made.versions().keys()
+    for uri, extra in (("az://lake/t.lance", "azure"), ("gs://lake/t.lance", "gcs")):
+        refused = made.run("-m", "committerd", "probe", uri)
+        assert (refused.returncode, f"pip install 'committerd[{extra}]'" in refused.stderr) == (2, True), refused.stderr
+    assert "pip install 'committerd[testing]'" in made.run("-c", "import committerd.testing").stderr
     place = s3_place(s3)
     daemon = Daemon(
         name=dataset,
@@ -184,6 +189,49 @@ def test_the_committer_serves_a_table_in_a_bucket(
         done = made.run(*Queue(kafka.bootstrap_servers, dataset, place.uri).arguments(resolution))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["statuses"] == ["COMMITTED", "DUPLICATE"]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "resolution"),
+    [
+        pytest.param("azure", "highest", marks=pytest.mark.azure),
+        pytest.param("gcs", "lowest-direct", marks=pytest.mark.gcs),
+    ],
+)
+def test_with_the_extra_of_a_cloud_it_reaches_that_cloud_and_with_testing_it_tests_a_store(
+    request: pytest.FixtureRequest,
+    client_wheel: Path,
+    committer_wheel: Path,
+    environment_folder: Path,
+    tmp_path: Path,
+    cloud: str,
+    resolution: Resolution,
+) -> None:
+    own = project(COMMITTER)
+    made = make_environment(
+        environment_folder,
+        Path(sys.executable),
+        wheels=[client_wheel, committer_wheel],
+        requirements=[
+            *(one for one in own["dependencies"] if not one.startswith("committerd-client")),
+            *own["optional-dependencies"][cloud],
+            *own["optional-dependencies"]["testing"],
+            *project(CLIENT)["dependencies"],
+        ],
+        resolution=resolution,
+    )
+    made.check()
+    place = cloud_place(request.getfixturevalue(cloud))
+    settings = {f"COMMITTERD_{name}": value for name, value in place.settings.items()}
+    probed = made.run("-m", "committerd", "probe", place.uri, environment=settings)
+    assert (probed.returncode, "keeps a table safe" in probed.stdout) == (0, True), probed.stderr
+    if cloud == "gcs":
+        imported = made.run("-c", "import obstore.auth.google, google.auth.aws, google.auth.identity_pool")
+        assert imported.returncode == 0, imported.stderr
+    (program,) = re.findall(r"^```python\n(.*?)^```$", TESTING.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_sqlite_store.py").write_text(program, encoding="utf-8")
+    done = made.run("-m", "pytest", "-p", "no:cacheprovider", "--basetemp", tmp_path / "files", tmp_path)
+    assert (done.returncode, " passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 @pytest.mark.pylance
