@@ -45,15 +45,15 @@ async def _main(uri: str | None, as_json: bool) -> int:
     async with stores_of(storage) as stores:
         store = stores.open(uri)
         checks = await try_out(store, now=wall_clock(), new_uuid=uuid.uuid4)
-        _print(store.uri, checks, versioned=stores.keeps_old_versions, as_json=as_json)
+        _print(store.uri, checks, advice=stores.versioning_advice, as_json=as_json)
     return 0 if all(check.good for check in checks) else 1
 
 
-def _print(uri: str, checks: Sequence[Check], *, versioned: bool, as_json: bool) -> None:
+def _print(uri: str, checks: Sequence[Check], *, advice: str, as_json: bool) -> None:
     good = all(check.good for check in checks)
     if as_json:
         shown = [{**asdict(check), "good": check.good} for check in checks]
-        click.echo(json.dumps({"uri": uri, "good": good, "versioned": versioned, "checks": shown}, indent=2))
+        click.echo(json.dumps({"uri": uri, "good": good, "versioned": bool(advice), "checks": shown}, indent=2))
         return
     for check in checks:
         click.echo(f"{check.name + ':':<14} {'good' if check.good else check.fault} ({check.seconds * 1000:.0f} ms)")
@@ -61,7 +61,5 @@ def _print(uri: str, checks: Sequence[Check], *, versioned: bool, as_json: bool)
         click.echo(f"{uri} keeps a table safe.")
     else:
         click.echo(f"{uri} must not hold a table that is committed to: `committerd run` would refuse.")
-    if versioned:
-        from committerd.stores.aws import VERSIONING_ADVICE
-
-        click.echo(f"Note: {VERSIONING_ADVICE}.")
+    if advice:
+        click.echo(f"Note: {advice}.")

@@ -28,7 +28,7 @@ from committerd.stores.retries import Fault, RequestFailed
 
 _log = logging.getLogger(__name__)
 
-VERSIONING_ADVICE = (
+_VERSIONING_ADVICE = (
     "the bucket keeps every object that is replaced or deleted (S3 Versioning): give it a lifecycle rule that ends "
     "noncurrent versions and expired delete markers, or its size grows with each start, cleanup and compaction; see "
     "docs/stores.md"
@@ -77,7 +77,8 @@ class AwsClient:
         """`advice`: hints for error messages by error code, besides those for all services."""
         self._service = service
         self.settings = settings
-        self.keeps_old_versions = False
+        self.versioning_advice = ""
+        """Not empty if a bucket that was written to keeps what is replaced or deleted in it (S3 Versioning)."""
         """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
         self._advice = advice
@@ -109,9 +110,9 @@ class AwsClient:
         except ERRORS as error:
             raise self._failure(error, operation, where) from error
         if operation == "put_object" and response.get("VersionId", "null") != "null":
-            if not self.keeps_old_versions:
-                _log.info("s3.bucket_versioned", extra={"bucket": parameters["Bucket"], "advice": VERSIONING_ADVICE})
-            self.keeps_old_versions = True
+            if not self.versioning_advice:
+                _log.info("s3.bucket_versioned", extra={"bucket": parameters["Bucket"], "advice": _VERSIONING_ADVICE})
+            self.versioning_advice = _VERSIONING_ADVICE
         return response
 
     async def read(self, where: str, *, is_one_of_many: bool, **parameters: str) -> dict[str, Any]:

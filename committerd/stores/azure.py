@@ -50,6 +50,9 @@ AZURE = Cloud(
     defaults=AzureSettings(),
     options=azure_options,
     has_suffix_ranges=False,
+    versioning_advice="the account keeps every blob that is replaced or deleted (blob versioning): give it a lifecycle "
+    "rule that deletes previous versions, or its size grows with each start, cleanup and compaction; see "
+    "docs/stores.md",
     advice={
         **certificate_advice("azure"),
         "AuthenticationFailed": _WRONG,

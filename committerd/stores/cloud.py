@@ -33,6 +33,8 @@ class Cloud:
     """What fetches credentials that obstore can't fetch by itself (its `credential_provider`). Raises `ValueError`."""
     has_suffix_ranges: bool
     """Whether a server serves the last bytes of an object whose size is not known."""
+    versioning_advice: str = ""
+    """For a container whose puts create versions of blobs; empty where a put does not tell."""
     advice: Mapping[str, str]
     """Hints for messages, by the server's error code, by status, or by the reason that its certificate is refused."""
 

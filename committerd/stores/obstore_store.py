@@ -6,6 +6,7 @@ retries are off, so that each attempt is visible in `committerd.stores.retries`.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -26,6 +27,8 @@ from committerd.stores.obstore_failures import ERRORS, failure_of
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
 from committerd.stores.retries import Absent, ConditionFailed, Fault, Retries, ignored
 from committerd_common.paths import DATA
+
+_log = logging.getLogger(__name__)
 
 _KEY_BYTES_MAX = 1024
 """The limit of Google Cloud Storage; that of Azure is as many characters."""
@@ -83,9 +86,20 @@ class ObstoreClient:
         self.cloud = cloud
         self.settings = settings
         self.container: Any = open_container(cloud, root, settings, seconds_max=_SECONDS_MAX, retries=0)
+        self.versioning_advice = ""
+        """Not empty if the container keeps what is replaced or deleted in it."""
+        self._root = root
         self._all = anyio.CapacityLimiter(settings.connections_max)
         self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
         """Leaves a quarter of the connections to other requests."""
+
+    async def put(self, key: str, body: bytes, mode: Any, _: anyio.CancelScope) -> None:
+        """A `request` of `send`. `key`: in the container. `mode`: as obstore takes it."""
+        made = await obstore.put_async(self.container, key, body, mode=mode, use_multipart=False)
+        advice = self.cloud.versioning_advice
+        if advice and made["version"] is not None and not self.versioning_advice:
+            self.versioning_advice = advice
+            _log.info(f"{self.cloud.service}.versioned", extra={"container": self._root, "advice": advice})
 
     async def send(
         self,
@@ -200,11 +214,11 @@ class ObstoreStore:
             yield entries
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._repeated("put", key, partial(self._put, self._full(key), body, "overwrite"), body=body)
+        await self._repeated("put", key, partial(self._client.put, self._full(key), body, "overwrite"), body=body)
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         where = f"{self.uri}/{key}"
-        put = self._client.send("put", where, partial(self._put, self._full(key), body, "create"), body=body)
+        put = self._client.send("put", where, partial(self._client.put, self._full(key), body, "create"), body=body)
         return await self._retries.once(put, what=where)
 
     async def copy(self, source: str, target: str) -> bool:
@@ -219,9 +233,6 @@ class ObstoreStore:
         full = self._full(key)
         with suppress(Absent):
             await self._repeated("delete", key, lambda _: obstore.delete_async(self._container, full))
-
-    async def _put(self, full: str, body: bytes, mode: Any, _: anyio.CancelScope) -> None:
-        await obstore.put_async(self._container, full, body, mode=mode, use_multipart=False)
 
     async def _read(self, key: str, span: Any = None) -> _Part | None:
         """Read an object or a range of it; None when it does not exist. `span`: as obstore takes it."""

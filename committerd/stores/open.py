@@ -112,9 +112,11 @@ class Stores:
         return lambda fault: telemetry.store_failed_requests.add(service=service, fault=fault.value)
 
     @property
-    def keeps_old_versions(self) -> bool:
-        """Whether a bucket that was written to keeps what is replaced or deleted in it (S3 Versioning)."""
-        return any(client.keeps_old_versions for client in self._clients.values())
+    def versioning_advice(self) -> str:
+        """What to do if a bucket that was written to keeps what is replaced or deleted in it; else empty."""
+        advice = {client.versioning_advice for client in self._clients.values()}
+        advice |= {client.versioning_advice for client in self._containers.values()}
+        return max(advice, default="")
 
     async def __aenter__(self) -> Self:
         return self

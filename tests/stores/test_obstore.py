@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import os
 import re
@@ -21,7 +22,8 @@ from committerd.commands.system import stores_of
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.load import load_storage_settings
-from committerd.stores.clouds import CloudPlace, cloud_place
+from committerd.stores.cloud import Cloud
+from committerd.stores.clouds import CLOUDS, CloudPlace, cloud_place
 from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
 from committerd.stores.port import Created, Exists
 from committerd.stores.probing import probe
@@ -54,13 +56,25 @@ def cloud(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(cloud: str, server: FakeS3, faults: list[Fault], monkeypatch: pytest.MonkeyPatch) -> ObstoreStore:
+def silence_seconds(request: pytest.FixtureRequest) -> float:
+    """Only a test whose server is silent waits for the end of a time limit."""
+    params = getattr(request.node, "callspec", None)
+    answer = params and params.params.get("answer")
+    return 0.5 if isinstance(answer, Answer) and answer.silent else 30
+
+
+@pytest.fixture
+def store(
+    cloud: str, server: FakeS3, faults: list[Fault], silence_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> ObstoreStore:
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-secret-of-ours")
-    return opened(cloud, server.url, faults)
+    return opened(
+        cloud, server.url, faults, read_timeout_seconds=silence_seconds, connect_timeout_seconds=silence_seconds
+    )
 
 
 def opened(cloud: str, url: str, faults: list[Fault], **more: object) -> ObstoreStore:
-    given = {"endpoint_url": url, "read_timeout_seconds": 0.3, "connect_timeout_seconds": 0.7, "attempts": 3, **more}
+    given = {"endpoint_url": url, "attempts": 3, **more}
     place = cloud_place(URIS[cloud])
     assert place is not None
     settings = (
@@ -69,6 +83,13 @@ def opened(cloud: str, url: str, faults: list[Fault], **more: object) -> Obstore
         else GcsSettings.model_validate(given)
     )
     return ObstoreStore(ObstoreClient(place.cloud, place.root, settings), place, failed=faults.append)
+
+
+@pytest.mark.parametrize("kind", CLOUDS, ids=lambda kind: kind.service)
+def test_a_cloud_takes_at_most_200_lines_of_its_own(kind: Cloud) -> None:
+    module, group = inspect.getsource(inspect.getmodule(kind.options)), inspect.getsource(type(kind.defaults))  # type: ignore[arg-type]
+    own = [line for line in f"{module}\n{group}".splitlines() if line.strip()]
+    assert len(own) <= 200
 
 
 @pytest.mark.parametrize(
@@ -231,6 +252,22 @@ async def test_what_may_be_repeated_is(
     with pytest.raises(StoreUnavailable):
         await store.get("o")
     assert len(faults) == 5
+
+
+async def test_versions_of_blobs_are_noticed_where_a_put_tells_of_them(
+    store: ObstoreStore, server: FakeS3, cloud: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client = store._client
+    await store.put("o", b"x")
+    assert client.versioning_advice == ""
+    of_azure = {"ETag": '"1"', "x-ms-version-id": "2026-01-31T23:59:59.0000000Z"}
+    of_gcs = {"ETag": '"1"', "x-goog-generation": "1769903999000000"}  # every object has such a number
+    server.script.extend([Answer(headers=of_azure if cloud == "azure" else of_gcs, body=b"")] * 2)
+    assert await store.put_if_absent(KEY, b"x") == Created()
+    await store.put("o", b"x")
+    assert ("lifecycle rule that deletes previous versions" in client.versioning_advice) is (cloud == "azure")
+    assert [record.getMessage() for record in caplog.records].count("azure.versioned") == (cloud == "azure")
 
 
 async def test_a_walk_goes_on_after_a_page_that_failed(
