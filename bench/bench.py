@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -11,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import psutil
 from kafka import KafkaAdminClient
@@ -19,19 +20,25 @@ from kafka import KafkaAdminClient
 from bench.plan import Plan
 from bench.pool import Pool, make_pool, make_table
 from bench.proxied_s3 import ProxiedS3
+from bench.proxied_store import ProxiedStore
 from bench.results import Results
 from bench.workers import Worker
 from harness.daemon import Daemon
 from harness.kafka import kafka_broker
 from harness.places import StorePlace
 
+StoreKind = Literal["s3", "azure", "gcs"]
+
 
 class Bench:
     """One run of the benchmark. Everything that it starts and writes is removed at its end."""
 
-    def __init__(self, plan: Plan, folder: Path | None) -> None:
-        """`folder`: where tables are made, on the file system to measure; by default the temporary folder."""
+    def __init__(self, plan: Plan, folder: Path | None, store: StoreKind = "s3") -> None:
+        """`folder`: where tables are made, on the file system to measure; by default the temporary folder. `store`:
+        the server of the scenario `s3`.
+        """
         self.plan = plan
+        self._kind = store
         self.results = Results()
         self._parent = folder
         self._began = time.monotonic()
@@ -104,6 +111,15 @@ class Bench:
         if self._s3 is None:
             self._s3 = self._stack.enter_context(ProxiedS3())
         return self._s3
+
+    @functools.cached_property
+    def store(self) -> ProxiedStore:
+        """The server of the scenario `s3`; as `s3`."""
+        if self._kind == "s3":
+            return self.s3
+        from bench.proxied_cloud import ProxiedCloud
+
+        return self._stack.enter_context(ProxiedCloud(self._kind))
 
     def daemon(self, place: StorePlace, *, durable: bool, kafka: str | None = None, **settings: str) -> Daemon:
         """`committerd run` for a table, not started; its log is removed at the end of the run. `kafka`: None = the

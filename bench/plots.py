@@ -131,7 +131,7 @@ def _s3(results: Results) -> Figure | None:
         groups = [(case, {str(side): results.value(s3.NAME, case, side, metric) for side in _SIDES}) for case in cases]
         _bars(axes, groups)
         axes.set_yscale("log")
-        axes.set_title(f"S3 server: {title}")
+        axes.set_title(f"object store: {title}")
     left.legend(frameon=False)
     return figure
 

@@ -1,15 +1,11 @@
-"""An S3 server on this machine behind a proxy that adds the latency of a distant one.
-
-versitygw behind toxiproxy, which delays each piece of a response by the given time, for any number of connections: it
-does not throttle connections.
-"""
+"""versitygw, an S3 server, behind the proxy of `bench.proxied_store`."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +13,16 @@ import lance
 from pydantic import SecretStr
 
 from bench.pool import Pool, rows
+from bench.proxied_store import ProxiedStore
+from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
+from committerd.stores.open import Stores
 from harness.places import StorePlace, s3_place
 from harness.s3 import Versitygw
 from harness.toxiproxy import Toxiproxy
 
 
-class ProxiedS3:
+class ProxiedS3(ProxiedStore):
     """Server and proxy, inside a `with` block."""
 
     def __enter__(self) -> Self:
@@ -38,20 +37,8 @@ class ProxiedS3:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @contextmanager
-    def adding(self, milliseconds: int) -> Iterator[None]:
-        """Add this latency to every response inside the block."""
-        if not milliseconds:
-            yield
-            return
-        toxic = self._proxy.add("latency", latency=milliseconds)
-        try:
-            yield
-        finally:
-            self._proxy.remove(toxic)
-
     def new_table(self, pool: Pool | None, ids: Iterable[int] = ()) -> StorePlace:
-        """Make a table in a new bucket, without the proxy; return how both sides reach it through the proxy.
+        """As in `ProxiedStore`, with rows of these ids.
 
         The files of the pool are in its folder `data`, through a symbolic link in the server's own folder. Where files
         are deleted there must be no pool: the server, which removes the folder of the last object, removes the link.
@@ -78,8 +65,10 @@ class ProxiedS3:
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:
-        """Return the URI of a folder in a new bucket."""
         return f"s3://{self._through.make_bucket()}/raw"
+
+    def stores(self) -> Stores:
+        return Stores(self.settings, DynamoDBSettings())
 
     @property
     def settings(self) -> S3Settings:

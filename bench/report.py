@@ -11,6 +11,7 @@ from bench.plan import Plan
 from bench.results import Results, Series
 
 _AIMS_BEGIN, _AIMS_END = "<!-- aims, written by make bench -->", "<!-- end of the aims -->"
+_SERVERS = {"azure": "Azurite (Azure Blob Storage)", "gcs": "fake-gcs-server (Google Cloud Storage)"}
 _QUICK = (
     "**A quick run: the sizes are too small for the figures to mean anything, and nothing is judged.** It shows that "
     "the benchmark runs."
@@ -57,6 +58,10 @@ def _lines(results: Results, judged: Sequence[Judged], facts: Mapping[str, Any],
     if plan.quick:
         yield ""
         yield _QUICK
+    elif facts["store"] != "s3":
+        yield ""
+        yield f"The server of the scenario `s3` was {_SERVERS[facts['store']]}. It has no floors: its figures show the"
+        yield "ratio between the two sides, and not what the cloud itself does."
     else:
         yield ""
         yield "## Floors and aims"

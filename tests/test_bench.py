@@ -72,6 +72,12 @@ def test_a_quick_run_never_goes_where_published_figures_are() -> None:
     assert "give another folder than docs/bench" in done.stderr
 
 
+def test_another_store_is_for_the_scenario_s3_alone() -> None:
+    done = run("--store", "azure")
+    assert done.returncode == 2
+    assert "give --only s3 too" in done.stderr
+
+
 PLAN = plan.full(None)
 
 
