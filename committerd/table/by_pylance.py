@@ -24,13 +24,15 @@ from committerd.errors import (
 from committerd.lance.format.manifest_file import Body, ManifestFile, decode
 from committerd.lance.format.support import require_supported
 from committerd.lance.operations.operation import AppliesTo
-from committerd.lance.transactions.validation import require_data_files, require_valid_outside
+from committerd.lance.transactions.transaction import staged_files
+from committerd.lance.transactions.validation import require_data_files, require_valid, require_valid_outside
 from committerd.lance.versions.adopted import adopted, require_kept
 from committerd.lance.versions.bases import is_allowed_base
 from committerd.lance.versions.columns import DescribedFile, require_as_described, require_columns
 from committerd.lance.versions.draft import BuildInput
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.lance.versions.metadata import require_little_metadata
+from committerd.lance.versions.schema import require_readable
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
 from committerd.table.case import PrepareOptions
@@ -51,6 +53,7 @@ from committerd.table.staged_files import require_files, require_none_at_fault
 from committerd.table.versions import History
 from committerd_common.messages import DataFile, Transaction
 from committerd_common.paths import KEY_BYTES_MAX, NamingScheme
+from committerd_common.unknown_fields import has_unknown_fields
 
 BUILD = "committerd.build"
 """The transaction property by which a detached version shows that a committer has built it, and nobody needs it."""
@@ -74,7 +77,12 @@ def judged_by_pylance(
     operation = operation_if_known(transaction)
     if operation is not None:
         transaction = operation.normalised(transaction)
-    require_valid_outside(operation, transaction, latest_version=latest.version, allowed=options.allowed)
+    version, allowed = latest.version, options.allowed
+    if operation is not None and not has_unknown_fields(transaction):
+        files, room = staged_files(transaction), history.table.key_room
+        require_valid(operation, transaction, files, latest_version=version, allowed=allowed, key_bytes_max=room)
+    else:
+        require_valid_outside(operation, transaction, latest_version=version, allowed=allowed)
     creates = (AppliesTo.NEW, AppliesTo.ANY) if options.create_only else (AppliesTo.NEW,)
     if operation is not None and operation.target in creates:
         return table_exists(latest.version)
@@ -161,9 +169,10 @@ def _require_next(built: PylanceBuilt) -> None:
 
 
 def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareOptions) -> Steps[None]:
-    """Check what is known of the new content: base paths, and data files and deletion files in the table's folder.
+    """Check what is known of the new content: schema, base paths, data files and deletion files.
 
-    That is their paths, and if files are verified, whether they are as the version says. Raises `RequestError`.
+    The files are those in the table's folder: their paths, and if files are verified, whether they are as the version
+    says. Raises `RequestError`.
     """
     bases = {base.id: base.path for base in latest.outline.base_paths}
     for base in file.outline.base_paths:
@@ -171,6 +180,8 @@ def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareO
             raise UnsupportedRequest(
                 f"base path {base.path} is not allowed here (setting commit.allowed_bases)", code="base_not_allowed"
             )
+    if file.outline.fields != latest.outline.fields:
+        require_readable(file.outline.fields)
     there = {(rows, one.SerializeToString(deterministic=True)) for rows, one in _data_files(latest)}
     added = [
         (rows, one)

@@ -5,10 +5,12 @@ pylance is also the reader of what was committed, and the writer that comes next
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from committerd.committer.deciding import DecideOptions
 from committerd.committer.head import Head
 from committerd.committer.loading import Loading, load
 from committerd.committer.members import FormedVersion
+from committerd.daemon import pylance_process
 from committerd.daemon.pylance_process import PylanceProcess
 from committerd.errors import StoreUnavailable, UnsupportedRequest, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile, decode, encode
@@ -33,7 +36,7 @@ from committerd.table.knowledge import Knowledge
 from committerd.table.needs import BuiltByPylance
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
-from committerd_common.messages import DataFile, DataFragment, Manifest, Transaction
+from committerd_common.messages import DataFile, DataFragment, IndexMetadata, Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.committer.bench import Bench, record
 from tests.oracle import native
@@ -405,7 +408,6 @@ WRONG: dict[str, Callable[[DataFragment], object]] = {
     "path_outside": lambda one: setattr(one.files[0], "path", "../x.lance"),
     "physical_rows_too_many": lambda one: setattr(one, "physical_rows", 1000),
     "file_size": lambda one: setattr(one.files[0], "file_size_bytes", 1000),
-    "pylance_refused": lambda one: one.files[0].column_indices.append(2),
 }
 
 
@@ -428,6 +430,12 @@ async def test_records_with_which_pylance_would_break_the_table(root: Path, benc
         (refusal,) = (await bench.commit(overwrite)).own.settled.refusals
         assert refusal.reason == reason
         assert ids(root) == before
+    # With this schema pylance panics whenever it opens the table.
+    unreadable = Transaction(uuid=str(uuid.uuid4()), read_version=lance.dataset(str(root)).version)
+    unreadable.overwrite.schema.extend(bench.latest().manifest.fields)
+    unreadable.overwrite.schema[1].logical_type = "fixed_size_list:fixed_size_list:int32:x"
+    (refusal,) = (await bench.commit(unreadable)).own.settled.refusals
+    assert refusal.reason == "schema"
     good.read_version = lance.dataset(str(root)).version
     assert not (await bench.commit(good)).own.settled.refusals
     assert ids(root) == [*before, 1000, 1001, 1002]
@@ -450,13 +458,78 @@ async def test_a_deletion_file_that_is_missing_is_noticed(root: Path, bench: Pyl
     assert len(ids(root)) == 200
 
 
+class TestTheProcess:
+    """What happens to the process of pylance itself harms neither the committer nor the next record."""
+
+    @staticmethod
+    def limited(megabytes: int) -> list[str]:
+        """The command, in so much memory beyond what it takes with pylance loaded."""
+        program = (
+            "import resource, runpy, lance\n"
+            "pages = int(open('/proc/self/statm').read().split()[0])\n"
+            f"limit = pages * resource.getpagesize() + {megabytes} * 2**20\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+            "runpy.run_module('committerd.commands.build_with_pylance', run_name='__main__')"
+        )
+        return [sys.executable, "-c", program]
+
+    async def test_a_panic_is_an_answer(self, root: Path, bench: PylanceBench) -> None:
+        """pylance panics when it carries an index without fields along."""
+        managed_blobs(root)
+        latest, without_fields = bench.latest(), IndexMetadata(name="x", dataset_version=1)
+        without_fields.uuid.uuid = uuid.uuid4().bytes
+        assert latest.transaction is not None
+        made = Manifest()
+        made.CopyFrom(latest.manifest)
+        made.version = 2
+        bench.scene.write_manifest(2, encode(made, [without_fields], latest.transaction))
+        with pytest.raises(UnsupportedTable, match="PanicException"):
+            await bench.assembler.require_buildable(await bench.head())
+        running = bench.pylance._running
+        (root / manifest_key(2, NamingScheme.V2)).unlink()
+        assert not (await bench.commit(append(root))).own.settled.refusals
+        assert bench.pylance._running is running
+
+    async def test_one_without_memory(self, root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pylance_process, "_WAIT_SECONDS", 0.0)
+        monkeypatch.setenv(OVERLAYS, "1")
+        lance.write_dataset(rows(0), str(root))
+        staged = [staged_by(root, detached(overlay(root))) for _ in range(2)]
+        bench.pylance._command = self.limited(1)
+        (refusal,) = (await bench.commit(staged[0])).own.settled.refusals
+        assert refusal.reason == "pylance_refused"
+        bench.pylance._command = COMMAND
+        staged[1].read_version = lance.dataset(str(root)).version
+        assert not (await bench.commit(staged[1])).own.settled.refusals
+
+    async def test_one_that_hangs(self, root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is killed, and the record is committed by the next process."""
+        managed_blobs(root)
+        await bench.commit(append(root))
+        running, start, seconds = bench.pylance._running, pylance_process._start, pylance_process._SECONDS_MAX
+        assert running is not None
+        staged = append(root, 2000)
+        os.kill(running.process.pid, signal.SIGSTOP)
+
+        async def patient(command: Sequence[str]) -> object:
+            monkeypatch.setattr(pylance_process, "_SECONDS_MAX", seconds)
+            return await start(command)
+
+        monkeypatch.setattr(pylance_process, "_WAIT_SECONDS", 0.0)
+        monkeypatch.setattr(pylance_process, "_SECONDS_MAX", 0.1)
+        monkeypatch.setattr(pylance_process, "_start", patient)
+        assert not (await bench.commit(staged)).own.settled.refusals
+        assert running.process.returncode == -signal.SIGKILL
+        assert ids(root)[-1] == 2002
+
+
 async def test_a_process_that_ends_is_no_end_of_the_committer(
     root: Path, bench: PylanceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed_blobs(root)
     staged = append(root)
     bench.pylance._command = [sys.executable, "-c", "import os; os.abort()"]
-    monkeypatch.setattr("committerd.daemon.pylance_process._WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(pylance_process, "_WAIT_SECONDS", 0.0)
     head = await bench.head()
     with pytest.raises(UnsupportedTable, match="exit code -6"):
         await bench.assembler.require_buildable(head)
