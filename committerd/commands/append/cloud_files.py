@@ -19,10 +19,12 @@ from obstore.exceptions import BaseError
 from committerd.settings.clouds import CloudSettings
 from committerd.stores.clouds import CloudPlace
 from committerd.stores.obstore_failures import failure_of
-from committerd.stores.obstore_store import open_container
+from committerd.stores.obstore_store import open_container, seconds_of
 
 _READ_BYTES = 1 << 20
 """The least that a request asks for."""
+_READ_BYTES_MAX = 8 << 20
+"""The most: a column of a file may be large, and a request has a time limit."""
 
 
 class CloudFiles:
@@ -35,7 +37,7 @@ class CloudFiles:
             place.cloud,
             place.root,
             settings,
-            seconds_max=settings.connect_timeout_seconds + settings.read_timeout_seconds,
+            seconds_max=settings.connect_timeout_seconds + settings.read_timeout_seconds + seconds_of(_READ_BYTES_MAX),
             retries=settings.attempts - 1,
         )
 
@@ -116,7 +118,7 @@ class _Object(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
+        end = min(self._at + min(len(buffer), _READ_BYTES_MAX), self._size)
         if end <= self._at:
             return 0
         found = self._files.read(self._path, self._at, end)
