@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from committerd.branches.changes import base_at, changes_between, frame_of
+from committerd.branches.changes import Frame, base_at, changes_between, frame_of
 from committerd.branches.grid import ADVICE, blamed, footprint_of, require_no_conflict
 from committerd.branches.history import Step, find_branch, read_version, steps_after
+from committerd.branches.indices import copied_files, index_changes
 from committerd.branches.landing import (
     OnMain,
     Promotion,
@@ -20,6 +21,7 @@ from committerd.branches.landing import (
 )
 from committerd.branches.reference import Branch, branch_folder, branch_uri
 from committerd.branches.refusal import PromotionConflict, PromotionRefused
+from committerd.committer.direct import commit
 from committerd.concurrency import map_each
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.key_filter import KeyUnion, inserted_keys
@@ -35,11 +37,13 @@ from committerd.table.landing import land_alone
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Gap, History, Table
 from committerd_common.index_details import is_system_index
-from committerd_common.messages import Transaction
+from committerd_common.messages import BasePath, Transaction
 
 _ATTEMPTS = 1000
 """Races that a promotion may lose before it fails."""
 _AT_ONCE = 16
+_PROGRESS_EVERY = 1024
+"""Versions of main between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,10 @@ class Promoted:
     """The id of the branch's folder among the base paths of main; None = main does not have it."""
     needed: int = 0
     """The number of fragments of main with data files in the branch's folder."""
+    index_version: int = 0
+    """The version of main that brought the indices of the branch; 0 = there was none."""
+    indices_brought: Sequence[str] = ()
+    """The names of the indices that it brought or removed."""
     indices: Sequence[str] = ()
     """The names of the indices of the branch that main does not get."""
 
@@ -90,13 +98,20 @@ class Promoting:
     _judged: int = field(init=False, default=0)
     """Up to which version of main each transaction was compared by the grid."""
 
-    async def start(self) -> ManifestFile:
-        """Find the branch; return its latest version. Raises `PromotionRefused`."""
+    async def _start(self) -> None:
         self.main = Table(self.open_store(self.uri))
         self.own = Table(self.open_store(branch_uri(self.uri, self.name)))
-        if await self.main.latest_version() is None:
-            raise PromotionRefused(f"there is no table at {self.uri}", code="no_table")
+        await self._latest()
         self.branch = await find_branch(self.main.store, self.name)
+
+    async def _latest(self) -> ManifestFile:
+        latest = await self.main.latest()
+        if latest is None:
+            raise PromotionRefused(f"there is no table at {self.uri}", code="no_table")
+        require_buildable(latest)
+        return latest
+
+    async def _head(self) -> ManifestFile:
         head = await self.own.latest()
         if head is None:
             raise PromotionRefused(f"branch {self.name!r} has no version in {self.own.uri}", code="branch_cleaned_up")
@@ -104,38 +119,67 @@ class Promoting:
 
     async def run(self, *, dry: bool = False) -> Promoted:
         """Bring the branch to main. `dry`: only say what would be done. Raises `PromotionRefused`."""
-        head = await self.start()
+        await self._start()
         plan: _Plan | None = None
         for _ in range(_ATTEMPTS):
-            latest = await self.main.latest()
-            if latest is None:
-                raise PromotionRefused(f"there is no table at {self.uri}", code="no_table")
-            require_buildable(latest)
-            if await self._look_for_promotions(latest.version, head.version) or plan is None:
+            latest = await self._latest()
+            # Read after main: whoever has brought more of the branch meanwhile brought versions that are there now.
+            head = await self._head()
+            found = await self._look_for_promotions(latest.version, head.version)
+            if found or plan is None or plan.is_outdated(latest, head):
                 plan = await self._plan(latest, head)
                 self._judged = 0
             done = plan.done(latest)
             if plan.promotion is None or plan.promotion.changes.is_nothing:
-                return replace(done, needed=needed(latest, done.base), indices=left_out(latest, head))
+                return await self._with_indices(replace(done, needed=needed(latest, done.base)), plan, latest, dry=dry)
             await self._require_no_conflict(plan, latest)
             prepared = await self._prepare(plan, plan.promotion, latest)
             done = replace(
                 done,
                 version=prepared.version,
                 needed=needed(prepared.file, done.base),
-                indices=left_out(prepared.file, head),
             )
             if dry:
-                return done
+                return await self._with_indices(done, plan, prepared.file, dry=True)
             if await land_alone(self.main, prepared, self.backoff):
                 self._promotions[prepared.version] = head.version
                 self._looked_up = prepared.version
-                return done
+                return await self._with_indices(done, plan, prepared.file, dry=False)
         raise PromotionRefused(
             f"other writers committed {_ATTEMPTS} versions while this command tried to; nothing was committed. Run it "
             "again when main is less busy",
             code="contended",
         )
+
+    async def _with_indices(self, done: Promoted, plan: _Plan, main: ManifestFile, *, dry: bool) -> Promoted:
+        """Bring the indices of the branch that hold for main, in a version of their own after the promotion.
+
+        Also where nothing else is new: the command may have been killed between the two versions.
+        """
+        # A branch that only built indices has the rows with which it began.
+        version = done.version or done.earlier_version or self.branch.start
+        promotion = main if main.version == version else await self.main.readable(version)
+        changes = index_changes(promotion, plan.head, plan.frame) if promotion is not None else None
+        brought = list[str]()
+        index_version = 0
+        if changes is not None:
+            files = [await copied_files(self.own.store, self.main.store, one, dry=dry) for one in changes.new]
+            if all(files):
+                transaction = changes.transaction(self.branch.indices(plan.head.version), version)
+                brought = sorted({one.name for one in (*changes.new, *changes.removed)})
+                if not dry:
+                    outcome = await commit(
+                        self.main,
+                        transaction,
+                        options=PrepareOptions(allowed=ANYTHING),
+                        sources=self.sources,
+                        open_store=self.open_store,
+                        backoff=self.backoff,
+                    )
+                    index_version = outcome.version
+                    brought = brought if index_version else []
+        missing = sorted(set(left_out(main, plan.head)) - set(brought))
+        return replace(done, index_version=index_version, indices_brought=brought, indices=missing)
 
     async def _look_for_promotions(self, latest: int, head: int) -> bool:
         """Look for promotions of this branch among new versions of main; returns whether any was found.
@@ -147,6 +191,8 @@ class Promoting:
         numbers = range(max(self._looked_up, self.branch.start) + 1, latest + 1)
         for low in range(0, len(numbers), _AT_ONCE):
             some = numbers[low : low + _AT_ONCE]
+            if low and low % _PROGRESS_EVERY == 0:
+                self.progress(f"looked into {low} of {len(numbers)} versions of main")
             for number, settled in zip(some, await map_each(some, self.main.settled, at_once=_AT_ONCE), strict=True):
                 if settled is None:
                     raise _gap(number)
@@ -170,15 +216,16 @@ class Promoting:
         done = Promoted(branch=self.branch, base=base_at(latest.outline.base_paths, folder))
         if after > start:
             done = replace(done, earlier=after, earlier_version=version)
-        if not steps:
-            return _Plan(shown=done, promotion=None)
+        bases = list(latest.outline.base_paths)
         frame, added = frame_of(
-            latest.outline.base_paths,
+            bases,
             head.outline.base_paths,
             table=self.uri,
             folder=folder,
             name=self.name,
         )
+        if not steps:
+            return _Plan(shown=done, promotion=None, head=head, frame=frame, bases=bases)
         promotion = Promotion(
             uuid=self.branch.promotion(head.version),
             properties={"branch": self.name, "branch.versions": f"{after + 1}-{head.version}"},
@@ -206,7 +253,9 @@ class Promoting:
             sources=self.sources,
         )
         shown = replace(done, first=after + 1, last=head.version, steps=steps, base=frame.own)
-        return _Plan(shown=shown, promotion=promotion, touched=touched, there=there)
+        return _Plan(
+            shown=shown, promotion=promotion, touched=touched, there=there, head=head, frame=frame, bases=bases
+        )
 
     async def _require_no_conflict(self, plan: _Plan, latest: ManifestFile) -> None:
         low = max(self._judged, self.branch.start)
@@ -221,10 +270,6 @@ class Promoting:
         self._judged = latest.version
 
     async def _prepare(self, plan: _Plan, promotion: Promotion, latest: ManifestFile) -> Prepared:
-        if promotion.added_base is not None and any(
-            base.id == promotion.added_base.id for base in latest.outline.base_paths
-        ):
-            raise PromotionConflict(f"main got base path {promotion.added_base.id} meanwhile. Run the command again")
         there = plan.there
         assert there is not None
         start = with_settings(latest, promotion)
@@ -256,8 +301,17 @@ class Promoting:
 class _Plan:
     shown: Promoted
     promotion: Promotion | None
+    head: ManifestFile
+    frame: Frame
     touched: Sequence[tuple[Step, Footprint]] = ()
     there: OnMain | None = None
+
+    bases: Sequence[BasePath] = ()
+    """Main's base paths when the plan was made."""
+
+    def is_outdated(self, latest: ManifestFile, head: ManifestFile) -> bool:
+        """Whether the branch has moved, or main's base paths have."""
+        return head.version != self.head.version or list(latest.outline.base_paths) != list(self.bases)
 
     def done(self, latest: ManifestFile) -> Promoted:
         base = self.promotion.base.version if self.promotion is not None else 0

@@ -34,9 +34,9 @@ class Branch:
         """The uuid of the transaction that brings this branch up to this version to main: the same in each attempt."""
         return str(uuid5(_OWN, f"{self.identity}/{version}"))
 
-    def follower(self, index: bytes) -> str:
-        """The uuid of the transaction that brings an index of this branch to main."""
-        return str(uuid5(_OWN, f"{self.identity}/index/{index.hex()}"))
+    def indices(self, version: int) -> str:
+        """The uuid of the transaction that brings the indices of this version of the branch to main."""
+        return str(uuid5(_OWN, f"{self.identity}/{version}/indices"))
 
 
 def reference_key(name: str) -> str:

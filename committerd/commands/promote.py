@@ -41,8 +41,9 @@ def promote(branch: str, uri: str | None, into: str, dry_run: bool, trust_rewrit
     """Bring what happened on BRANCH to the main branch of its table, as one version: all of it or nothing.
 
     URI is the table; without it the table of the settings. Everything that was committed to the branch since it left
-    main is brought: rows, schema and configuration, not its indices. A second run goes on after the first. If main has
-    changed what the branch changed too, the command says which transactions conflict, and commits nothing.
+    main is brought: rows, schema and configuration; its indices follow if they hold for main. A second run goes on
+    after the first. If main has changed what the branch changed too, the command says which transactions conflict, and
+    commits nothing.
 
     It needs no Kafka, and committers may run meanwhile.
 
@@ -104,6 +105,8 @@ def _shown(done: Promoted, *, dry: bool) -> dict[str, Any]:
         "fast_forward": done.fast_forward and bool(done.version),
         "transactions": len(done.steps),
         "fragments_in_branch": done.needed,
+        "indices": list(done.indices_brought),
+        "index_version": done.index_version,
         "indices_left_out": list(done.indices),
     }
 
@@ -125,6 +128,12 @@ def _print(done: Promoted, *, folder: str, dry: bool) -> None:
         moved = "main had not moved" if done.fast_forward else f"judged against main up to version {done.main}"
         click.echo(f"Versions {done.first} to {done.last} of branch {name!r} {verb} version {done.version} of main")
         click.echo(f"  {len(done.steps)} transactions: {kinds}; {moved}")
+    if done.indices_brought:
+        listed, where = (
+            ", ".join(done.indices_brought),
+            f" in version {done.index_version}" if done.index_version else "",
+        )
+        click.echo(f"  indices that {'would follow' if dry else 'followed'}{where}: {listed}")
     if done.indices:
         listed = ", ".join(done.indices)
         click.echo(f"  indices that main does not get: {listed}. Build them on main")

@@ -291,3 +291,56 @@ def test_a_changed_schema_is_brought_where_main_has_no_new_rows(tree: Tree) -> N
     tree.promote()
     found = tree.now().to_table().to_pydict()
     assert dict(zip(found["id"], found["w"], strict=True)) == {key: 2 * value for key, value in expected.items()}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_indices_follow_a_fast_forward(tree: Tree, killed: bool) -> None:
+    expected = tree.change_branch()
+    tree.branch.create_scalar_index("v", "BTREE")
+    if killed:
+        assert tree.stopped("kill", "created").returncode == -9
+        assert not tree.now().describe_indices()
+    assert tree.promote("--dry-run")["indices"] == ["v_idx"]
+    done = tree.promote()
+    assert (done["indices"], done["index_version"], done["indices_left_out"]) == (["v_idx"], 3, [])
+    assert tree.promote()["index_version"] == 3
+    assert tree.now().version == 3
+    assert "ScalarIndexQuery" in tree.now().scanner(filter="v = 1005").explain_plan()
+    for _ in range(2):
+        for value in expected.values():
+            found = tree.now().to_table(filter=f"v = {value}")["id"].to_pylist()
+            assert found == [key for key, one in expected.items() if one == value]
+        tree.now().optimize.compact_files()
+        tree.now().optimize.optimize_indices()
+
+
+def test_an_index_is_left_out_where_main_has_moved(tree: Tree) -> None:
+    tree.change_branch()
+    tree.branch.create_scalar_index("v", "BTREE")
+    tree.main.insert(rows([200]))
+    done = tree.promote()
+    assert (done["indices"], done["indices_left_out"]) == ([], ["v_idx"])
+    assert not tree.now().describe_indices()
+
+
+def test_a_branch_that_only_built_an_index_brings_it(tree: Tree) -> None:
+    tree.branch.create_scalar_index("id", "BTREE")
+    tree.main.insert(rows([200]))
+    done = tree.promote()
+    assert (done["outcome"], done["indices"]) == ("nothing", ["id_idx"])
+    assert tree.now().to_table(filter="id = 200").num_rows == 1
+    assert tree.now().to_table(filter="id = 2").num_rows == 1
+
+
+def test_two_promotions_at_once_bring_each_version_once(by_address: Tree) -> None:
+    """The second one has seen more of the branch than the first, and is faster."""
+    expected = by_address.change_branch()
+    faster = (
+        "b = lance.dataset(uri).checkout_version(('audit/may', None)); "
+        "b.insert(pa.table({'id': [600], 'v': [600]})); "
+        "import subprocess, sys; "
+        "subprocess.run([sys.executable, '-m', 'committerd', 'promote', 'audit/may', uri], check=True)"
+    )
+    assert by_address.stopped(faster, "put").returncode == 0
+    assert by_address.now().version == 2
+    assert by_address.rows() == expected | {600: 600}
