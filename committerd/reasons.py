@@ -115,6 +115,7 @@ UNSUPPORTED_REASONS = (
 """Reasons of records that need a feature which committerd does not have: `UnsupportedRequest`, status UNSUPPORTED."""
 
 REFUSAL_CAUSES = (
+    "branch_missing",
     "format_newer",
     "internal_errors",
     "keys_missing",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from committerd_client import Staged
+from committerd_common.branches import branch_queue, branch_uri
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.audit import Evidence, Expected, collect, contradictions
 from harness.child import ChildProcess, Launch
@@ -52,15 +53,23 @@ class Scene:
         name: str,
         folder: Path,
         place: StorePlace | None = None,
+        branch: str = "",
         launch: Launch = ChildProcess,
     ) -> None:
-        """`place`: location of the table; default in `folder`. `launch`: how committerd is started."""
-        self.name = name
+        """`place`: location of the table; default in `folder`. `branch`: of the table, which must exist already.
+
+        `launch`: how committerd is started.
+        """
+        self.name = branch_queue(name, branch)
+        """The name of its queue."""
         self._launch = launch
         self.folder = folder
         self._place = place or StorePlace(str(folder / "table.lance"))
-        self.table = LanceTable(self._place.uri, self._place.storage_options)
-        self.topics = Topics(kafka, name)
+        self.table = LanceTable(branch_uri(self._place.uri, branch), self._place.storage_options)
+        self._dataset = {"DATASET__NAME": name, "DATASET__URI": self._place.uri}
+        if branch:
+            self._dataset["DATASET__BRANCH"] = branch
+        self.topics = Topics(kafka, self.name)
         self._kafka = kafka
         self._daemons: list[Daemon] = []
         self._stack = contextlib.ExitStack()
@@ -78,12 +87,24 @@ class Scene:
             name=self.name,
             uri=self.table.uri,
             kafka=self._kafka,
-            settings=QUICK | dict(self._place.settings) | settings,
+            settings=self._dataset | QUICK | dict(self._place.settings) | settings,
             log=self.folder / f"committerd-{len(self._daemons) + 1}.log",
             launch=self._launch,
         )
         self._daemons.append(made)
         return self._stack.enter_context(made)
+
+    def branched(self, branch: str, folder: Path) -> Scene:
+        """A branch of this dataset, which must exist already; a context manager. `folder`: for its logs."""
+        folder.mkdir(parents=True)
+        return Scene(
+            kafka=self._kafka,
+            name=self._dataset["DATASET__NAME"],
+            folder=folder,
+            place=self._place,
+            branch=branch,
+            launch=self._launch,
+        )
 
     def started(self, **settings: str) -> Daemon:
         """Start a committer, and wait until it is active."""
@@ -126,8 +147,7 @@ class Scene:
     def command(self, *words: str, good: bool = True) -> str:
         """Run `committerd` with this dataset's settings; returns its output. `good`: whether it must succeed."""
         chosen = {
-            "DATASET__NAME": self.name,
-            "DATASET__URI": self.table.uri,
+            **self._dataset,
             "KAFKA__BOOTSTRAP_SERVERS": self._kafka,
             **self._place.settings,
         }

@@ -49,7 +49,7 @@ def test_every_setting_is_a_value_with_the_same_default_and_meaning(variable: st
 def test_no_value_is_a_setting_that_does_not_exist() -> None:
     known = {variable for variable, _ in all_settings()}
     named = {f"COMMITTERD_{g}__{n}".upper() for g, group in GROUPS.items() for n in group["properties"]}
-    named |= {f"COMMITTERD_DATASET__{n}" for n in ("NAME", "URI", "ALIASES")}
+    named |= {f"COMMITTERD_DATASET__{n}" for n in ("NAME", "URI", "BRANCH", "ALIASES")}
     assert named == known
     assert set(GROUPS) == set(Settings.model_fields) - {"dataset"}
 

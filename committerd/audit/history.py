@@ -347,15 +347,15 @@ def audited_version(
     Raises `CorruptTable` if a version of the queue has queue keys that can't be read, `RefusedToRun` for keys of a
     newer format. Keys that a foreign version has damaged count as missing: the next version of the queue restores them.
     """
-    settled, metadata = decode_settled(transaction, version=outline.version), outline.table_metadata
-    if settled.ours:
-        return AuditedVersion(
-            settled=settled, position=decode_position(metadata), marks=decode_marks(metadata), misplaced=misplaced
-        )
+    settled = decode_settled(transaction, version=outline.version)
     try:
-        return AuditedVersion(settled=settled, position=decode_position(metadata), marks=decode_marks(metadata))
+        position = decode_position(outline.table_metadata, branch=outline.branch)
+        marks = decode_marks(outline.table_metadata, branch=outline.branch)
     except CorruptTable:
+        if settled.ours:
+            raise
         return AuditedVersion(settled=settled, position=None)
+    return AuditedVersion(settled=settled, position=position, marks=marks, misplaced=misplaced if settled.ours else ())
 
 
 def _entry(one: Member | Refusal, *, version: int, era: int) -> Entry:

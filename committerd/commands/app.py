@@ -9,8 +9,8 @@ import anyio
 import click
 
 from committerd.commands.committing import sources
-from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.system import monotonic, stores_of
+from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.errors import SettingsError
@@ -24,6 +24,7 @@ def app() -> None:
 
 @app.command("list")
 @config_option
+@branch_option
 @json_option
 def list_marks(as_json: bool) -> None:
     """List the applications that the table remembers, with what each has committed last, the newest first."""
@@ -31,7 +32,9 @@ def list_marks(as_json: bool) -> None:
 
     async def main() -> Loaded:
         async with stores_of(configured) as stores:
-            return await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic, later=True))
+            return await load(
+                Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic, later=True)
+            )
 
     marks = [(app_id, mark) for app_id, mark in anyio.run(main).marks.items() if not mark.released]
     if not marks and not as_json:
@@ -48,6 +51,7 @@ def list_marks(as_json: bool) -> None:
 @app.command()
 @click.argument("app_id")
 @config_option
+@branch_option
 @json_option
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Write the version. Without it, only say what would be written.")
@@ -62,7 +66,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
 
     async def main() -> None:
         async with stores_of(configured) as stores:
-            store = stores.open(configured.dataset.uri)
+            store = await open_place(stores, configured.dataset)
             loading = Loading(monotonic=monotonic)
             table = await load(Table(store), loading)
             if not table.version:

@@ -15,9 +15,9 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
-from committerd.commands.options import config_option, json_option, settings, table_argument
+from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
-from committerd.commands.system import stores_of
+from committerd.commands.system import open_place, stores_of
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
@@ -47,6 +47,7 @@ _EVERYTHING_MS = 2**62
     help="How many versions to read, from the newest on; without it, all. Each is read as a whole.",
 )
 @config_option
+@branch_option
 @json_option
 def audit(uri: str | None, name: str | None, versions: int | None, as_json: bool) -> None:
     """Prove from the table and the topics that nothing was lost, doubled or reported falsely.
@@ -72,7 +73,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
     async with (
         AsyncExitStack() as closing,
         stores_of(configured) as stores,
-        open_operator(configured.kafka, configured.dataset.name) as operator,
+        open_operator(configured.kafka, configured.dataset.queue) as operator,
     ):
         spill = closing.enter_context(Spill())
         # Before the table: it must hold every outcome that was published before it is read.
@@ -80,7 +81,7 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
         outcomes = await operator.bounds(operator.topics.outcomes)
         outcomes_since = await _kept_since(operator, outcomes)
         history = AuditedHistory(entries=spill.entries, uuids=spill.uuids)
-        await _read_history(Table(stores.open(configured.dataset.uri)), versions, history)
+        await _read_history(Table(await open_place(stores, configured.dataset)), versions, history)
         identity = await operator.identity()
         log_start, log_end = (await operator.bounds(operator.topics.staged))[0]
         if await operator.identity() != identity:

@@ -66,7 +66,7 @@ def _built(version: int, transaction: Transaction) -> dict[str, Any]:
     settings = load_settings()
     # The manifests of the version and of those before it are in place, so no external manifest store is needed; it
     # would get an entry of each detached version.
-    uri = settings.dataset.uri.replace("s3+ddb://", "s3://", 1).partition("?")[0]
+    uri = settings.dataset.place.replace("s3+ddb://", "s3://", 1).partition("?")[0]
     options = client_access(settings).storage_options
     options.pop("dynamodb_endpoint", None)
     base = lance.dataset(uri, version=version, storage_options=options or None)

@@ -13,7 +13,8 @@ import anyio
 import click
 
 from committerd.commands.committing import sources
-from committerd.commands.options import config_option, json_option
+from committerd.commands.options import branch_option, config_option, json_option, named_branch
+from committerd.commands.system import open_branch
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.lance.operations.permissions import ANYTHING
@@ -69,6 +70,7 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
 )
 @config_option
+@branch_option
 @json_option
 def commit(
     dataset: str,
@@ -98,12 +100,14 @@ def commit(
         trusts_rewrites=trust_rewrites == "all",
     )
 
+    branch = named_branch()
+
     async def main() -> bool:
         storage = load_storage_settings()
         good = True
         durable, clouds = storage.store.durable and not no_durable, cloud_settings(storage)
         async with Stores(storage.s3, storage.dynamodb, clouds=clouds, durable=durable) as stores:
-            table = Table(stores.open(dataset))
+            table = Table(await open_branch(stores, dataset, branch))
             for path in staged:
                 outcome = await _commit(table, path, options, stores)
                 good = good and outcome.status in (Status.COMMITTED, Status.DUPLICATE)

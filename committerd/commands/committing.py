@@ -31,7 +31,7 @@ def sources() -> Sources:
 
 def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
     """The dataset's queue, as a member of its group."""
-    return open_kafka_queue(settings.kafka, settings.dataset.name)
+    return open_kafka_queue(settings.kafka, settings.dataset.queue)
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def stores_and_queue(settings: Settings) -> AsyncIterator[tuple[Stores, Ka
     """Stores and queue for a command that only reads: it neither joins the group nor creates topics."""
     async with (
         stores_of(settings) as stores,
-        open_kafka_queue(settings.kafka, settings.dataset.name, join=False) as queue,
+        open_kafka_queue(settings.kafka, settings.dataset.queue, join=False) as queue,
     ):
         yield stores, queue
 

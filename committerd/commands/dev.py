@@ -159,11 +159,17 @@ def _load(table: DevTable, port: int, kafka: Broker | None = None, *, short_sess
     connection: dict[str, object] = {"bootstrap_servers": kafka.bootstrap_servers if kafka else "localhost:9092"}
     if short_session:  # a Kafka that was started here allows it
         connection["session_timeout_ms"] = _SESSION_TIMEOUT_MS
-    return load_settings(
+    found = load_settings(
         dataset={"name": table.dataset, "uri": table.uri},
         kafka=connection,
         http={"host": "127.0.0.1", "port": port},
     )
+    if found.dataset.branch:
+        raise SettingsError(
+            "`committerd dev` serves no branch by its name: unset dataset.branch, and give the URI of the branch's "
+            f"folder, {found.dataset.place}"
+        )
+    return found
 
 
 def _with_kafka(tables: Sequence[DevTable], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool) -> str:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import click
 
-from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.system import stores_of, wall_clock
+from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of, writer_options
 from committerd.lance.format.kind import Kind
@@ -33,6 +33,7 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 @click.command()
 @config_option
+@branch_option
 @json_option
 @click.option(
     "--timeout",
@@ -54,7 +55,7 @@ def heartbeat(as_json: bool, timeout: float) -> None:
     started = time.monotonic()
     result = anyio.run(_beat, configured, timeout)
     seconds = time.monotonic() - started
-    name, version = configured.dataset.name, None if result is None else result.version
+    name, version = configured.dataset.queue, None if result is None else result.version
     if as_json:
         uuid = None if result is None else result.uuid
         click.echo(json.dumps({"dataset": name, "version": version, "uuid": uuid, "seconds": seconds}))
@@ -69,7 +70,7 @@ def heartbeat(as_json: bool, timeout: float) -> None:
 
 async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
     """Commit the change; returns None if the committer may not, and has answered that it has expired."""
-    topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
+    topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
     deadline = wall_clock() + timedelta(seconds=timeout)
     async with (
         stores_of(configured) as stores,
@@ -78,20 +79,21 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
             dataset=configured.dataset.name,
             topic_prefix=configured.kafka.topic_prefix,
             dataset_uri=configured.dataset.uri,
+            branch=configured.dataset.branch,
             producer="committerd-heartbeat",
             client_id="committerd-heartbeat",
             connect_timeout=timeout,
             kafka_options=writer_options(configured.kafka),
         ) as client,
     ):
-        table = Table(stores.open(configured.dataset.uri))
+        table = Table(await open_place(stores, configured.dataset))
 
         async def change(_: Reexecution | None = None) -> Transaction:
             version = await table.latest_version()
             if version is None:
                 raise SettingsError(
-                    f"there is no table at {configured.dataset.uri}: a heartbeat changes an existing table. Create it, "
-                    "or correct dataset.uri"
+                    f"there is no table at {configured.dataset.place}: a heartbeat changes an existing table. Create "
+                    "it, or correct dataset.uri"
                 )
             return _transaction(version)
 

@@ -9,10 +9,15 @@ from typing import Any, TypeVar
 import click
 
 from committerd.errors import SettingsError
+from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import CONFIG_VARIABLE, Settings, all_settings, load_settings
+from committerd_common.branches import checked_branch
 from committerd_common.uris import canonical_uri, names_same_table, queue_name
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_BRANCH = "committerd.branch"
+"""The key of the branch in the context of a command."""
 
 
 def config_option(command: F) -> F:
@@ -32,6 +37,17 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
+def branch_option(command: F) -> F:
+    """Add `--branch`, for `settings` and `asked_branch`."""
+    return click.option(
+        "--branch",
+        expose_value=False,
+        is_eager=True,
+        callback=_use_branch,
+        help="A branch of the table, instead of that of the settings (dataset.branch); main is the main branch.",
+    )(command)
+
+
 def table_argument(command: F) -> F:
     """Add the argument URI and `--name`: a table other than that of the settings, for `settings`."""
     named = click.option(
@@ -47,22 +63,47 @@ def settings(uri: str | None = None, name: str | None = None) -> Settings:
 
     `uri` and `name`: the table, instead of that of the settings.
     """
+    branch = asked_branch()
     if uri is None:
         if name is not None:
             raise click.UsageError("--name belongs to URI: give the URI of the table too")
-        return load_settings()
+        return load_settings() if branch is None else load_settings(dataset={"branch": branch})
     place = canonical_uri(uri)
     given = uri if "://" in place else os.path.abspath(place)
-    return load_settings(dataset={"uri": given, "name": name or _name_in_settings(given) or queue_name(given)})
+    known = _in_settings(given)
+    return load_settings(
+        dataset={
+            "uri": given,
+            "name": name or (known.name if known is not None else queue_name(given)),
+            "branch": branch if branch is not None else known.branch if known is not None else "",
+        }
+    )
 
 
-def _name_in_settings(uri: str) -> str | None:
-    """The name in the settings, if their table is at this URI."""
+def asked_branch() -> str | None:
+    """The branch that the command line names, as it is given; None without `--branch`."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_BRANCH)
+
+
+def named_branch() -> str:
+    """The branch that the command line names, for a command without settings of the dataset; empty = the main branch.
+
+    Raises `SettingsError` for a name that is not allowed.
+    """
+    try:
+        return checked_branch(asked_branch() or "")
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _in_settings(uri: str) -> DatasetSettings | None:
+    """The dataset of the settings, if it is at this URI."""
     try:
         dataset = load_settings().dataset
     except SettingsError:
         return None
-    return dataset.name if names_same_table(uri, served=dataset.uri, aliases=dataset.aliases) else None
+    return dataset if names_same_table(uri, served=dataset.uri, aliases=dataset.aliases) else None
 
 
 def settings_help() -> str:
@@ -79,6 +120,10 @@ def settings_help() -> str:
 def _use_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         os.environ[CONFIG_VARIABLE] = value
+
+
+def _use_branch(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_BRANCH] = value
 
 
 def _plain(value: object) -> str:

@@ -12,8 +12,8 @@ import anyio
 import click
 
 from committerd.commands.committing import sources, stores_and_queue
-from committerd.commands.options import config_option, json_option, settings
-from committerd.commands.system import monotonic, stores_of
+from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.operate import Situation
@@ -44,6 +44,7 @@ def position() -> None:
 
 @position.command()
 @config_option
+@branch_option
 @json_option
 def show(as_json: bool) -> None:
     """Print the position, the topic as it is now, and whether a committer would run."""
@@ -53,6 +54,7 @@ def show(as_json: bool) -> None:
 
 @position.command()
 @config_option
+@branch_option
 @json_option
 @click.option(
     "--offset",
@@ -74,6 +76,7 @@ def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
 
 @position.command()
 @config_option
+@branch_option
 @json_option
 @click.option("--offset", type=click.IntRange(0), required=True, help="Next offset to read.")
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
@@ -89,7 +92,7 @@ def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
 
 
 async def _show(configured: Settings, as_json: bool) -> None:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         try:
             await operator.identity()
         except RefusedToRun as gone:
@@ -102,7 +105,7 @@ async def _show(configured: Settings, as_json: bool) -> None:
 async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
     """Print the table's position alone, because the staged topic does not exist."""
     async with stores_of(configured) as stores:
-        loaded = await load(Table(stores.open(configured.dataset.uri)), Loading(monotonic=monotonic))
+        loaded = await load(Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic))
     if as_json:
         unknown = dict.fromkeys(("topic", "log_start", "log_end", "acknowledged"))
         click.echo(json.dumps(_table_facts(loaded) | unknown | _refusal_json(gone), indent=2))
@@ -179,7 +182,7 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 async def _situation(configured: Settings) -> AsyncIterator[Situation]:
     """The stores, and the state of table and queue; both stay open during the block."""
     async with stores_and_queue(configured) as (stores, queue):
-        store = stores.open(configured.dataset.uri)
+        store = await open_place(stores, configured.dataset)
         yield await operate.look(queue, Table(store), Loading(monotonic=monotonic))
 
 

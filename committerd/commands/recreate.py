@@ -10,7 +10,7 @@ import anyio
 import click
 
 from committerd.commands.committing import sources, stores_and_queue
-from committerd.commands.options import config_option, json_option, settings, table_argument
+from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
 from committerd.commands.printing import ProgressLine, echo_fields, size
 from committerd.commands.system import monotonic
 from committerd.committer import operate
@@ -56,6 +56,7 @@ class _Asked:
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Drop the table and create it. Without it, only say what would be done.")
 @config_option
+@branch_option
 @json_option
 def recreate(
     uri: str | None,
@@ -91,7 +92,12 @@ def recreate(
 
 
 async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    if configured.dataset.branch:
+        raise SettingsError(
+            f"a branch is not recreated: delete {configured.dataset.branch!r} with pylance "
+            "(dataset.branches.delete), create it again, and run `committerd position adopt`"
+        )
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         members = len((await operator.group()).members)
     async with stores_and_queue(configured) as (stores, queue):
         table = Table(stores.open(configured.dataset.uri))
@@ -113,7 +119,7 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
         }
         version = None
         if asked.apply:
-            _require_may(asked, members=members, waiting=waiting, name=configured.dataset.name)
+            _require_may(asked, members=members, waiting=waiting, name=configured.dataset.queue)
             scheme = found.loaded.table.scheme or NamingScheme.V2
             last = manifest_key(found.loaded.version, scheme) if found.loaded.version else None
             await _drop(table, files, last)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
+import os
 import random
 import sys
 import uuid
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.committing import listening, opened_queue
-from committerd.commands.options import config_option, settings, settings_help
+from committerd.commands.options import branch_option, config_option, settings, settings_help
 from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
@@ -24,7 +26,8 @@ from committerd.daemon.pylance_process import PylanceProcess
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
-from committerd.settings.load import Settings
+from committerd.settings.load import ENV_PREFIX, Settings
+from committerd.table.branches import require_branch
 from committerd.telemetry import Telemetry
 from committerd_common.extras import install_line
 
@@ -48,6 +51,7 @@ class _WithSettings(click.Command):
 
 @click.command(cls=_WithSettings)
 @config_option
+@branch_option
 def run() -> None:
     """Commit the staged transactions of one dataset until SIGTERM.
 
@@ -58,6 +62,8 @@ def run() -> None:
     Kafka is) are required. Port 9464 serves /metrics, /livez and /readyz.
     """
     configured = settings()
+    # Processes of this one read the settings by themselves (`build_with_pylance`).
+    os.environ[f"{ENV_PREFIX}DATASET__BRANCH"] = configured.dataset.branch
     logs.configure(configured.log.level, configured.log.format)
     try:
         anyio.run(commit_until_stopped, configured)
@@ -95,12 +101,15 @@ async def commit_until_stopped(configured: Settings) -> None:
     registry = CollectorRegistry()
     telemetry = Telemetry(registry)
     async with stores_of(configured, telemetry=telemetry) as stores:
-        store = stores.open(configured.dataset.uri)  # raises for an unsupported URI, before connecting to Kafka
+        dataset = configured.dataset
+        store = stores.open(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
+        check = partial(require_branch, stores.open(dataset.uri), dataset.branch) if dataset.branch else None
         async with _pylance(configured) as pylance, opened_queue(configured) as queue:
             await daemon.run(
                 configured,
                 Dependencies(
                     store=store,
+                    check_branch=check,
                     queue=queue,
                     member=queue,
                     telemetry=telemetry,

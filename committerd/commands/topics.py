@@ -10,7 +10,7 @@ from dataclasses import asdict
 import anyio
 import click
 
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, json_option, settings
 from committerd.commands.printing import duration, echo_table, when
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
@@ -29,6 +29,7 @@ def topics() -> None:
 
 @topics.command()
 @config_option
+@branch_option
 @json_option
 def create(as_json: bool) -> None:
     """Create the topics that are missing (whatever topics_mode says), then check all three.
@@ -40,6 +41,7 @@ def create(as_json: bool) -> None:
 
 @topics.command()
 @config_option
+@branch_option
 @json_option
 def check(as_json: bool) -> None:
     """Compare the topics with the settings: partitions, retention, replicas, timestamps.
@@ -53,6 +55,7 @@ def check(as_json: bool) -> None:
 @click.option("--abort", "producer_id", type=int, help="Abort the open transaction of this producer.")
 @click.option("--apply", is_flag=True, help="Abort it. Without it, only say what would be done.")
 @config_option
+@branch_option
 @json_option
 def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
     """List the Kafka transactions that hold back staged records, or abort one.
@@ -69,7 +72,7 @@ def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
 
 
 async def _transactions(configured: Settings, producer_id: int | None, apply: bool, as_json: bool) -> int:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         found = await operator.open_transactions()
         chosen = [one for one in found if one.producer_id == producer_id]
         if producer_id is not None and not chosen:
@@ -126,7 +129,7 @@ def _survey(configured: Settings, *, create: bool, as_json: bool) -> None:
 
 
 async def _ask(configured: Settings, create: bool) -> TopicSurvey:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         return await operator.survey(create=create)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -76,6 +76,11 @@ class Loaded:
     older: OlderHistory
     """What was read of the versions; it reads those that were left unread."""
 
+    @property
+    def branch(self) -> str:
+        """The branch whose versions these are; empty for the main branch, and if there is no version."""
+        return self.manifest.outline.branch if self.manifest is not None else ""
+
     def head(self, position: Position) -> Head:
         """Return the head from which a committer continues at this position."""
         return Head(
@@ -83,7 +88,7 @@ class Loaded:
             manifest=self.manifest,
             history=History(self.table),
             ledger=self.ledger,
-            position=position,
+            position=replace(position, branch=self.branch),
             marks=self.marks,
             is_carried=self.position is not None,
             carried=self.carried,
@@ -299,10 +304,10 @@ def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[
 
     Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
     """
-    metadata = file.outline.table_metadata
+    metadata, branch = file.outline.table_metadata, file.outline.branch
     problem: CommitterError
     try:
-        return decode_position(metadata), decode_marks(metadata)
+        return decode_position(metadata, branch=branch), decode_marks(metadata, branch=branch)
     except CorruptTable as error:
         if settled.ours:
             raise

@@ -251,6 +251,7 @@ async def write(
         table, position = loaded.table, new_position or loaded.position
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
+        position = replace(position, branch=loaded.branch)
         marks = kept_marks(change_marks(loaded.marks))
         transaction = position_only(
             position, marks, read_version=loaded.version, uuid=str(sources.new_uuid()), reason=reason

@@ -122,6 +122,8 @@ class Dependencies:
     """The store, queue, clocks, random numbers and ids that the daemon uses."""
 
     store: ObjectStore
+    check_branch: Callable[[], Awaitable[None]] | None = None
+    """Raises `RefusedToRun` if the branch does not exist; None for the main branch."""
     queue: Queue
     member: Membership
     telemetry: Telemetry
@@ -158,9 +160,18 @@ def _decide_options(settings: CommitSettings) -> DecideOptions:
 
 
 def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[None]]:
-    """A function that tests the store; it does nothing if the settings trust the store."""
+    """A function that looks whether the branch exists, and then tests the store unless the settings trust it."""
     prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
-    return prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
+    tests_store = prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
+    check_branch = around.check_branch
+    if check_branch is None:
+        return tests_store
+
+    async def prove() -> None:
+        await check_branch()
+        await tests_store()
+
+    return prove
 
 
 def make_committer(settings: Settings, around: Dependencies) -> Committer:
@@ -189,7 +200,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     )
     around.telemetry.deletion_vector_bytes.track(lambda: deletion_vectors.bytes)
     decoder = Decoder(
-        aliases=settings.dataset.aliases,
+        aliases=settings.dataset.place_aliases,
         transaction_bytes_max=settings.commit.transaction_bytes_max,
         containment=containment,
     )
@@ -271,8 +282,8 @@ async def run(settings: Settings, around: Dependencies) -> None:
         "daemon.start",
         extra={
             "version": __version__,
-            "dataset": settings.dataset.name,
-            "uri": settings.dataset.uri,
+            "dataset": settings.dataset.queue,
+            "uri": settings.dataset.place,
         },
     )
     async with around.serve(pulse.live, pulse.ready) as url, anyio.create_task_group() as tasks:
@@ -284,7 +295,7 @@ async def run(settings: Settings, around: Dependencies) -> None:
             await committer.run()
             around.member.leave()  # first, because a standby waits for it
         tasks.cancel_scope.cancel()
-    _log.info("daemon.end", extra={"dataset": settings.dataset.name})
+    _log.info("daemon.end", extra={"dataset": settings.dataset.queue})
 
 
 def track_queue(state: State, around: Dependencies) -> None:

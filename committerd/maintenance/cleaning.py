@@ -274,7 +274,9 @@ class Cleanup:
         """What waiting records create, replace and need. Raises `QueueUnavailable` and `StoreUnavailable`."""
         published = await self._topic.published()
         latest = await self._table.latest()
-        position = decode_position(latest.outline.table_metadata) if latest is not None else None
+        position = (
+            decode_position(latest.outline.table_metadata, branch=latest.outline.branch) if latest is not None else None
+        )
         try:
             await require_start(self._topic, position, published)
         except RefusedToRun:

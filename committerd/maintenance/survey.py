@@ -255,7 +255,7 @@ def _key(table: Table, version: int) -> str:
 def _position(file: ManifestFile, *, believed: bool) -> Position | None:
     """The position of a version. If it can't be read in an old version of another writer, it counts as dropped."""
     try:
-        return decode_position(file.outline.table_metadata)
+        return decode_position(file.outline.table_metadata, branch=file.outline.branch)
     except (CorruptTable, RefusedToRun):
         if believed:
             raise

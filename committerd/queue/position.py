@@ -78,6 +78,8 @@ class Position:
     leader_epoch: int = -1
     lost: LostHistory | None = None
     """What the table has lost, if it was put back to an older state; of the last time."""
+    branch: str = ""
+    """The branch whose queue this is about; empty = the main branch. It is that of the version which carries it."""
 
     @property
     def identity(self) -> TopicIdentity:
@@ -255,14 +257,19 @@ def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
     raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
     if position.lost is not None:
         raw["lost"] = position.lost
+    if position.branch:
+        raw["branch"] = position.branch
     entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _dump(raw)}
     for app_id, mark in marks.items():
         entries[APP_KEY_PREFIX + app_id] = _dump({name: getattr(mark, name) for name in _MARK_FIELDS})
     return entries
 
 
-def decode_position(metadata: Mapping[str, str]) -> Position | None:
-    """The position that a version carries; None if it carries none.
+def decode_position(metadata: Mapping[str, str], *, branch: str = "") -> Position | None:
+    """The position that a version carries; None if it carries none of its own.
+
+    `branch`: that of the version. A branch begins with the metadata of the version at which it began, and so with the
+    position of another queue; it counts as none, because the branch's own queue has settled nothing yet.
 
     Raises `RefusedToRun` for keys of a newer format, `CorruptTable` for keys that can't be read.
     """
@@ -277,25 +284,35 @@ def decode_position(metadata: Mapping[str, str]) -> Position | None:
         )
     if POSITION_KEY not in metadata:
         return None
-    return _decoded(
+    position = _decoded(
         POSITION_KEY,
         metadata[POSITION_KEY],
         lambda raw: Position(
             **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
             lost=LostHistory(*map(_counted, raw["lost"])) if "lost" in raw else None,
+            branch=_text(raw.get("branch", "")),
         ),
     )
+    return None if branch and position.branch != branch else position
 
 
-def decode_marks(metadata: Mapping[str, str]) -> dict[str, AppMark]:
-    """The application marks that a version carries, by app-id. Raises `CorruptTable` for a mark that can't be read."""
-    return {
+def decode_marks(metadata: Mapping[str, str], *, branch: str = "") -> dict[str, AppMark]:
+    """The application marks that a version carries, by app-id.
+
+    `branch`: that of the version. The units that were committed before a branch began are in its rows, so their marks
+    count in it. Their offsets don't, because they are those of another queue. Raises `CorruptTable` for a mark or a
+    position that can't be read, and `RefusedToRun` as `decode_position`.
+    """
+    marks = {
         key.removeprefix(APP_KEY_PREFIX): _decoded(
             key, text, lambda raw: AppMark(**{name: decode(raw[name]) for name, decode in _MARK_FIELDS.items()})
         )
         for key, text in metadata.items()
         if key.startswith(APP_KEY_PREFIX)
     }
+    if branch and POSITION_KEY in metadata and decode_position(metadata, branch=branch) is None:
+        return {app_id: replace(mark, offset=-1) for app_id, mark in marks.items()}
+    return marks
 
 
 def _dump(value: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from committerd.settings.group import Listed, SettingsGroup
+from committerd_common.branches import branch_queue, branch_uri, checked_branch
 
 _CONTAINER_BEFORE_AT = frozenset({"abfs", "abfss", "az", "azure", "wasb", "wasbs"})
 """Schemes of Azure, whose URIs have a container, and not a user, before the @."""
@@ -40,6 +41,11 @@ class DatasetSettings(SettingsGroup):
         "abfss://container@account.dfs.core.windows.net/path or gs://bucket/path. "
         "The table need not exist yet; a staged create makes it.",
     )
+    branch: str = Field(
+        default="",
+        description="A branch of the table, which is served as a table of its own, with a queue of its own: its topics "
+        "and group are named {name}.tree.{branch}, with .. for each slash. Default: the main branch.",
+    )
     aliases: Listed = Field(
         default=(),
         description="Other URIs that producers may use for this table in the header `dataset`; any other URI is "
@@ -51,7 +57,27 @@ class DatasetSettings(SettingsGroup):
     def _uri(cls, value: str) -> str:
         return checked_uri(value)
 
+    @field_validator("branch")
+    @classmethod
+    def _branch(cls, value: str) -> str:
+        return checked_branch(value)
+
     @field_validator("aliases")
     @classmethod
     def _aliases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(checked_uri(one) for one in value)
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue, in topics, group and metrics: that of the dataset, or of its branch."""
+        return branch_queue(self.name, self.branch)
+
+    @property
+    def place(self) -> str:
+        """The URI of what is served: of the table's root, or of the branch's folder."""
+        return branch_uri(self.uri, self.branch)
+
+    @property
+    def place_aliases(self) -> tuple[str, ...]:
+        """The other URIs of what is served."""
+        return tuple(branch_uri(one, self.branch) for one in self.aliases)

@@ -24,6 +24,7 @@ from committerd_client.arguments import names
 from committerd_client.results import CommitResult
 from committerd_client.table_location import checked_uri
 from committerd_common.backports import Required
+from committerd_common.branches import branch_queue, branch_uri, checked_branch
 from committerd_common.uris import dataset_name
 
 
@@ -32,6 +33,7 @@ class JobOptions(TypedDict, total=False):
 
     bootstrap_servers: Required[str | Sequence[str]]
     dataset: str | None
+    branch: str | None
     topic_prefix: str
     mode: Literal["append", "overwrite", "upsert", "delete", "cdc"]
     keys: str | Sequence[str]
@@ -63,15 +65,16 @@ class Job:
         `SchemaMismatch`, `AppIdInUse`.
         """
         _check_names(options)
-        uri = checked_uri(uri)
+        root, branch = checked_uri(uri), checked_branch(options.get("branch") or "")
+        uri = branch_uri(root, branch)
         app_id, version = options.get("app_id"), options.get("app_version")
         self._app = unit(app_id, version)
-        mode, target = Mode(options.get("mode", "append")), _target(uri, options)
+        mode, target = Mode(options.get("mode", "append")), _target(uri, branch, options)
         target.check(mode)
         servers = options["bootstrap_servers"]
         self._queue = QueueOptions(
             bootstrap_servers=servers if isinstance(servers, str) else tuple(servers),
-            dataset=options.get("dataset") or dataset_name(uri),
+            dataset=branch_queue(options.get("dataset") or dataset_name(root), branch),
             topic_prefix=options.get("topic_prefix", ""),
             producer=app_id or engine,
             timeout=options.get("timeout", 300.0),
@@ -108,10 +111,11 @@ def _check_names(options: JobOptions) -> None:
         raise TypeError("the write needs bootstrap_servers: Kafka's addresses, such as 'broker1:9092,broker2:9092'")
 
 
-def _target(uri: str, options: JobOptions) -> Target:
+def _target(uri: str, branch: str, options: JobOptions) -> Target:
     storage = options.get("storage_options")
     return Target(
         uri=uri,
+        branch=branch,
         storage_options=None if storage is None else dict(storage),
         keys=tuple(names(options.get("keys", ()), "keys")),
         op_column=options.get("op_column"),

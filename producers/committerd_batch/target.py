@@ -17,6 +17,7 @@ from committerd_client.arguments import count
 from committerd_client.data import schema_of
 from committerd_client.staging.fragments import lance_schema
 from committerd_client.staging.transactions import read_table
+from committerd_client.table_location import require_no_branch
 from committerd_common.backports import StrEnum
 from committerd_common.messages import Field
 
@@ -67,6 +68,9 @@ class Target:
     """A table to write to, and the options to create it with if it does not exist."""
 
     uri: str
+    """Of the table's root, or of the branch's folder."""
+    branch: str = ""
+    """The branch; empty for the main branch."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     keys: tuple[str, ...] = ()
     op_column: str | None = None
@@ -97,13 +101,17 @@ class Target:
         return TargetTable(uri=self.uri, storage_options=self.storage_options)
 
     def open(self) -> Any:
-        """pylance's dataset at the latest version; None if there is no table."""
+        """pylance's dataset at the latest version; None if there is no table.
+
+        Raises `committerd_client.TableMissing` for a branch that does not exist, because no batch makes a branch.
+        """
         try:
             return self.table.open()
         except (ValueError, OSError) as error:
             # pylance has no error class for it.
             if "was not found" not in str(error):
                 raise
+            require_no_branch(self.uri, self.branch)
             return None
 
     def stored(self, given: pa.Schema, mode: Mode, dataset: Any) -> pa.Schema:

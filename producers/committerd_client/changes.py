@@ -231,6 +231,8 @@ class Create:
 
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
         schema, fragments = self.schema, list[Any]()
+        if self.place.branch:
+            self.place.find()  # raises for a branch that does not exist, which only pylance makes
         if self.rows is not None:
             schema, fragments = _written_anew(self.place, self.rows, schema, new_table=self.new_table, files=self.files)
         return _counted(staging.create(fragments, schema, properties=self.properties, **self.new_table.given()))

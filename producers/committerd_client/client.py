@@ -48,8 +48,15 @@ from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_outcome
 from committerd_client.table_calls import TableCalls
-from committerd_client.table_location import TableLocation, checked_uri, require_same_table, table_location
+from committerd_client.table_location import (
+    TableLocation,
+    checked_uri,
+    require_same_branch,
+    require_same_table,
+    table_location,
+)
 from committerd_common.backports import UTC, Self, Unpack, add_note
+from committerd_common.branches import branch_queue, branch_uri, checked_branch
 from committerd_common.messages import Transaction
 from committerd_common.uris import queue_name
 
@@ -74,6 +81,7 @@ class CommitClient(TableCalls):
         dataset: str | None = None,
         topic_prefix: str = "",
         dataset_uri: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         producer: str | None = None,
         timeout: float | None = 60.0,
@@ -94,6 +102,7 @@ class CommitClient(TableCalls):
         `dataset` and `topic_prefix`: as in the committer's settings; they name the topics `{prefix}{dataset}.staged`
         and `.outcomes`. `dataset_uri`: the URI or absolute path of the table; a committer that serves another table
         refuses the records. The default of `dataset` is the last part of `dataset_uri` without `.lance`.
+        `branch`: the branch of that table to commit to, whose queue has a name of its own; default the main branch.
         `storage_options`: pylance, if it is installed, reads and writes that table with them, for `resume` and for
         large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
         same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
@@ -121,7 +130,9 @@ class CommitClient(TableCalls):
         uri = None if dataset_uri is None else checked_uri(dataset_uri)
         if dataset is None and uri is None:
             raise ValueError("the client needs the name of the dataset (dataset=), or the table's URI (dataset_uri=)")
-        dataset = queue_name(uri or "") if dataset is None else text(dataset, "dataset")
+        self._branch = checked_branch(text(branch, "branch") if branch else "")
+        dataset = branch_queue(queue_name(uri or "") if dataset is None else text(dataset, "dataset"), self._branch)
+        uri = None if uri is None else branch_uri(uri, self._branch)
         if producer is not None:
             text(producer, "producer")
         if kafka_options is not None and not isinstance(kafka_options, Mapping):
@@ -151,7 +162,11 @@ class CommitClient(TableCalls):
         self._key_cache_bytes = key_cache_bytes
         self._write_claim = write_claim
         self._diagnosis = Diagnosis(
-            self._connection, group=f"{group_prefix}{dataset}", uri=uri, storage_options=storage_options
+            self._connection,
+            group=f"{group_prefix}{dataset}",
+            uri=uri,
+            branch=self._branch,
+            storage_options=storage_options,
         )
         self._claim_check_above = max_record_bytes if claim_check_above is None else claim_check_above
         self._named = producer is not None
@@ -411,8 +426,10 @@ class CommitClient(TableCalls):
         self._usable()
         record = make_record(transaction, asking, self._headers)
         uri = self._dataset_uri
-        if isinstance(transaction, Staged) and uri is not None and transaction.uri != uri:
-            require_same_table(transaction, uri)
+        if isinstance(transaction, Staged):
+            require_same_branch(transaction, uri, self._branch)
+            if uri is not None and transaction.uri != uri:
+                require_same_table(transaction, uri)
         size = record.size
         if size > self._claim_check_above:
             record = await self._claim(record)
@@ -466,7 +483,7 @@ class CommitClient(TableCalls):
             raise
 
     def _table(self) -> TableLocation:
-        return table_location(self._dataset_uri, self._storage_options)
+        return table_location(self._dataset_uri, self._storage_options, branch=self._branch)
 
     def _key_cache(self) -> KeyCache | None:
         if self._keys is None and self._key_cache_bytes:

@@ -52,10 +52,16 @@ class Diagnosis:
     """Runs the checks of one client. Use it only in that client's event loop."""
 
     def __init__(
-        self, connection: Connection, *, group: str, uri: str | None, storage_options: Mapping[str, str] | None
+        self,
+        connection: Connection,
+        *,
+        group: str,
+        uri: str | None,
+        storage_options: Mapping[str, str] | None,
+        branch: str = "",
     ) -> None:
         self._connection = connection
-        self._group, self._uri = group, uri
+        self._group, self._uri, self._branch = group, uri, branch
         self._storage_options = dict(storage_options or {})
         self._facts: QueueFacts | None = None
         self._told_at = float("-inf")
@@ -112,6 +118,7 @@ class Diagnosis:
             group=self._group,
             topic=connection.staged_topic,
             uri=self._uri,
+            branch=self._branch,
             started=time.monotonic(),
             before=None if before is None else before.progress,
         )
@@ -255,7 +262,7 @@ def look_at_table(facts: QueueFacts, storage_options: Mapping[str, str]) -> None
     facts.table_exists = found is not None
     if found is not None:
         facts.version = found.version
-        facts.table_position = table_position(getattr(found, "metadata", {}))
+        facts.table_position = table_position(getattr(found, "metadata", {}), branch=facts.branch)
 
 
 def _local_path(uri: str) -> Path | None:

@@ -73,6 +73,8 @@ class Staged:
     again under the same name."""
     uri: str | None = field(default=None, compare=False)
     """Where the dataset that it was planned against lies; None without one."""
+    branch: str | None = field(default=None, compare=False)
+    """The branch at which that dataset was open; empty for the main branch, None without a dataset."""
     can_catch_up: bool = False
     """Whether an execution that gets this as `Reexecution.work` needs to read only the rows that came since. `commit`
     then has the first re-execution brought up to date before it sends it, if that re-execution took long.

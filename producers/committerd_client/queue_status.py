@@ -81,6 +81,8 @@ class QueueFacts:
     group: str
     topic: str
     uri: str | None = None
+    branch: str = ""
+    """The branch of the table; empty for the main branch."""
     started: float = 0.0
     ended: float | None = None
     before: Progress | None = None
@@ -161,10 +163,15 @@ class QueueFacts:
         return f"{run} in group {self.group}, no record waits{table}."
 
 
-def table_position(metadata: Mapping[str, str]) -> TablePosition | None:
-    """The position in a version's table_metadata; None if there is none that this client can read."""
+def table_position(metadata: Mapping[str, str], *, branch: str = "") -> TablePosition | None:
+    """The position in a version's table_metadata; None if there is none that this client can read.
+
+    `branch`: that of the version. It begins with the position of another queue, which does not count.
+    """
     try:
         raw = json.loads(metadata[_POSITION_KEY])
+        if branch and raw.get("branch") != branch:
+            return None
         return TablePosition(
             next_offset=int(raw["next"]),
             topic_id=str(raw["topic_id"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from committerd_client.errors import StagingError, TableMissing
 from committerd_client.headers import Staged
+from committerd_common.branches import is_branch_folder
 from committerd_common.extras import install_line
 from committerd_common.messages import DataFragment
 from committerd_common.uris import canonical_uri, lance_uri, local_folder
@@ -26,6 +27,9 @@ class TableLocation:
     """The place of a table, as pylance opens it."""
 
     uri: str
+    """Of the table's root, or of the branch's folder."""
+    branch: str = ""
+    """The branch; empty for the main branch."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property
@@ -34,7 +38,11 @@ class TableLocation:
         return dict(self.storage_options) if self.storage_options else None
 
     def find(self) -> lance.LanceDataset | None:
-        """The table at its latest version; None if there is none. Raises pylance's errors for other failures."""
+        """The table at its latest version; None if there is none.
+
+        Raises `TableMissing` for a branch that does not exist, because no commit makes a branch, and pylance's errors
+        for other failures.
+        """
         import lance  # imported here because it takes a third of a second
 
         try:
@@ -43,6 +51,7 @@ class TableLocation:
             # pylance 4.0.0 to 14.x raises a ValueError, and has no class for it.
             if "was not found" not in str(error):
                 raise
+            require_no_branch(self.uri, self.branch)
             return None
 
     def open(self) -> lance.LanceDataset:
@@ -73,8 +82,17 @@ def checked_uri(given: str | os.PathLike[str]) -> str:
     return lance_uri(uri)
 
 
-def table_location(uri: str | None, storage_options: Mapping[str, str] | None) -> TableLocation:
-    """The place for calls that read or write the table.
+def require_no_branch(uri: str, branch: str) -> None:
+    """Raise `TableMissing` if a table that does not exist is a branch."""
+    if branch:
+        raise TableMissing(
+            f"there is no branch {branch!r} at {uri}: create it with pylance, "
+            f"lance.dataset(uri).create_branch({branch!r}), or correct branch="
+        )
+
+
+def table_location(uri: str | None, storage_options: Mapping[str, str] | None, *, branch: str = "") -> TableLocation:
+    """The place for calls that read or write the table. `uri`: as in `TableLocation`.
 
     Raises `ValueError` without a URI, and `ModuleNotFoundError` if the extra `lance` is not installed.
     """
@@ -85,7 +103,26 @@ def table_location(uri: str | None, storage_options: Mapping[str, str] | None) -
         raise ModuleNotFoundError(
             f"calls that read or write the table need pylance: {install_line('lance')}", name=missing[0]
         )
-    return TableLocation(uri=uri, storage_options=storage_options)
+    return TableLocation(uri=uri, storage_options=storage_options, branch=branch)
+
+
+def require_same_branch(staged: Staged, uri: str | None, branch: str) -> None:
+    """Raise `StagingError` (`branch`) if the change is one of another branch.
+
+    `uri`: of the client's table or branch, if it is known.
+    """
+    theirs = staged.branch
+    if theirs is None or theirs == branch or (theirs and uri is not None and is_branch_folder(uri, theirs)):
+        return
+    raise StagingError(
+        f"the change was staged for {_named(theirs)}, and this client commits to {_named(branch)}: open the dataset at "
+        f"that branch, or make a client with branch={theirs!r}",
+        code="branch",
+    )
+
+
+def _named(branch: str) -> str:
+    return f"branch {branch!r}" if branch else "the main branch"
 
 
 def require_same_table(staged: Staged, uri: str) -> None:

@@ -28,6 +28,7 @@ from committerd_client.panics import PANIC, is_lasting, panics_raised
 from committerd_client.results import CompactionResult
 from committerd_client.staging.remapping import RewrittenIndex
 from committerd_client.table_location import checked_uri
+from committerd_common.branches import branch_uri, checked_branch
 from committerd_common.messages import Transaction
 from committerd_common.uris import dataset_name
 
@@ -66,6 +67,7 @@ def maintain(
     *,
     bootstrap_servers: str | Sequence[str],
     dataset: str | None = None,
+    branch: str | None = None,
     topic_prefix: str = "",
     storage_options: Mapping[str, str] | None = None,
     targets: Targets | None = None,
@@ -77,22 +79,23 @@ def maintain(
     """Rewrite small fragments and those with deleted rows, and optimize indices; returns when the result is in the
     table.
 
-    `uri`, `dataset`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`. `targets`: the state
-    to aim for. `limits`: bytes of a task, and the maximum number of tasks, by default 1,000; all of them are one
-    commit. `leave`: ids of fragments that stay as they are, such as those that an earlier call has named in
-    `compaction.left_alone`. `timeout`: seconds for each commit; its re-executions may take three times as long as its
-    first execution beyond that. Old versions and files are deleted by `committerd maintain`, not here.
+    `uri`, `dataset`, `branch`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`.
+    `targets`: the state to aim for. `limits`: bytes of a task, and the maximum number of tasks, by default 1,000; all
+    of them are one commit. `leave`: ids of fragments that stay as they are, such as those that an earlier call has
+    named in `compaction.left_alone`. `timeout`: seconds for each commit; its re-executions may take three times as long
+    as its first execution beyond that. Old versions and files are deleted by `committerd maintain`, not here.
 
     Raises the errors of `CommitClient.commit`, and those of Spark if a task fails.
     """
-    uri = checked_uri(uri)
-    work = _Executors(spark, uri, None if storage_options is None else dict(storage_options))
+    root, branch = checked_uri(uri), checked_branch(branch or "")
+    work = _Executors(spark, branch_uri(root, branch), None if storage_options is None else dict(storage_options))
     client = partial(
         CommitClient,
         bootstrap_servers,
-        dataset=dataset or dataset_name(uri),
+        dataset=dataset or dataset_name(root),
+        branch=branch,
         topic_prefix=topic_prefix,
-        dataset_uri=uri,
+        dataset_uri=root,
         storage_options=storage_options,
         producer="spark-maintain",
         timeout=timeout,

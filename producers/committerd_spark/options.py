@@ -15,6 +15,7 @@ from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.headers import App
 from committerd_client.sync import SyncCommitClient
 from committerd_client.table_location import checked_uri
+from committerd_common.branches import branch_queue, branch_uri, checked_branch
 from committerd_common.uris import dataset_name
 
 T = TypeVar("T")
@@ -22,8 +23,8 @@ T = TypeVar("T")
 _OF_SPARK = ("path", "queryname", "checkpointlocation")
 """Options that Spark adds itself."""
 _NAMES = (
-    "uri", "bootstrap_servers", "dataset", "topic_prefix", "mode", "keys", "op_column", "order_by", "schema_mode",
-    "app_id", "app_version", "target_rows_per_file", "enable_stable_row_ids", "enable_v2_manifest_paths",
+    "uri", "bootstrap_servers", "dataset", "branch", "topic_prefix", "mode", "keys", "op_column", "order_by",
+    "schema_mode", "app_id", "app_version", "target_rows_per_file", "enable_stable_row_ids", "enable_v2_manifest_paths",
     "data_storage_version", "timeout", "attempts",
 )  # fmt: skip
 _SERVERS = "kafka.bootstrap.servers"
@@ -64,13 +65,24 @@ class Options:
         return mode
 
     @property
-    def target(self) -> Target:
-        """The table. Raises `ValueError` for invalid options."""
+    def branch(self) -> str:
+        """The branch of the table; empty for the main branch. Raises `ValueError` for an invalid name."""
+        return checked_branch(self._text("branch") or "")
+
+    @property
+    def _root(self) -> str:
+        """The URI of the table's root. Raises `ValueError` if there is none."""
         uri = self._text("uri") or self._text("path")
         if not uri:
             raise ValueError("there is no table: give its URI, as in .save('s3://lake/events.lance')")
+        return checked_uri(uri)
+
+    @property
+    def target(self) -> Target:
+        """The table. Raises `ValueError` for invalid options."""
         return Target(
-            uri=checked_uri(uri),
+            uri=branch_uri(self._root, self.branch),
+            branch=self.branch,
             storage_options=self._prefixed("storage.") or None,
             keys=self._list("keys"),
             op_column=self._text("op_column"),
@@ -93,7 +105,7 @@ class Options:
         timeout, attempts = self._number("timeout", float), self._number("attempts", int)
         return QueueOptions(
             bootstrap_servers=tuple(one.strip() for one in servers.split(",")),
-            dataset=self._text("dataset") or dataset_name(self.target.uri),
+            dataset=branch_queue(self._text("dataset") or dataset_name(self._root), self.branch),
             topic_prefix=self._text("topic_prefix") or "",
             producer=self._text("app_id") or "spark",
             timeout=300.0 if timeout is None else timeout,

@@ -20,6 +20,7 @@ from committerd_client.results import CommitResult
 from committerd_client.sync import SyncCommitClient
 from committerd_client.table_location import checked_uri
 from committerd_common.backports import Self
+from committerd_common.branches import branch_queue, branch_uri, checked_branch
 from committerd_common.uris import dataset_name
 from committerd_spark.arrow_types import arrow_schema
 from committerd_spark.errors import ConnectUnsupported, SecondWrite, SparkWriteError, TableChanged
@@ -47,6 +48,7 @@ class LanceBatchWriter:
         *,
         bootstrap_servers: str | Sequence[str],
         dataset: str | None = None,
+        branch: str | None = None,
         topic_prefix: str = "",
         mode: ModeName = "append",
         keys: str | Sequence[str] = (),
@@ -68,8 +70,9 @@ class LanceBatchWriter:
         """Configure a writer; it connects at the first write.
 
         `uri`, `dataset`, `topic_prefix`: as in the committer's settings; the default of `dataset` is the last part of
-        the URI without `.lance`. `keys`: columns by which the modes upsert, delete and cdc find rows; with mode append
-        the columns by which others upsert, so that upserts of other keys pass the batch (`staging.append`).
+        the URI without `.lance`. `branch`: the branch of the table to write to; default the main branch. `keys`:
+        columns by which the modes upsert, delete and cdc find rows; with mode append the columns by which others
+        upsert, so that upserts of other keys pass the batch (`staging.append`).
         `op_column`, `order_by`: for mode cdc, the column that says what a row does (Debezium's c, r, u, d, or insert,
         update, delete), and those whose highest value is a key's latest change. `schema_mode`: `merge` adds new columns
         to the table and fills missing ones with nulls. `app_id`: identifies a stream after a restart, and must differ
@@ -87,7 +90,7 @@ class LanceBatchWriter:
 
         Raises `ValueError` and `TypeError` for invalid arguments.
         """
-        uri = checked_uri(uri)
+        root, branch = checked_uri(uri), checked_branch(branch or "")
         if max_files_per_batch is not None and (max_files_per_batch < 1 or target_rows_per_file is not None):
             raise ValueError(
                 f"max_files_per_batch={max_files_per_batch}: at least 1 is needed, and without target_rows_per_file, "
@@ -97,7 +100,8 @@ class LanceBatchWriter:
         self._app_id = None if app_id is None else checked(app_id)
         self._files_max = max_files_per_batch
         self._target = Target(
-            uri=uri,
+            uri=branch_uri(root, branch),
+            branch=branch,
             storage_options=None if storage_options is None else dict(storage_options),
             keys=tuple(names(keys, "keys")),
             op_column=op_column,
@@ -112,7 +116,7 @@ class LanceBatchWriter:
         self._target.check(self._mode)
         self._queue = QueueOptions(
             bootstrap_servers=bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
-            dataset=dataset or dataset_name(uri),
+            dataset=branch_queue(dataset or dataset_name(root), branch),
             topic_prefix=topic_prefix,
             producer=app_id or "spark",
             timeout=timeout,

@@ -59,6 +59,33 @@ def test_what_a_table_has_lost_survives_too_and_costs_nothing_where_there_is_not
     assert lost.union(replace(lost, next_offset=4)).lost == lost.lost
 
 
+def test_a_position_says_of_which_branch_it_is_and_that_of_the_main_branch_costs_nothing() -> None:
+    of_branch = replace(START, branch="exp")
+    assert decode_position(encode_metadata(of_branch, {}), branch="exp") == of_branch
+    assert "branch" not in encode_metadata(START, {})[POSITION_KEY]
+
+
+@pytest.mark.parametrize("inherited", ["", "exp", "exp/2"])
+def test_a_branch_does_not_go_on_at_the_position_of_another_queue_but_keeps_its_marks(inherited: str) -> None:
+    marks = {"app": replace(mark(), offset=5)}
+    metadata = encode_metadata(replace(START, next_offset=7, branch=inherited), marks)
+    assert decode_position(metadata, branch="other") is None
+    # The unit is in the branch's rows, so it stays a duplicate; offset 5 of its own queue is another record.
+    assert decode_marks(metadata, branch="other") == {"app": replace(mark(), offset=-1)}
+    assert decode_marks(metadata, branch=inherited) == marks
+
+
+def test_marks_without_a_position_keep_their_offsets() -> None:
+    metadata = encode_metadata(START, {"app": replace(mark(), offset=5)})
+    del metadata[POSITION_KEY]
+    assert decode_marks(metadata, branch="exp") == {"app": replace(mark(), offset=5)}
+
+
+def test_a_table_that_is_no_branch_is_a_copy_if_it_has_the_position_of_one() -> None:
+    copied = replace(START, branch="exp")
+    assert decode_position(encode_metadata(copied, {})) == copied
+
+
 def test_a_table_without_our_keys_carries_nothing() -> None:
     assert decode_position({"owner": "someone"}) is None
     assert decode_marks({"owner": "someone"}) == {}

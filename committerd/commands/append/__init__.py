@@ -11,11 +11,13 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import anyio
 import click
 
 from committerd.commands.append.sources import FORMATS, sources
 from committerd.commands.lance_options import ClientAccess, client_access
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.system import open_place, stores_of
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
@@ -72,6 +74,7 @@ _JOB = re.compile(r"[A-Za-z0-9._-]{1,128}")
     help="Seconds to wait for the outcome of each file.",
 )
 @config_option
+@branch_option
 @json_option
 def append(
     uri: str,
@@ -102,7 +105,8 @@ def append(
     from committerd.commands.append.loading import Loader  # needs pylance
 
     configured = settings(uri, name)
-    topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
+    topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
+    anyio.run(_require_branch, configured)
     access = client_access(configured)
     found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
     done: list[AppendResult] = []
@@ -110,7 +114,9 @@ def append(
         with _client(configured, access, timeout) as client, _progress(len(found)) as advance:
             loader = Loader(
                 client=client,
-                place=table_location(configured.dataset.uri, access.storage_options),
+                place=table_location(
+                    configured.dataset.place, access.storage_options, branch=configured.dataset.branch
+                ),
                 create=create,
                 nulls=nulls,
                 assume=undecided,
@@ -127,7 +133,7 @@ def append(
             click.echo(
                 json.dumps(
                     {
-                        "uri": configured.dataset.uri,
+                        "uri": configured.dataset.place,
                         "rows": sum(one.rows for one in done),
                         "files": list(map(asdict, done)),
                     }
@@ -138,6 +144,12 @@ def append(
                 click.echo(_line(one))
 
 
+async def _require_branch(configured: Settings) -> None:
+    if configured.dataset.branch:
+        async with stores_of(configured) as stores:
+            await open_place(stores, configured.dataset)
+
+
 def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncCommitClient:
     return SyncCommitClient(
         configured.kafka.bootstrap_servers,
@@ -145,6 +157,7 @@ def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncC
         topic_prefix=configured.kafka.topic_prefix,
         group_prefix=configured.kafka.group_prefix,
         dataset_uri=configured.dataset.uri,
+        branch=configured.dataset.branch,
         storage_options=access.storage_options,
         producer="committerd-append",
         client_id="committerd-append",

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from committerd.commands.dead.letters import Selection, Summary, letters_below, one_letter, read_summaries, summary_of
 from committerd.commands.dead.replay import Replay, replay_letters
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, json_option, settings
 from committerd.commands.printing import echo_counts, echo_fields, echo_table, plain, since_ms, when
 from committerd.commands.system import wall_clock
 from committerd.errors import SettingsError
@@ -51,6 +51,7 @@ def dead() -> None:
     help="How many to print at most, from the newest on.",
 )
 @config_option
+@branch_option
 @json_option
 def list_(reasons: tuple[str, ...], since: str | None, limit: int, as_json: bool) -> None:
     """Print dead letters, the newest last: offset, time, uuid, operation, reason and message."""
@@ -60,6 +61,7 @@ def list_(reasons: tuple[str, ...], since: str | None, limit: int, as_json: bool
 @dead.command()
 @click.argument("offset", type=click.IntRange(0))
 @config_option
+@branch_option
 @json_option
 def show(offset: int, as_json: bool) -> None:
     """Print the dead letter at OFFSET: where and why it was refused, its headers, and its transaction as text."""
@@ -72,6 +74,7 @@ def show(offset: int, as_json: bool) -> None:
 @_since_option
 @click.option("--apply", is_flag=True, help="Stage the letters. Without it, only say what would be staged.")
 @config_option
+@branch_option
 @json_option
 def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None, apply: bool, as_json: bool) -> None:
     """Stage the dead letters at OFFSETS again, or the letters that the options choose. The committer judges them anew.
@@ -95,6 +98,7 @@ def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None
 )
 @click.option("--apply", is_flag=True, help="Delete the letters. Without it, only say what would be deleted.")
 @config_option
+@branch_option
 @json_option
 def drop(below: int, apply: bool, as_json: bool) -> None:
     """Delete the oldest dead letters for good: all below an offset.
@@ -115,7 +119,7 @@ def _wanted(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | Non
 
 
 async def _list(configured: Settings, wanted: Selection, limit: int, as_json: bool) -> None:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         letters, total = await read_summaries(operator, wanted, newest=limit)
         topic = operator.topics.dead
     if as_json:
@@ -149,7 +153,7 @@ def _summary(letter: Summary) -> dict[str, Any]:
 
 
 async def _show(configured: Settings, offset: int, as_json: bool) -> None:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         letter = await one_letter(operator, offset)
     try:
         text = text_format.MessageToString(letter.transaction)
@@ -192,7 +196,7 @@ def _shortened(line: str) -> str:
 
 
 async def _replay(configured: Settings, wanted: Selection, apply: bool, as_json: bool) -> bool:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         replays = await replay_letters(configured, operator, wanted, apply=apply)
     if as_json:
         click.echo(json.dumps({"applied": apply, "letters": [_replay_json(one) for one in replays]}, indent=2))
@@ -223,7 +227,7 @@ def _print_replays(replays: list[Replay], *, apply: bool) -> None:
 
 
 async def _drop(configured: Settings, below: int, apply: bool, as_json: bool) -> None:
-    async with open_operator(configured.kafka, configured.dataset.name) as operator:
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         topic = operator.topics.dead
         start, end = (await operator.bounds(topic))[0]
         if not start <= below <= end:

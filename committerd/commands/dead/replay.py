@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from committerd.commands.dead.letters import Selection, Summary, summary_of, wanted_letters
 from committerd.commands.printing import ProgressLine
-from committerd.commands.system import monotonic, stores_of, wall_clock
+from committerd.commands.system import monotonic, open_place, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
@@ -82,9 +82,9 @@ async def _judged(configured: Settings, operator: TopicOperator, wanted: Selecti
     """Judge the letters one after the other; of each, only what is needed for its outcome is kept."""
     judged: list[tuple[Summary, Letter, Request | Refused]] = []
     async with stores_of(configured) as stores:
-        table = Table(stores.open(configured.dataset.uri))
+        table = Table(await open_place(stores, configured.dataset))
         decoder = Decoder(
-            aliases=configured.dataset.aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
+            aliases=configured.dataset.place_aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
         )
         async with aclosing(wanted_letters(operator, wanted)) as letters:
             async for letter in letters:

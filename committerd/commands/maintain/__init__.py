@@ -21,8 +21,8 @@ from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriter
 from committerd.commands.maintain.topic import OperatorsTopic
-from committerd.commands.options import config_option, json_option, settings, table_argument
-from committerd.commands.system import stores_of, wall_clock
+from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
@@ -50,6 +50,7 @@ _log = logging.getLogger(__name__)
     "_maintenance/clock, and so needs write access.",
 )
 @config_option
+@branch_option
 @json_option
 def maintain(uri: str | None, name: str | None, as_json: bool, dry_run: bool, once: bool) -> None:
     """Keep one table fit for reading until SIGTERM: the table at URI, or else the table of the settings.
@@ -76,7 +77,7 @@ def run(configured: Settings, *, as_json: bool, dry_run: bool, once: bool, hour_
             f"commit.allowed_operations lacks {' and '.join(lacks)}, which maintenance commits: allow it, or leave the "
             "table without maintenance"
         )
-    topics_of(configured.kafka, configured.dataset.name)  # raises for a name that Kafka does not allow
+    topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
     reporter = Reporter(as_json=as_json, logged=not once and not dry_run)
     if not once and not dry_run:
         logs.configure(configured.log.level, configured.log.format)
@@ -87,13 +88,13 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     registry = CollectorRegistry()
     async with stores_of(configured) as stores, AsyncExitStack() as stack:
-        table = Table(stores.open(configured.dataset.uri))
+        table = Table(await open_place(stores, configured.dataset))
         if (once or dry_run) and not await _exists(table):
             raise SettingsError(
-                f"there is no table at {configured.dataset.uri}: maintenance begins when somebody has created it. Or "
+                f"there is no table at {configured.dataset.place}: maintenance begins when somebody has created it. Or "
                 "correct dataset.uri"
             )
-        operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
+        operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
         access, telemetry = client_access(configured), MaintenanceTelemetry(registry)
         client = _client(configured, access)
         share = CommitterShare(client, configured.maintain.committer_share, telemetry)
@@ -111,7 +112,7 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
         loop = MaintenanceLoop(
             Rewriter(
                 share,
-                configured.dataset.uri,
+                configured.dataset.place,
                 access.storage_options,
                 configured.maintain,
                 failed=FailedWorkOfTable(table.store, wall_clock=wall_clock),
@@ -157,6 +158,7 @@ def _client(configured: Settings, access: ClientAccess) -> CommitClient:
         dataset=configured.dataset.name,
         topic_prefix=configured.kafka.topic_prefix,
         dataset_uri=configured.dataset.uri,
+        branch=configured.dataset.branch,
         storage_options=access.storage_options,
         producer="committerd-maintain",
         client_id="committerd-maintain",

@@ -11,17 +11,18 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.options import config_option, json_option, settings, table_argument
+from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, plain, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
-from committerd.commands.system import stores_of, wall_clock
+from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.maintenance.left_alone import Failure
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
+from committerd.stores.open import Stores
 from committerd.table.versions import Table
 
 _FRAGMENTS_SHOWN_MAX = 10
@@ -50,6 +51,7 @@ class _Status:
     help="How many versions to read; position, outcomes and growth come from them.",
 )
 @config_option
+@branch_option
 @json_option
 def status(uri: str | None, name: str | None, versions: int, as_json: bool) -> None:
     """Print where a dataset stands: version, position, lag, age of what waits, last commits, growth, members.
@@ -74,9 +76,13 @@ def status(uri: str | None, name: str | None, versions: int, as_json: bool) -> N
 async def _look(configured: Settings, versions: int) -> _Status:
     problems: list[str] = []
     table, queue = None, None
+
+    async def look_at(stores: Stores) -> TableSummary:
+        return await look_at_table(Table(await open_place(stores, configured.dataset)), versions)
+
     async with AsyncExitStack() as stack:
         try:
-            operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.name))
+            operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
             queue = QueueState(operator)
             # Before the table: it must hold every outcome that was published before it is read.
             await queue.look_first()
@@ -85,13 +91,12 @@ async def _look(configured: Settings, versions: int) -> _Status:
         except CommitterError as error:
             problems.append(str(error))
         stores = await stack.enter_async_context(stores_of(configured))
-        store = stores.open(configured.dataset.uri)
         queue_part = Concurrently(queue.look_then if queue is not None else _nothing)
         try:
-            table = await queue_part.of(lambda: look_at_table(Table(store), versions))
+            table = await queue_part.of(lambda: look_at(stores))
             problems += table.damaged
         except CommitterError as error:
-            problems.append(f"{store.uri}: {error.code}: {error}")
+            problems.append(f"{configured.dataset.place}: {error.code}: {error}")
         if queue_part.failed is not None:
             raise queue_part.failed
         if queue is not None:
@@ -99,7 +104,7 @@ async def _look(configured: Settings, versions: int) -> _Status:
                 await queue.compare(table.position, table_exists=bool(table.versions))
             problems += queue.problems
     now_ms = int(wall_clock().timestamp() * 1000)
-    return _Status(name=configured.dataset.name, now_ms=now_ms, table=table, queue=queue, problems=problems)
+    return _Status(name=configured.dataset.queue, now_ms=now_ms, table=table, queue=queue, problems=problems)
 
 
 async def _nothing() -> None:

@@ -14,6 +14,7 @@ from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Position, decode_position, highest
 from committerd.table.versions import Table
+from committerd_common.messages import Manifest
 
 _AT_ONCE = 4
 """Number of versions that are read at once: each is in memory, and a manifest of 90,000 fragments has 6 MiB."""
@@ -121,17 +122,17 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
         committed=len(settled.members),
         refused=len(settled.refusals),
         outcomes=_outcomes_of(settled),
-        position=_position(outline.table_metadata, believed=is_latest or settled.ours),
+        position=_position(outline, believed=is_latest or settled.ours),
         manifest_bytes=size,
         fragments=fragments,
         data_bytes=data_bytes,
     )
 
 
-def _position(metadata: Mapping[str, str], *, believed: bool) -> Position | None:
+def _position(outline: Manifest, *, believed: bool) -> Position | None:
     """The position that a version carries. If it is unreadable in an old version of another writer, it is ignored."""
     try:
-        return decode_position(metadata)
+        return decode_position(outline.table_metadata, branch=outline.branch)
     except (CorruptTable, RefusedToRun):
         if believed:
             raise

@@ -10,17 +10,30 @@ Service's name must, and has only characters that Kubernetes takes, whatever the
 {{- ternary $slug (printf "committerd-%s" $slug) (regexMatch "^[a-z]" $slug) | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
+{{/* The branch that a dataset names; empty for the main branch. From the dataset. */}}
+{{- define "committerd.branch" -}}
+{{- $branch := default "" .branch -}}
+{{- ternary "" $branch (eq $branch "main") -}}
+{{- end }}
+
+{{/* The name of a dataset's queue, in topics, group and metrics: its own, or that of its branch. From the dataset. */}}
+{{- define "committerd.queue" -}}
+{{- $branch := include "committerd.branch" . -}}
+{{- if $branch }}{{ printf "%s.tree.%s" .name (replace "/" ".." $branch) }}{{ else }}{{ .name }}{{ end -}}
+{{- end }}
+
 {{/*
 What the objects of a dataset are called, from (dict "root" $ "dataset" $dataset): at most 50 characters, so that names of
 Pods fit into a label. A dataset's name that Kubernetes would not take gets a digest, so no two become one.
 */}}
 {{- define "committerd.member" -}}
-{{- $plain := printf "%s-%s" (include "committerd.fullname" .root) .dataset.name -}}
+{{- $queue := include "committerd.queue" .dataset -}}
+{{- $plain := printf "%s-%s" (include "committerd.fullname" .root) $queue -}}
 {{- $slug := regexReplaceAll "[^a-z0-9]+" (lower $plain) "-" | trimAll "-" -}}
 {{- if and (eq $slug $plain) (le (len $slug) 50) -}}
 {{- $slug -}}
 {{- else -}}
-{{- printf "%s-%s" (trunc 41 $slug | trimSuffix "-") (sha256sum .dataset.name | trunc 8) -}}
+{{- printf "%s-%s" (trunc 41 $slug | trimSuffix "-") (sha256sum $queue | trunc 8) -}}
 {{- end -}}
 {{- end }}
 

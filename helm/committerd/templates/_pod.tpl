@@ -73,7 +73,7 @@ metadata:
   labels:
     {{- mergeOverwrite (dict) $labels $own (include "committerd.maintenanceLabels" . | fromYaml) | toYaml | nindent 4 }}
   annotations:
-    {{- toYaml (set $annotations "committerd/dataset" .dataset.name) | nindent 4 }}
+    {{- toYaml (set $annotations "committerd/dataset" (include "committerd.queue" .dataset)) | nindent 4 }}
 spec:
   serviceAccountName: {{ .dataset.serviceAccountName | default (include "committerd.serviceAccountName" .root) }}
   terminationGracePeriodSeconds: {{ int $values.terminationGracePeriodSeconds }}

@@ -4,6 +4,7 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 */}}
 {{- define "committerd.settings" -}}
 {{- $merged := dict "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
+{{- with include "committerd.branch" .dataset }}{{ $_ := set $merged.dataset "branch" . }}{{ end -}}
 {{- with .dataset.aliases }}{{ $_ := set $merged.dataset "aliases" . }}{{ end -}}
 {{- range $layer := list .root.Values.settings (default dict .dataset.settings) (default dict .over) -}}
 {{- range $group, $members := $layer -}}
@@ -54,13 +55,13 @@ and `over`, each winning over the ones before. Not mergeOverwrite: it takes fals
 {{/* Fails where values contradict each other, with what to do. From (dict "root" $ "dataset" $dataset). */}}
 {{- define "committerd.check" -}}
 {{- $values := .root.Values -}}
-{{- $where := printf "dataset %s" (quote .dataset.name) -}}
+{{- $where := printf "dataset %s" (quote (include "committerd.queue" .dataset)) -}}
 {{- $settings := include "committerd.settings" . | fromJson -}}
 {{- $given := list -}}
 {{- range concat $values.extraEnv (default list .dataset.extraEnv) }}{{ $given = append $given .name }}{{ end -}}
-{{- range $name := list "COMMITTERD_DATASET__NAME" "COMMITTERD_DATASET__URI" "COMMITTERD_DATASET__ALIASES" -}}
+{{- range $name := list "COMMITTERD_DATASET__NAME" "COMMITTERD_DATASET__URI" "COMMITTERD_DATASET__BRANCH" "COMMITTERD_DATASET__ALIASES" -}}
 {{- if has $name $given -}}
-{{- fail (printf "%s: extraEnv sets %s, so that committers would serve a table that the chart does not know of. Set datasets[].name, uri and aliases, and take the variable away" $where $name) -}}
+{{- fail (printf "%s: extraEnv sets %s, so that committers would serve a table that the chart does not know of. Set datasets[].name, uri, branch and aliases, and take the variable away" $where $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $uri := concat (list .dataset.uri) (default list .dataset.aliases) -}}

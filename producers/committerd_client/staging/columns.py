@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from committerd_client import arguments
 from committerd_client.headers import Staged
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.config import field_at
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import at_once, fragment, lance_schema, quoted
@@ -70,6 +71,7 @@ class Alteration(TypedDict):
     data_type: NotRequired[pa.DataType]
 
 
+@takes_branches
 def add_columns(
     dataset: lance.LanceDataset,
     transforms: Transforms,
@@ -105,6 +107,7 @@ def add_columns(
     return _merge(table, transaction, fragments, fields)
 
 
+@takes_branches
 def drop_columns(
     dataset: lance.LanceDataset,
     columns: str | Iterable[str],
@@ -137,6 +140,7 @@ def drop_columns(
     return table.staged(transaction)
 
 
+@takes_branches
 def alter_columns(
     dataset: lance.LanceDataset,
     *alterations: Alteration,

@@ -30,6 +30,7 @@ from committerd_client.headers import Staged
 from committerd_client.leftovers import data_keys, remover
 from committerd_client.panics import is_lasting, panics_raised
 from committerd_client.results import LeftAlone
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment_of_json
 from committerd_client.staging.indices import ADDRESS_KINDS
@@ -83,6 +84,8 @@ class Compacted:
     so the Rewrite and a Delete or an upsert of the same rows pass each other.
     """
     left_alone: tuple[LeftAlone, ...] = ()
+    branch: str | None = None
+    """The branch at which the dataset was open; empty for the main branch."""
 
     @property
     def ids_needed(self) -> int:
@@ -112,7 +115,7 @@ class Compacted:
                 staged.new_fragments.add().CopyFrom(one)
                 staged.new_fragments[-1].id = id
         transaction.rewrite.rewritten_indices.extend(self.indices)
-        return Staged(transaction=transaction, read_uuid=self.read_uuid)
+        return Staged(transaction=transaction, read_uuid=self.read_uuid, branch=self.branch)
 
 
 Execute = Callable[["lance.LanceDataset", Sequence["CompactionTask"]], Iterable["RewriteResult | LeftAlone"]]
@@ -198,6 +201,7 @@ def new_data_files(result: RewriteResult) -> set[str]:
     return data_keys(_fragments(_as_json(result)["new_fragments"]))
 
 
+@takes_branches
 def compact_files(
     dataset: lance.LanceDataset, *, groups: Groups | None = None, execute: Execute = execute_here, **options: Any
 ) -> Compacted:
@@ -211,6 +215,7 @@ def compact_files(
     return compacted(dataset, execute(dataset, compaction_tasks(dataset, groups=groups, **options)))
 
 
+@takes_branches
 def compact_files_again(
     dataset: lance.LanceDataset,
     before: Compacted,
@@ -242,6 +247,7 @@ Remap = Callable[["lance.LanceDataset", Sequence[str], Sequence[int]], tuple[Rew
 """Rewrites indices as `staging.remapping.remapped_indices` does, here or on another machine."""
 
 
+@takes_branches
 def with_remapped_indices(
     dataset: lance.LanceDataset, done: Compacted, reserved: Sequence[int], *, remap: Remap = remapped_indices
 ) -> Compacted:
@@ -266,6 +272,7 @@ def with_remapped_indices(
     return replace(done, indices=indices, reindex=tuple(name for name in done.reindex if name not in kept))
 
 
+@takes_branches
 def compaction_tasks(
     dataset: lance.LanceDataset, *, groups: Groups | None = None, **options: Any
 ) -> list[CompactionTask]:
@@ -309,6 +316,7 @@ def ids_expected(tasks: Iterable[CompactionTask]) -> int:
     return expected
 
 
+@takes_branches
 def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult | LeftAlone]) -> Compacted:
     """Combine the results of the tasks. `dataset` must be open at the version on which they were planned."""
     import lance
@@ -335,6 +343,7 @@ def compacted(dataset: lance.LanceDataset, results: Iterable[RewriteResult | Lef
     return Compacted(
         read_version=table.version,
         read_uuid=table.read_uuid,
+        branch=table.manifest.branch,
         groups=tuple(groups),
         schema=tuple(table.manifest.fields),
         reindex=_stale_indices(dataset, table, groups),

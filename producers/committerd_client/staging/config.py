@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from committerd_client.arguments import RESERVED_PREFIX, kind_of
 from committerd_client.headers import Staged
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.transactions import ReadTable, read_table
 from committerd_common.messages import Field, Transaction
@@ -27,6 +28,7 @@ Changes: TypeAlias = "Mapping[str, str | None] | Replace"
 """Entries to set, or to remove if the value is None; `Replace` replaces the whole map."""
 
 
+@takes_branches
 def update_config(
     dataset: lance.LanceDataset,
     *,

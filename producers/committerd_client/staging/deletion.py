@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from committerd_client import arguments
 from committerd_client.headers import StagedChange
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.fragments import AT_ONCE_LOCAL, at_once, fragment, opened_fragments
 from committerd_client.staging.key_cache import KeyCache
@@ -37,6 +38,7 @@ _SORTED_AT_ONCE = 1 << 20
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
+@takes_branches
 def delete(
     dataset: lance.LanceDataset,
     predicate: str,

@@ -7,6 +7,7 @@ import tempfile
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from committerd_client import arguments
 from committerd_client.headers import Staged
 from committerd_client.leftovers import index_keys, remover
 from committerd_client.panics import is_lasting, panics_raised
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.config import field_at
 from committerd_client.staging.copies import manifest_file, place_of_objects, read_manifest, write_copy
 from committerd_client.staging.errors import StagingError
@@ -45,6 +47,7 @@ _KINDS = {
 """Kinds of indices that can be built anew without being told their parameters."""
 
 
+@takes_branches
 def create_index(
     dataset: lance.LanceDataset,
     column: str,
@@ -83,6 +86,7 @@ def create_index(
     return staged
 
 
+@takes_branches
 def drop_index(
     dataset: lance.LanceDataset,
     name: str,
@@ -101,6 +105,7 @@ def drop_index(
     return table.staged(transaction)
 
 
+@takes_branches
 def optimize_indices(
     dataset: lance.LanceDataset,
     names: Iterable[str] | None = None,
@@ -252,6 +257,7 @@ def index_names(dataset: lance.LanceDataset) -> set[str]:
     return {index.name for index in dataset.describe_indices()}
 
 
+@takes_branches
 def add_index_segments(
     dataset: lance.LanceDataset,
     segments: Iterable[Index],
@@ -296,7 +302,7 @@ def _index_change(
     transaction = new_transaction(found.read_version, uuid=uuid, properties=properties)
     transaction.create_index.CopyFrom(found.create_index)
     same = found.read_version == table.version
-    return Staged(transaction=transaction, read_uuid=table.read_uuid if same else None, uri=table.uri)
+    return replace(table.staged(transaction), read_uuid=table.read_uuid if same else None)
 
 
 def _described(index: Any, segment: IndexSegmentDescription) -> IndexMetadata:

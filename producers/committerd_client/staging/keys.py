@@ -26,6 +26,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from committerd_client import arguments
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.transactions import read_table
 from committerd_common.messages import Transaction
@@ -148,6 +149,7 @@ class KeyHashes:
         return made
 
 
+@takes_branches
 def keys_of(
     dataset: lance.LanceDataset,
     on: str | Sequence[str],

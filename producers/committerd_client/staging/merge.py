@@ -12,6 +12,7 @@ from committerd_client import arguments
 from committerd_client.headers import StagedChange
 from committerd_client.panics import PANIC, panics_raised
 from committerd_client.reexecution import Reexecution
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import fragment
 from committerd_client.staging.key_cache import KEYS_IN_CALL_MAX, KeyCache
@@ -55,6 +56,7 @@ class StagedMerge(StagedChange):
     """The merge that was executed, and its version; None if a re-execution could not use its results."""
 
 
+@takes_branches
 def merge_insert(
     dataset: lance.LanceDataset,
     source: Rows,
@@ -295,6 +297,7 @@ def _executed(merge: Merge, dataset: lance.LanceDataset, transaction: Transactio
         transaction=transaction,
         read_uuid=merge.table.read_uuid,
         uri=merge.table.uri,
+        branch=merge.table.manifest.branch,
         inserted=counts["num_inserted_rows"],
         updated=counts["num_updated_rows"],
         deleted=counts["num_deleted_rows"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from committerd_client import arguments
 from committerd_client.headers import Staged
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import data_file
 from committerd_client.staging.transactions import read_table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lance.fragment import DataFile
 
 
+@takes_branches
 def restore(
     dataset: lance.LanceDataset,
     version: int | None = None,
@@ -41,6 +43,7 @@ def restore(
     return table.staged(transaction)
 
 
+@takes_branches
 def data_replacement(
     dataset: lance.LanceDataset,
     new_files: Mapping[int, DataFile],
@@ -69,6 +72,7 @@ def data_replacement(
     return table.staged(transaction)
 
 
+@takes_branches
 def reserve_fragments(
     dataset: lance.LanceDataset,
     count: int,

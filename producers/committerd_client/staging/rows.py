@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from committerd_client.arguments import texts
 from committerd_client.headers import Staged
 from committerd_client.reexecution import Reexecution
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.errors import StagingError
 from committerd_client.staging.fragments import (
     default_storage_version,
@@ -50,6 +51,7 @@ def append(
 ) -> Transaction: ...
 
 
+@takes_branches
 def append(
     fragments: Iterable[FragmentMetadata],
     *,
@@ -213,6 +215,7 @@ def append_if_exists(staged: Staged, open_table: Callable[[], lance.LanceDataset
     return reexecute
 
 
+@takes_branches
 def overwrite(
     fragments: Iterable[FragmentMetadata],
     schema: pa.Schema | LanceSchema,

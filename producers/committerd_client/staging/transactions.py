@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from committerd_client import arguments
 from committerd_client.headers import Staged, StagedChange
+from committerd_client.staging.branches import require_own_folder
 from committerd_client.staging.errors import StagingError
 from committerd_common.messages import DataFragment, Field, Manifest, PackedManifest, Transaction
 from committerd_common.own_properties import CHANGES, CHANGES_MAX
@@ -128,7 +129,7 @@ class ReadTable:
 
     def staged(self, transaction: Transaction) -> Staged:
         """The transaction, ready to be committed; the committer refuses it if the table was recreated since."""
-        return Staged(transaction=transaction, read_uuid=self.read_uuid, uri=self.uri)
+        return Staged(transaction=transaction, read_uuid=self.read_uuid, uri=self.uri, branch=self.manifest.branch)
 
     def change(
         self, transaction: Transaction, *, inserted: int = 0, updated: int = 0, deleted: int = 0
@@ -138,6 +139,7 @@ class ReadTable:
             transaction=transaction,
             read_uuid=self.read_uuid,
             uri=self.uri,
+            branch=self.manifest.branch,
             inserted=inserted,
             updated=updated,
             deleted=deleted,
@@ -181,8 +183,8 @@ def _is_blob_v2(one: Field) -> bool:
 def read_table(dataset: lance.LanceDataset) -> ReadTable:
     """The version at which the dataset is open. Does no I/O, and decodes no fragments.
 
-    Raises `StagingError` for a branch or a detached version, because the table's committer does not write these, and
-    for a table with features that this client does not know.
+    Raises `StagingError` for a detached version, because no committer writes it, and for a table with features that
+    this client does not know. Raises `BranchCheckedOut` for a branch that is not open at its own folder.
     """
     if not hasattr(dataset, "_ds"):
         raise TypeError(f"a dataset of pylance is needed, such as lance.dataset(uri), not {dataset!r}")
@@ -192,13 +194,7 @@ def read_table(dataset: lance.LanceDataset) -> ReadTable:
     fragments = tuple(packed.fragments)
     packed.ClearField("fragments")
     manifest = Manifest.FromString(packed.SerializeToString())
-    if manifest.branch:
-        raise StagingError(
-            f"the dataset is open at branch {manifest.branch!r}: its commits go to a table of its own, at "
-            f"{dataset.uri.rstrip('/')}/tree/{manifest.branch}, and a queue writes the main branch. Check out a "
-            "version of main",
-            code="branch",
-        )
+    require_own_folder(dataset, manifest)
     if manifest.version >= _DETACHED:
         raise StagingError(
             f"version {manifest.version} is detached and has no successors: open the dataset at a version of its "

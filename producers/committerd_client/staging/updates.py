@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 from committerd_client import arguments
 from committerd_client.casting import cast, family, misfit, require_not_null
 from committerd_client.headers import StagedChange
+from committerd_client.staging.branches import takes_branches
 from committerd_client.staging.deletion import RowOffsets, delete_rows
 from committerd_client.staging.equalities import asked_values
 from committerd_client.staging.errors import StagingError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@takes_branches
 def update(
     dataset: lance.LanceDataset,
     updates: Mapping[str, str | pa.Scalar],
