@@ -31,8 +31,9 @@ from typing import Any
 from anyio import to_thread
 
 from committerd.concurrency import for_each
-from committerd.errors import ObjectUnreadable, RefusedToRun, StoreUnavailable
+from committerd.errors import ObjectUnreadable, RefusedToRun, StoreUnavailable, UnsupportedTable
 from committerd.maintenance import report
+from committerd.maintenance.branches import OtherBranches
 from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Going, Lists
 from committerd.maintenance.passed_over import PassedOver
@@ -58,6 +59,7 @@ from committerd.maintenance.waiting import (
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
+from committerd.stores.port import ObjectStore
 from committerd.table.manifests import detached_manifests
 from committerd.table.versions import Table
 from committerd_common.paths import (
@@ -158,11 +160,11 @@ class _CleanupState:
 
 
 class Cleanup:
-    """The cleanup of one table.
+    """The cleanup of one table, or of the branch `branch` of a table.
 
-    `note` is called with each deletion, before it; `passes_over` with the key of each object that can't be read or
-    deleted, and the reason; `progress` after each step, with what the run has deleted so far, and the number of files
-    that it found to delete.
+    `open_branch` opens the folder of a branch; an empty name is that of the main branch. `note` is called with each
+    deletion, before it; `passes_over` with the key of each object that can't be read or deleted, and the reason;
+    `progress` after each step, with what the run has deleted so far, and the number of files that it found to delete.
     """
 
     def __init__(
@@ -172,6 +174,8 @@ class Cleanup:
         policy: Policy,
         *,
         wall_clock: Callable[[], datetime],
+        open_branch: Callable[[str], ObjectStore],
+        branch: str = "",
         note: Callable[[Mapping[str, Any]], None] = lambda _: None,
         passes_over: Callable[[str, str], None] = lambda *_: None,
         progress: Callable[[CleanupResult, int], None] = lambda *_: None,
@@ -181,6 +185,9 @@ class Cleanup:
         self._topic = topic
         self._policy = policy
         self._wall_clock = wall_clock
+        self._branch = branch
+        root = open_branch("") if branch else table.store
+        self._others = OtherBranches(root=root, own=branch, open=open_branch)
         self._note = note
         self._passes_over = passes_over
         self.passed_over = PassedOver()
@@ -216,10 +223,12 @@ class Cleanup:
         """
         self._lists.close()
         lists = self._lists = Lists()
+        self._others = self._others.unread()
         self.passed_over = PassedOver(self._passes_over)
         published = await self._topic.published()
         newest = await self._table.latest_version()
         self._newest = newest or 0, None if newest is None else await self._table.end(newest)
+        await self._require_branch(newest)
         now_ms = await self._common_now_ms()
         manifests = await self._list_files()
         lately_ms = now_ms - self._policy.reclaim_ms
@@ -248,6 +257,7 @@ class Cleanup:
         detached = detached_manifests(manifests)
         for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
             lists.keep(await named_by_version(self._table, key))
+        await to_thread.run_sync(lists.keep, await self._others.names())
         if found.refused:
             await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
         await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
@@ -346,19 +356,35 @@ class Cleanup:
             if not may_go_on():
                 return
 
+    async def _require_branch(self, newest: int | None) -> None:
+        """Raise `UnsupportedTable` for a branch that is cleaned up as if it were a table without branches."""
+        file = await self._table.read(newest) if newest else None
+        found = file.outline.branch if file is not None else self._branch
+        if found and found != self._branch:
+            raise UnsupportedTable(
+                f"{self._table.uri} is the branch {found!r} of a table, whose other branches may name its files: set "
+                f"dataset.uri to the table's root, and dataset.branch to {found}",
+                code="unknown_to_maintenance",
+            )
+
     async def _list_files(self) -> dict[str, File]:
         """List all files. Returns the files of the folder of versions, by key."""
         of_versions: dict[str, File] = {}
+        elsewhere = await self._others.folders_within()
         for folder in _FOLDERS:
             async for batch in self._store.walk(folder):
-                files = [File(key=one.key, size=one.size, modified_ms=one.modified_ms) for one in batch]
+                files = [
+                    File(key=one.key, size=one.size, modified_ms=one.modified_ms)
+                    for one in batch
+                    if not one.key.startswith(elsewhere)
+                ]
                 await to_thread.run_sync(self._lists.add, files)
                 if folder == VERSIONS:
                     of_versions |= {one.key: one for one in files}
         return of_versions
 
     async def _choose(self, found: Survey, wanted: RecordNeeds, facts: QueueFacts, *, now_ms: int) -> Choice:
-        names = await references(self._table.store, self.passed_over)
+        names = await references(self._others.root, self.passed_over, self._branch)
         needs = Needs(
             tagged=names.tagged,
             branched=names.branched,
@@ -391,13 +417,14 @@ class Cleanup:
 
     async def _look_again(self, since: _CleanupState) -> None:
         """Keep the files that newer records, tags, branches and versions need."""
-        store, lists = self._table.store, self._lists
+        lists = self._lists
         assert self._identity is not None
         await self._require_same_table()
         staged, self._read_to = await staged_since(
             self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
         )
-        names = await references(store, self.passed_over)
+        names = await references(self._others.root, self.passed_over, self._branch)
+        lists.keep(await self._others.names())
         named = {*map(self._manifest, names.tagged | names.branched)}
         stay = {key for key in since.going if key in named or not names.all_known}
         if staged.read_at is not None and staged.read_at < since.read_at:

@@ -7,7 +7,8 @@ own: that may keep a file that nobody needs, and never deletes a file that someb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 from uuid import UUID
 
@@ -62,6 +63,11 @@ class Names:
         self.keys.update(index_prefix(index.uuid.uuid) for index in file.indices)
         if file.outline.transaction_file:
             self.keys.add(transaction_key(file.outline.transaction_file))
+
+
+def new_chunks(chunks: Sequence[bytes], above: Sequence[bytes]) -> list[bytes]:
+    """Those of a version's chunks of fragments that the version above it does not share."""
+    return [own for own, other in zip_longest(chunks, above) if own and not (other or b"").startswith(own)]
 
 
 def require_known(outline: Manifest) -> None:

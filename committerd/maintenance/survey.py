@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 from pyroaring import BitMap64
@@ -20,13 +19,14 @@ from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
-from committerd.maintenance.names import Names
+from committerd.maintenance.names import Names, new_chunks
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import VersionFacts
 from committerd.queue.outcomes import settled_by
 from committerd.queue.position import Position, decode_position, highest
 from committerd.stores.port import ObjectStore
 from committerd.table.versions import Table
+from committerd_common.branches import BRANCHES, MAIN, branch_file
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
@@ -34,7 +34,7 @@ _AT_ONCE = 8
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 """Maximum bytes of manifests in memory, unless a single manifest has more."""
 _OURS = "committerd."
-_TAGS, _BRANCHES = "_refs/tags/", "_refs/branches/"
+_TAGS = "_refs/tags/"
 
 
 @dataclass(slots=True)
@@ -150,8 +150,7 @@ class _SurveyReader:
             raise CorruptTable(f"the manifest of version {version} says that it is version {file.version}")
         names = Names()
         chunks = list(file.fragments.bodies())
-        pairs = zip_longest(chunks, self.above)
-        names.add_parts(file, [own for own, other in pairs if own and not (other or b"").startswith(own)])
+        names.add_parts(file, new_chunks(chunks, self.above))
         self.lists.name(names.keys - self.names_above, version)
         self.above, self.names_above = chunks, names.keys
         settled = settled_by(await self._transaction(file), version=version)
@@ -207,18 +206,21 @@ def _decoded(key: str, body: bytes) -> ManifestFile:
         ) from error
 
 
-async def references(store: ObjectStore, passed_over: PassedOver) -> References:
-    """The versions of the main branch that tags and branches name."""
+async def references(root: ObjectStore, passed_over: PassedOver, branch: str = "") -> References:
+    """The versions of a branch that tags and branches name. `root`: the table's root, where they lie."""
     tagged: set[int] = set()
     branched: set[int] = set()
     all_known = True
 
+    own: list[Any] = []
+
     async def read(key: str) -> None:
         nonlocal all_known
         try:
-            body = await store.get(key)
+            body = await root.get(key)
             if body is not None:
-                (tagged if key.startswith(_TAGS) else branched).update(_versions_named(key, json.loads(body)))
+                named = _versions_named(key, json.loads(body), branch or MAIN, own)
+                (tagged if key.startswith(_TAGS) else branched).update(named)
         except ObjectUnreadable as error:
             passed_over.add(key, error)
             all_known = False
@@ -226,26 +228,41 @@ async def references(store: ObjectStore, passed_over: PassedOver) -> References:
             passed_over.add(key, CorruptTable(f"{key} is not what Lance writes: {error!r}"))
             all_known = False
 
-    keys = [*await store.list(_TAGS), *await store.list(_BRANCHES)]
+    async def read_own() -> None:
+        nonlocal all_known, own
+        key = branch_file(branch)
+        try:
+            own = _lineage(json.loads(await root.get(key) or b"{}"))
+        except (ObjectUnreadable, ValueError, TypeError, LookupError, AttributeError):
+            all_known = False  # it is named when it is read with the others
+
+    if branch:
+        await read_own()
+    keys = [*await root.list(_TAGS), *await root.list(BRANCHES)]
     await for_each([key for key in keys if key.endswith(".json")], read, at_once=_AT_ONCE)
     return References(tagged=frozenset(tagged), branched=frozenset(branched), all_known=all_known)
 
 
-def _versions_named(key: str, one: dict[str, Any]) -> Iterator[int]:
-    """The versions of the main branch that a tag or branch keeps.
+def _versions_named(key: str, one: dict[str, Any], branch: str, own: list[Any]) -> Iterator[int]:
+    """The versions of a branch that a tag or another branch keeps. `own`: the lineage of that branch.
 
     Raises `ValueError`, `TypeError`, `LookupError` or `AttributeError` if it has another form.
     """
     if key.startswith(_TAGS):
-        if one.get("branch") in (None, "main"):
+        if (one.get("branch") or MAIN) == branch:
             yield int(one["version"])
         return
-    if one.get("parentBranch") in (None, "main"):
+    if (one.get("parentBranch") or MAIN) == branch:
         yield int(one["parentVersion"])
-    # A branch of a branch reads files of the version at which the first of them left the main branch.
-    lineage = (one.get("identifier") or {}).get("version_mapping") or []
-    if lineage:
-        yield int(lineage[0][0])
+    # A branch of a branch reads files of the version at which the first of them left this branch.
+    lineage = _lineage(one)
+    if len(lineage) > len(own) and lineage[: len(own)] == own:
+        yield int(lineage[len(own)][0])
+
+
+def _lineage(one: dict[str, Any]) -> list[Any]:
+    """Of a branch and the branches that it descends from: the version at which each began, and its id."""
+    return list((one.get("identifier") or {}).get("version_mapping") or [])
 
 
 def _key(table: Table, version: int) -> str:

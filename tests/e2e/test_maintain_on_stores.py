@@ -28,6 +28,7 @@ from committerd.stores.open import Stores
 from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table
 from committerd_client import staging
+from committerd_common.branches import branch_uri
 from harness.azure import AzureEndpoint
 from harness.child import Launch
 from harness.dynamodb import DynamoDBEndpoint
@@ -117,6 +118,7 @@ async def cleaning_of(scene: Scene, place: StorePlace, kafka: KafkaSettings, *, 
                 transaction_bytes_max=8 << 20,
             ),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=hours),
+            open_branch=lambda branch: stores.open(branch_uri(place.uri, branch)),
         )
         try:
             yield cleaning

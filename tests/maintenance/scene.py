@@ -26,6 +26,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import ObjectEntry
 from committerd.table.versions import Table
 from committerd_client import Staged, staging
+from committerd_common.branches import branch_uri
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.queue.letters import LETTER
@@ -84,7 +85,9 @@ class Scene:
     """The table, the topic and the clock."""
 
     def __init__(self, folder: Path) -> None:
-        self.uri = str(folder / "table.lance")
+        self.root = self.uri = str(folder / "table.lance")
+        """The table's root, and the folder of what is cleaned up: the table itself, or the branch `branch`."""
+        self.branch = ""
         self.topic = StagedRecords()
         self.hours = 0.0
         """How far the clocks of maintenance and of the store are ahead of the machine's."""
@@ -106,6 +109,8 @@ class Scene:
                 transaction_bytes_max=8 << 20,
             ),
             wall_clock=lambda: datetime.now(UTC) + timedelta(hours=self.hours),
+            open_branch=lambda branch: LocalStore(Path(branch_uri(self.root, branch)), durable=False),
+            branch=self.branch,
             note=lambda line: self.deleted.append(dict(line)),
             **given,
         )

@@ -247,6 +247,7 @@ async def cleaning_on(server: S3Endpoint, topic: StagedRecords, said: list[str])
         topic,
         policy,
         wall_clock=lambda: datetime.now(UTC),
+        open_branch=lambda _: S3Store(client, where),
         passes_over=lambda key, _: said.append(key),
     )
     try:

@@ -34,6 +34,7 @@ from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd.telemetry import MaintenanceTelemetry
 from committerd_client import CommitClient
+from committerd_common.branches import branch_uri
 from committerd_common.extras import install_line
 
 HOUR_MS = 3_600_000
@@ -104,6 +105,8 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
             OperatorsTopic(operator),
             policy_of(configured, hour_ms=hour_ms),
             wall_clock=wall_clock,
+            open_branch=lambda branch: stores.open(branch_uri(configured.dataset.uri, branch)),
+            branch=configured.dataset.branch,
             note=reporter.deletes,
             passes_over=reporter.passes_over,
             progress=reporter.deleted,

@@ -1,0 +1,97 @@
+"""What the other branches of a table name: files that may lie in the folder which is cleaned up.
+
+A branch begins as a version of another branch, whose files it reads by a base path. The other way round, main reads
+files in a branch's folder when the branch's changes were brought to main. So before anything is deleted, the versions
+of all other branches are read, and what they name stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from committerd.concurrency import map_each
+from committerd.errors import CommitterError, CorruptTable, ObjectUnreadable, UnsupportedTable
+from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.maintenance.names import Names, new_chunks, require_known
+from committerd.stores.port import ObjectStore
+from committerd.table.branches import branches
+from committerd.table.versions import Table
+from committerd_common.paths import NamingScheme, manifest_key
+
+_AT_ONCE = 4
+"""Manifests of another branch that are in memory at once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OtherBranches:
+    """The other branches of a table. `open`: the store of a branch; an empty name is that of the main branch."""
+
+    root: ObjectStore
+    own: str
+    """The branch that is cleaned up; empty = the main branch."""
+    open: Callable[[str], ObjectStore]
+    _read: dict[str, set[str]] = field(default_factory=dict)
+    """The keys of the manifests that were read, by branch."""
+
+    def unread(self) -> OtherBranches:
+        """The same branches, of which nothing was read yet."""
+        return OtherBranches(root=self.root, own=self.own, open=self.open)
+
+    async def folders_within(self) -> tuple[str, ...]:
+        """The folders of branches, such as `exp/more`, that lie in the folder of the own one, such as `exp`."""
+        inside = f"{self.own}/"
+        if not self.own:
+            return ()  # they lie in a folder that a cleanup does not list
+        names = await branches(self.root)
+        return tuple(f"{one.removeprefix(inside)}/" for one in names if one.startswith(inside))
+
+    async def names(self) -> set[str]:
+        """The files that versions name which were not read yet, as if they lay in the own folder.
+
+        Raises `StoreUnavailable`, `CorruptTable` and `UnsupportedTable` if a version can't be read: what it names is
+        not known then.
+        """
+        found: set[str] = set()
+        for branch in ["", *await branches(self.root)]:
+            if branch != self.own:
+                found |= await self._names_of(branch)
+        return found
+
+    async def _names_of(self, branch: str) -> set[str]:
+        table, read = Table(self.open(branch)), self._read.setdefault(branch, set())
+        versions = reversed(await table.versions())
+        scheme = table.scheme or NamingScheme.V2
+        keys = [*(manifest_key(one, scheme) for one in versions), *await table.detached_manifests()]
+        keys = [key for key in keys if key not in read]
+        names, above = Names(), list[bytes]()
+        for start in range(0, len(keys), _AT_ONCE):
+            batch = keys[start : start + _AT_ONCE]
+            try:
+                for body in await map_each(batch, table.store.get, at_once=_AT_ONCE):
+                    if body is not None:  # None: a cleanup of that branch has deleted it since
+                        above = _add(names, decode(body), above)
+            except (ObjectUnreadable, CorruptTable, UnsupportedTable) as error:
+                raise _unknown(table.uri, error) from error
+            read.update(batch)
+        return names.keys
+
+
+def _add(names: Names, file: ManifestFile, above: list[bytes]) -> list[bytes]:
+    """Add what a version names; returns its chunks of fragments. `above`: those of the version that was read before."""
+    require_known(file.outline)
+    if not file.outline.base_paths:
+        return []  # all its files lie in its own folder
+    chunks = list(file.fragments.bodies())
+    names.add_parts(file, new_chunks(chunks, above))
+    return chunks
+
+
+def _unknown(uri: str, error: CommitterError) -> CommitterError:
+    text = (
+        f"{uri}, another branch of the table: {error}. It may name files of this branch, so nothing is deleted. Mend "
+        "that version, or delete the branch with pylance"
+    )
+    if isinstance(error, ObjectUnreadable):
+        return CorruptTable(text)
+    return type(error)(text, code=error.code)
