@@ -20,8 +20,10 @@ from typing import NoReturn
 
 import anyio
 import click
+from pydantic import SecretStr
 
 from committerd.commands.committing import sources, stores_and_queue
+from committerd.commands.lance_options import TIMES_AND_TRIES, cloud_options
 from committerd.commands.options import config_option, json_option
 from committerd.commands.printing import echo_table
 from committerd.commands.run import commit_until_stopped
@@ -38,7 +40,9 @@ from committerd.dev.screen import Facts, Screen
 from committerd.dev.state import DevTable
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
+from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings, load_settings
+from committerd.stores.clouds import cloud_place
 from committerd.table.versions import Table
 
 _METRICS_PORT = 9464
@@ -86,8 +90,9 @@ def dev(
 ) -> None:
     """Run all that tables need on this machine, until Ctrl-C: Kafka, its topics, a committer for each, /metrics.
 
-    URI is a path, or s3://bucket/path with credentials from the environment. The table need not exist. The command
-    prints the lines to paste into Python, Spark and a shell, and a line for each version that is committed.
+    URI is a path, or that of a table in a store (s3://, az://, gs://), with credentials from the environment. The table
+    need not exist. The command prints the lines to paste into Python, Spark and a shell, and a line for each version
+    that is committed.
 
     Kafka's data is kept in the cache folder (COMMITTERD_CACHE, by default ~/.cache/committerd), so the same command
     picks up where it left off. The ports are 9092 and 9464, or others if these are taken. All other settings are as for
@@ -301,6 +306,12 @@ async def _accept_new_queue(configured: Settings) -> None:
 
 def _public_options(configured: Settings) -> dict[str, str]:
     """The options with which pylance reaches the store; it takes keys from the environment too."""
+    cloud = cloud_place(configured.dataset.uri)
+    if cloud is not None:
+        group: CloudSettings = getattr(configured, cloud.cloud.service)
+        secrets = {name: None for name, value in group if isinstance(value, SecretStr)}
+        options = cloud_options(cloud.cloud, group.model_copy(update=secrets))
+        return {name: value for name, value in options.items() if name not in TIMES_AND_TRIES}
     endpoint = configured.s3.endpoint_url
     if endpoint is None:
         return {}

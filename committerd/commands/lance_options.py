@@ -22,6 +22,8 @@ from committerd.stores.cloud import Cloud
 from committerd.stores.clouds import cloud_place
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+TIMES_AND_TRIES = frozenset({"connect_timeout", "read_timeout", "client_max_retries"})
+"""Options of every store that do not say where it is and who may use it."""
 _SCHEMES = ("s3", "s3a", "s3n", "s3+ddb")
 
 

@@ -23,6 +23,8 @@ from committerd.dev.jars import KAFKA, folder_of, jars
 from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, to_paste
 from committerd_client import SyncCommitClient
+from harness.azure import AzureEndpoint
+from harness.gcs import GcsEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.s3 import S3Endpoint
 from harness.scene import until
@@ -278,23 +280,48 @@ def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
         assert "this one runs already: delete the dataset's topics yourself" in fresh.errors()
 
 
-@pytest.mark.s3
-def test_a_table_in_a_bucket_with_the_usual_variables(
-    cache: Path, s3: S3Endpoint, kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = {
-        "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-        "AWS_ACCESS_KEY_ID": s3.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3.secret_key,
-        "AWS_REGION": s3.region,
-        "COMMITTERD_S3__ENDPOINT_URL": s3.url,
-        "COMMITTERD_S3__REGION": s3.region,
+def usual(store: S3Endpoint | AzureEndpoint | GcsEndpoint) -> tuple[str, dict[str, str]]:
+    """(a secret, the variables with which committerd and pylance reach the store)"""
+    if isinstance(store, AzureEndpoint):
+        return store.key, {
+            "AZURE_STORAGE_ACCOUNT_KEY": store.key,
+            "COMMITTERD_AZURE__ENDPOINT_URL": store.url,
+            "COMMITTERD_AZURE__ACCOUNT_NAME": store.account,
+        }
+    if isinstance(store, GcsEndpoint):
+        return "disable_oauth", {
+            "GOOGLE_SERVICE_ACCOUNT_KEY": store.account_key(),
+            "COMMITTERD_GCS__ENDPOINT_URL": store.url,
+        }
+    return store.secret_key, {
+        "AWS_ACCESS_KEY_ID": store.access_key,
+        "AWS_SECRET_ACCESS_KEY": store.secret_key,
+        "AWS_REGION": store.region,
+        "COMMITTERD_S3__ENDPOINT_URL": store.url,
+        "COMMITTERD_S3__REGION": store.region,
         "COMMITTERD_S3__ADDRESSING_STYLE": "path",
     }
-    uri = f"s3://{s3.make_bucket()}/lake/events.lance"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("azure", marks=pytest.mark.azure),
+        pytest.param("gcs", marks=pytest.mark.gcs),
+    ],
+)
+def test_a_table_in_a_bucket_with_the_usual_variables(
+    cache: Path, server: str, kafka: KafkaBroker | RunningKafka, dataset: str, request: pytest.FixtureRequest
+) -> None:
+    store: S3Endpoint | AzureEndpoint | GcsEndpoint = request.getfixturevalue(server)
+    secret, variables = usual(store)
+    variables["KAFKA_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
+    scheme = "s3" if isinstance(store, S3Endpoint) else store.scheme
+    uri = f"{scheme}://{store.make_bucket()}/lake/events.lance"
     with Dev(uri, "--name", dataset, cache=cache, environment=variables) as dev:
         facts = dev.ready()
-        assert s3.secret_key not in repr(facts)
+        assert secret not in repr(facts)
         del facts["event"]
         program = to_paste(Facts(**facts)).partition("):\n")[2].partition("\nSpark")[0]
         done = subprocess.run(
