@@ -99,7 +99,7 @@ class ObstoreClient:
         advice = self.cloud.versioning_advice
         if advice and made["version"] is not None and not self.versioning_advice:
             self.versioning_advice = advice
-            _log.info(f"{self.cloud.service}.versioned", extra={"container": self._root, "advice": advice})
+            _log.info("cloud.container_versioned", extra={"container": self._root, "advice": advice})
 
     async def send(
         self,

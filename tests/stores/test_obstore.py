@@ -267,7 +267,7 @@ async def test_versions_of_blobs_are_noticed_where_a_put_tells_of_them(
     assert await store.put_if_absent(KEY, b"x") == Created()
     await store.put("o", b"x")
     assert ("lifecycle rule that deletes previous versions" in client.versioning_advice) is (cloud == "azure")
-    assert [record.getMessage() for record in caplog.records].count("azure.versioned") == (cloud == "azure")
+    assert [record.getMessage() for record in caplog.records].count("cloud.container_versioned") == (cloud == "azure")
 
 
 async def test_a_walk_goes_on_after_a_page_that_failed(
