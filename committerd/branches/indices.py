@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from committerd.branches.changes import Frame, file_key
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.port import ObjectStore
-from committerd_common.index_details import is_system_index
+from committerd_common.index_details import FRAGMENT_REUSE_INDEX, is_system_index
 from committerd_common.messages import DataFragment, IndexMetadata, Transaction
 from committerd_common.paths import index_prefix
 
@@ -39,8 +39,11 @@ def index_changes(main: ManifestFile, branch: ManifestFile, frame: Frame) -> Ind
     """The changes of indices that bring main those of the branch; None if there are none.
 
     An index names rows by their addresses or ids. So it holds for main only if a version of main has the very fragments
-    of the branch: `main` must be that version, its promotion.
+    of the branch: `main` must be that version, its promotion. An index that a fragment reuse index translates names
+    rows by addresses that they had before a compaction; main has no such translation.
     """
+    if any(index.name == FRAGMENT_REUSE_INDEX for index in branch.indices):
+        return None
     theirs = {index.uuid.uuid: index for index in main.indices if not is_system_index(index)}
     ours = {index.uuid.uuid: index for index in branch.indices if not is_system_index(index)}
     new = [index for uuid, index in ours.items() if uuid not in theirs]

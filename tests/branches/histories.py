@@ -169,7 +169,9 @@ class History:
         side.do(f"upsert {old} {list(new)}", lambda known: known.update({row["id"]: dict(row) for row in rows}))
 
     def compact(self, side: Side) -> None:
-        side.handle.optimize.compact_files(target_rows_per_fragment=self.rng.choice([20, 1000]))
+        defers = not self.stable and self.rng.random() < 0.3
+        rows = self.rng.choice([20, 1000])
+        side.handle.optimize.compact_files(target_rows_per_fragment=rows, defer_index_remap=defers)
         side.do("compact", lambda rows: None)
 
     def index(self, side: Side) -> None:
@@ -215,6 +217,11 @@ class History:
         moves = self.rng.choice([0, 0.05, 0.5])
         for _ in range(count):
             self.step(self.main if self.rng.random() < moves else self.branch)
+
+    def branch_is_sound(self) -> bool:
+        """Whether the branch, which only pylance has written, has the rows that it should have."""
+        found = self.branch.handle.to_table(columns=["id"])["id"].to_pylist()
+        return sorted(found) == sorted(self.branch.rows)
 
     def promote(self) -> bool:
         """Promote the branch and compare main with the serial execution; returns whether it was not refused."""
@@ -304,6 +311,10 @@ def run(seed: int, folder: Path, *, steps: int = 50) -> tuple[int, int, History]
                 # branch's folder, and names them in main's.
                 if "_indices/" not in str(error):
                     raise
+                history.main.log.append("pylance failed")
+                return landed, 0, history
+            if not history.branch_is_sound():
+                # pylance 14.0.2: a merge by an index that is to be remapped later inserts rows that are there.
                 history.main.log.append("pylance failed")
                 return landed, 0, history
             if not history.promote():

@@ -18,11 +18,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from committerd.__main__ import main
+from committerd.__main__ import run_command_line
 from committerd_common.messages import Status
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, s3_place
-from harness.s3 import S3Endpoint
+from harness.places import StorePlace, cloud_place, ddb_place, s3_place
 from harness.scene import Scene
 from tests.branches import histories
 from tests.producers.old_pylance import in_4
@@ -102,7 +101,7 @@ def ran(place: StorePlace, *words: str, good: bool = True) -> dict[str, Any]:
         contextlib.redirect_stdout(out),
     ):
         try:
-            main()
+            run_command_line()
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
@@ -218,9 +217,20 @@ def test_a_foreign_version_in_between_may_conflict(by_address: Tree) -> None:
     assert by_address.now().version == 2
 
 
+@pytest.fixture(params=["s3", "s3+ddb", "azure", "gcs"])
+def bucket(request: pytest.FixtureRequest) -> StorePlace:
+    match request.param:
+        case "s3":
+            return s3_place(request.getfixturevalue("s3"))
+        case "s3+ddb":
+            return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
+        case cloud:
+            return cloud_place(request.getfixturevalue(cloud))
+
+
 @pytest.mark.s3
-def test_a_branch_in_a_bucket_is_promoted(s3: S3Endpoint) -> None:
-    tree = Tree(s3_place(s3))
+def test_a_branch_in_a_bucket_is_promoted(bucket: StorePlace) -> None:
+    tree = Tree(bucket)
     expected = tree.change_branch()
     tree.main.insert(rows([300]))
     assert tree.promote()["outcome"] == "promoted"
@@ -323,6 +333,15 @@ def test_an_index_is_left_out_where_main_has_moved(tree: Tree) -> None:
     assert not tree.now().describe_indices()
 
 
+def test_an_index_that_is_to_be_remapped_later_is_left_out(by_address: Tree) -> None:
+    by_address.change_branch()
+    by_address.branch.create_scalar_index("v", "BTREE")
+    by_address.branch.optimize.compact_files(defer_index_remap=True)
+    done = by_address.promote()
+    assert (done["indices"], done["indices_left_out"]) == ([], ["v_idx"])
+    assert by_address.now().to_table(filter="v = 1005").num_rows == 1
+
+
 def test_a_branch_that_only_built_an_index_brings_it(tree: Tree) -> None:
     tree.branch.create_scalar_index("id", "BTREE")
     tree.main.insert(rows([200]))
@@ -344,3 +363,59 @@ def test_two_promotions_at_once_bring_each_version_once(by_address: Tree) -> Non
     assert by_address.stopped(faster, "put").returncode == 0
     assert by_address.now().version == 2
     assert by_address.rows() == expected | {600: 600}
+
+
+def test_a_writer_that_read_main_before_the_promotion_is_judged_against_it(tree: Tree) -> None:
+    expected = tree.change_branch()
+    early = [tree.now() for _ in range(3)]
+    tree.promote()
+    early[0].delete("id = 6")
+    early[1].insert(rows([700]))
+    early[2].update({"v": "v + 1"}, where="id in (4, 5)")  # pylance does it again on the promoted rows
+    del expected[6]
+    assert tree.rows() == expected | {700: 700, 5: 1006}
+
+
+def test_keys_that_both_sides_inserted_conflict(tmp_path: Path) -> None:
+    key = pa.field("id", pa.int64(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"})
+    schema = pa.schema([key, pa.field("v", pa.int64())])
+
+    def keyed(*keys: int) -> pa.Table:
+        return pa.table({"id": list(keys), "v": list(keys)}, schema=schema)
+
+    main = lance.write_dataset(keyed(1, 2), str(tmp_path / "table.lance"))
+    branch = main.create_branch(BRANCH)
+    for side, keys in ((branch, (3, 4)), (main, (4, 5))):
+        side.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(keyed(*keys))
+    refused = ran(StorePlace(main.uri), BRANCH, good=False)
+    assert (refused["branch_version"], refused["conflicting_version"]) == (2, 2)
+    assert refused["rule"] == "same_row_or_key"
+
+
+@pytest.mark.parametrize("change", ["overwrite", "restore"])
+def test_a_main_that_was_replaced_is_a_conflict(tree: Tree, change: str) -> None:
+    tree.change_branch()
+    if change == "overwrite":
+        lance.write_dataset(rows(range(3)), tree.place.uri, mode="overwrite")
+    else:
+        tree.main.insert(rows([900]))
+        lance.dataset(tree.place.uri, version=1).restore()  # type: ignore[no-untyped-call]
+    before = tree.rows()
+    refused = tree.promote(good=False)
+    assert refused["reason"] == "promotion_conflict"
+    assert refused["conflicting_operation"] == change
+    assert tree.rows() == before
+
+
+def test_rows_keep_their_lineage(tmp_path: Path) -> None:
+    tree = Tree(StorePlace(str(tmp_path / "table.lance")), stable=True)
+    tree.change_branch()
+    tree.main.insert(rows([200]))
+    version = tree.promote()["version"]
+    columns = ["id", "_row_created_at_version", "_row_last_updated_at_version"]
+    found = tree.now().to_table(columns=columns).to_pylist()
+    lineage = {row["id"]: (row[columns[1]], row[columns[2]]) for row in found}
+    assert lineage[0] == (1, 1)
+    assert lineage[5] == (1, version)
+    assert lineage[100] == lineage[102] == (version, version)
+    assert lineage[200] == (2, 2)
