@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from committerd_common import table_pb2 as committerd__common_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ommitterd_common/index.proto\x12\x16\x63ommitterd.lance.table\x1a\x1d\x63ommitterd_common/table.proto\"\xa4\x05\n\x19\x46ragmentReuseIndexDetails\x12Q\n\x06inline\x18\x01 \x01(\x0b\x32?.committerd.lance.table.FragmentReuseIndexDetails.InlineContentH\x00\x12\x38\n\x08\x65xternal\x18\x02 \x01(\x0b\x32$.committerd.lance.table.ExternalFileH\x00\x1a\\\n\rInlineContent\x12K\n\x08versions\x18\x01 \x03(\x0b\x32\x39.committerd.lance.table.FragmentReuseIndexDetails.Version\x1ak\n\x07Version\x12\x17\n\x0f\x64\x61taset_version\x18\x01 \x01(\x04\x12G\n\x06groups\x18\x03 \x03(\x0b\x32\x37.committerd.lance.table.FragmentReuseIndexDetails.Group\x1a\xd4\x01\n\x05Group\x12\x19\n\x11\x63hanged_row_addrs\x18\x01 \x01(\x0c\x12W\n\rold_fragments\x18\x02 \x03(\x0b\x32@.committerd.lance.table.FragmentReuseIndexDetails.FragmentDigest\x12W\n\rnew_fragments\x18\x03 \x03(\x0b\x32@.committerd.lance.table.FragmentReuseIndexDetails.FragmentDigest\x1aM\n\x0e\x46ragmentDigest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x15\n\rphysical_rows\x18\x02 \x01(\x04\x12\x18\n\x10num_deleted_rows\x18\x03 \x01(\x04\x42\t\n\x07\x63ontent\"\xfd\x03\n\x12MemWalIndexDetails\x12\x1a\n\x12snapshot_ts_millis\x18\x01 \x01(\x03\x12\x13\n\x0bnum_regions\x18\x02 \x01(\r\x12\x1d\n\x10inline_snapshots\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x38\n\x0cregion_specs\x18\x07 \x03(\x0b\x32\".committerd.lance.table.RegionSpec\x12\x1a\n\x12maintained_indexes\x18\x08 \x03(\t\x12\x44\n\x12merged_generations\x18\t \x03(\x0b\x32(.committerd.lance.table.MergedGeneration\x12\x43\n\rindex_catchup\x18\n \x03(\x0b\x32,.committerd.lance.table.IndexCatchupProgress\x12\x64\n\x16writer_config_defaults\x18\x0b \x03(\x0b\x32\x44.committerd.lance.table.MemWalIndexDetails.WriterConfigDefaultsEntry\x1a;\n\x19WriterConfigDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_inline_snapshots\"R\n\nRegionSpec\x12\x0f\n\x07spec_id\x18\x01 \x01(\r\x12\x33\n\x06\x66ields\x18\x02 \x03(\x0b\x32#.committerd.lance.table.RegionField\"\x92\x02\n\x0bRegionField\x12\x10\n\x08\x66ield_id\x18\x01 \x01(\t\x12\x12\n\nsource_ids\x18\x02 \x03(\x05\x12\x16\n\ttransform\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nexpression\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0bresult_type\x18\x05 \x01(\t\x12G\n\nparameters\x18\x06 \x03(\x0b\x32\x33.committerd.lance.table.RegionField.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_transformB\r\n\x0b_expression\"W\n\x10MergedGeneration\x12/\n\tregion_id\x18\x01 \x01(\x0b\x32\x1c.committerd.lance.table.UUID\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"s\n\x14IndexCatchupProgress\x12\x12\n\nindex_name\x18\x01 \x01(\t\x12G\n\x15\x63\x61ught_up_generations\x18\x02 \x03(\x0b\x32(.committerd.lance.table.MergedGeneration\"\x13\n\x11\x42TreeIndexDetails\"\x14\n\x12\x42itmapIndexDetails\"\x17\n\x15LabelListIndexDetails\"\x13\n\x11NGramIndexDetails\"\x16\n\x14InvertedIndexDetails\"\x14\n\x12VectorIndexDetailsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ommitterd_common/index.proto\x12\x16\x63ommitterd.lance.table\x1a\x1d\x63ommitterd_common/table.proto\"\xa4\x05\n\x19\x46ragmentReuseIndexDetails\x12Q\n\x06inline\x18\x01 \x01(\x0b\x32?.committerd.lance.table.FragmentReuseIndexDetails.InlineContentH\x00\x12\x38\n\x08\x65xternal\x18\x02 \x01(\x0b\x32$.committerd.lance.table.ExternalFileH\x00\x1a\\\n\rInlineContent\x12K\n\x08versions\x18\x01 \x03(\x0b\x32\x39.committerd.lance.table.FragmentReuseIndexDetails.Version\x1ak\n\x07Version\x12\x17\n\x0f\x64\x61taset_version\x18\x01 \x01(\x04\x12G\n\x06groups\x18\x03 \x03(\x0b\x32\x37.committerd.lance.table.FragmentReuseIndexDetails.Group\x1a\xd4\x01\n\x05Group\x12\x19\n\x11\x63hanged_row_addrs\x18\x01 \x01(\x0c\x12W\n\rold_fragments\x18\x02 \x03(\x0b\x32@.committerd.lance.table.FragmentReuseIndexDetails.FragmentDigest\x12W\n\rnew_fragments\x18\x03 \x03(\x0b\x32@.committerd.lance.table.FragmentReuseIndexDetails.FragmentDigest\x1aM\n\x0e\x46ragmentDigest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x15\n\rphysical_rows\x18\x02 \x01(\x04\x12\x18\n\x10num_deleted_rows\x18\x03 \x01(\x04\x42\t\n\x07\x63ontent\"\xb9\x04\n\x12MemWalIndexDetails\x12\x1a\n\x12snapshot_ts_millis\x18\x01 \x01(\x03\x12\x13\n\x0bnum_regions\x18\x02 \x01(\r\x12\x1d\n\x10inline_snapshots\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x38\n\x0cregion_specs\x18\x07 \x03(\x0b\x32\".committerd.lance.table.RegionSpec\x12\x1a\n\x12maintained_indexes\x18\x08 \x03(\t\x12\x44\n\x12merged_generations\x18\t \x03(\x0b\x32(.committerd.lance.table.MergedGeneration\x12\x43\n\rindex_catchup\x18\n \x03(\x0b\x32,.committerd.lance.table.IndexCatchupProgress\x12\x64\n\x16writer_config_defaults\x18\x0b \x03(\x0b\x32\x44.committerd.lance.table.MemWalIndexDetails.WriterConfigDefaultsEntry\x12!\n\x14maintain_all_indexes\x18\x0c \x01(\x08H\x01\x88\x01\x01\x1a;\n\x19WriterConfigDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x13\n\x11_inline_snapshotsB\x17\n\x15_maintain_all_indexes\"R\n\nRegionSpec\x12\x0f\n\x07spec_id\x18\x01 \x01(\r\x12\x33\n\x06\x66ields\x18\x02 \x03(\x0b\x32#.committerd.lance.table.RegionField\"\x92\x02\n\x0bRegionField\x12\x10\n\x08\x66ield_id\x18\x01 \x01(\t\x12\x12\n\nsource_ids\x18\x02 \x03(\x05\x12\x16\n\ttransform\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nexpression\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0bresult_type\x18\x05 \x01(\t\x12G\n\nparameters\x18\x06 \x03(\x0b\x32\x33.committerd.lance.table.RegionField.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_transformB\r\n\x0b_expression\"W\n\x10MergedGeneration\x12/\n\tregion_id\x18\x01 \x01(\x0b\x32\x1c.committerd.lance.table.UUID\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"s\n\x14IndexCatchupProgress\x12\x12\n\nindex_name\x18\x01 \x01(\t\x12G\n\x15\x63\x61ught_up_generations\x18\x02 \x03(\x0b\x32(.committerd.lance.table.MergedGeneration\"\x13\n\x11\x42TreeIndexDetails\"\x14\n\x12\x42itmapIndexDetails\"\x17\n\x15LabelListIndexDetails\"\x13\n\x11NGramIndexDetails\"\x16\n\x14InvertedIndexDetails\"\x14\n\x12VectorIndexDetailsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,29 +37,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FRAGMENTREUSEINDEXDETAILS_FRAGMENTDIGEST']._serialized_start=677
   _globals['_FRAGMENTREUSEINDEXDETAILS_FRAGMENTDIGEST']._serialized_end=754
   _globals['_MEMWALINDEXDETAILS']._serialized_start=768
-  _globals['_MEMWALINDEXDETAILS']._serialized_end=1277
-  _globals['_MEMWALINDEXDETAILS_WRITERCONFIGDEFAULTSENTRY']._serialized_start=1197
-  _globals['_MEMWALINDEXDETAILS_WRITERCONFIGDEFAULTSENTRY']._serialized_end=1256
-  _globals['_REGIONSPEC']._serialized_start=1279
-  _globals['_REGIONSPEC']._serialized_end=1361
-  _globals['_REGIONFIELD']._serialized_start=1364
-  _globals['_REGIONFIELD']._serialized_end=1638
-  _globals['_REGIONFIELD_PARAMETERSENTRY']._serialized_start=1560
-  _globals['_REGIONFIELD_PARAMETERSENTRY']._serialized_end=1609
-  _globals['_MERGEDGENERATION']._serialized_start=1640
-  _globals['_MERGEDGENERATION']._serialized_end=1727
-  _globals['_INDEXCATCHUPPROGRESS']._serialized_start=1729
-  _globals['_INDEXCATCHUPPROGRESS']._serialized_end=1844
-  _globals['_BTREEINDEXDETAILS']._serialized_start=1846
-  _globals['_BTREEINDEXDETAILS']._serialized_end=1865
-  _globals['_BITMAPINDEXDETAILS']._serialized_start=1867
-  _globals['_BITMAPINDEXDETAILS']._serialized_end=1887
-  _globals['_LABELLISTINDEXDETAILS']._serialized_start=1889
-  _globals['_LABELLISTINDEXDETAILS']._serialized_end=1912
-  _globals['_NGRAMINDEXDETAILS']._serialized_start=1914
-  _globals['_NGRAMINDEXDETAILS']._serialized_end=1933
-  _globals['_INVERTEDINDEXDETAILS']._serialized_start=1935
-  _globals['_INVERTEDINDEXDETAILS']._serialized_end=1957
-  _globals['_VECTORINDEXDETAILS']._serialized_start=1959
-  _globals['_VECTORINDEXDETAILS']._serialized_end=1979
+  _globals['_MEMWALINDEXDETAILS']._serialized_end=1337
+  _globals['_MEMWALINDEXDETAILS_WRITERCONFIGDEFAULTSENTRY']._serialized_start=1232
+  _globals['_MEMWALINDEXDETAILS_WRITERCONFIGDEFAULTSENTRY']._serialized_end=1291
+  _globals['_REGIONSPEC']._serialized_start=1339
+  _globals['_REGIONSPEC']._serialized_end=1421
+  _globals['_REGIONFIELD']._serialized_start=1424
+  _globals['_REGIONFIELD']._serialized_end=1698
+  _globals['_REGIONFIELD_PARAMETERSENTRY']._serialized_start=1620
+  _globals['_REGIONFIELD_PARAMETERSENTRY']._serialized_end=1669
+  _globals['_MERGEDGENERATION']._serialized_start=1700
+  _globals['_MERGEDGENERATION']._serialized_end=1787
+  _globals['_INDEXCATCHUPPROGRESS']._serialized_start=1789
+  _globals['_INDEXCATCHUPPROGRESS']._serialized_end=1904
+  _globals['_BTREEINDEXDETAILS']._serialized_start=1906
+  _globals['_BTREEINDEXDETAILS']._serialized_end=1925
+  _globals['_BITMAPINDEXDETAILS']._serialized_start=1927
+  _globals['_BITMAPINDEXDETAILS']._serialized_end=1947
+  _globals['_LABELLISTINDEXDETAILS']._serialized_start=1949
+  _globals['_LABELLISTINDEXDETAILS']._serialized_end=1972
+  _globals['_NGRAMINDEXDETAILS']._serialized_start=1974
+  _globals['_NGRAMINDEXDETAILS']._serialized_end=1993
+  _globals['_INVERTEDINDEXDETAILS']._serialized_start=1995
+  _globals['_INVERTEDINDEXDETAILS']._serialized_end=2017
+  _globals['_VECTORINDEXDETAILS']._serialized_start=2019
+  _globals['_VECTORINDEXDETAILS']._serialized_end=2039
 # @@protoc_insertion_point(module_scope)

@@ -185,11 +185,14 @@ class MemWalIndexDetails(_message.Message):
     MERGED_GENERATIONS_FIELD_NUMBER: _builtins.int
     INDEX_CATCHUP_FIELD_NUMBER: _builtins.int
     WRITER_CONFIG_DEFAULTS_FIELD_NUMBER: _builtins.int
+    MAINTAIN_ALL_INDEXES_FIELD_NUMBER: _builtins.int
     snapshot_ts_millis: _builtins.int
     """Unix time."""
     num_regions: _builtins.int
     inline_snapshots: _builtins.bytes
     """Opaque."""
+    maintain_all_indexes: _builtins.bool
+    """Of Lance 14: the logs keep all indices up to date, whatever `maintained_indexes` says."""
     @_builtins.property
     def region_specs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegionSpec]: ...
     @_builtins.property
@@ -217,14 +220,20 @@ class MemWalIndexDetails(_message.Message):
         merged_generations: _abc.Iterable[Global___MergedGeneration] | None = ...,
         index_catchup: _abc.Iterable[Global___IndexCatchupProgress] | None = ...,
         writer_config_defaults: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        maintain_all_indexes: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_inline_snapshots", b"_inline_snapshots", "inline_snapshots", b"inline_snapshots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_inline_snapshots", b"_inline_snapshots", "_maintain_all_indexes", b"_maintain_all_indexes", "inline_snapshots", b"inline_snapshots", "maintain_all_indexes", b"maintain_all_indexes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inline_snapshots", b"_inline_snapshots", "index_catchup", b"index_catchup", "inline_snapshots", b"inline_snapshots", "maintained_indexes", b"maintained_indexes", "merged_generations", b"merged_generations", "num_regions", b"num_regions", "region_specs", b"region_specs", "snapshot_ts_millis", b"snapshot_ts_millis", "writer_config_defaults", b"writer_config_defaults"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inline_snapshots", b"_inline_snapshots", "_maintain_all_indexes", b"_maintain_all_indexes", "index_catchup", b"index_catchup", "inline_snapshots", b"inline_snapshots", "maintain_all_indexes", b"maintain_all_indexes", "maintained_indexes", b"maintained_indexes", "merged_generations", b"merged_generations", "num_regions", b"num_regions", "region_specs", b"region_specs", "snapshot_ts_millis", b"snapshot_ts_millis", "writer_config_defaults", b"writer_config_defaults"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__inline_snapshots: _TypeAlias = _typing.Literal["inline_snapshots"]  # noqa: Y015
     _WhichOneofArgType__inline_snapshots: _TypeAlias = _typing.Literal["_inline_snapshots", b"_inline_snapshots"]  # noqa: Y015
+    _WhichOneofReturnType__maintain_all_indexes: _TypeAlias = _typing.Literal["maintain_all_indexes"]  # noqa: Y015
+    _WhichOneofArgType__maintain_all_indexes: _TypeAlias = _typing.Literal["_maintain_all_indexes", b"_maintain_all_indexes"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__inline_snapshots) -> _WhichOneofReturnType__inline_snapshots | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__maintain_all_indexes) -> _WhichOneofReturnType__maintain_all_indexes | None: ...
 
 Global___MemWalIndexDetails: _TypeAlias = MemWalIndexDetails  # noqa: Y015
 

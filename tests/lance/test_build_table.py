@@ -11,10 +11,19 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.bounds import RESERVABLE_MAX
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.manifest_file import ManifestFile
-from committerd_common.index_details import unpack_details
-from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, MemWalIndexDetails, Transaction
+from committerd.lance.versions.next_version import NextVersion
+from committerd_common.index_details import pack_details, unpack_details
+from committerd_common.messages import (
+    DataFragment,
+    Field,
+    IndexCatchupProgress,
+    IndexMetadata,
+    Manifest,
+    MemWalIndexDetails,
+    Transaction,
+)
 from tests.lance import samples
-from tests.lance.operations import create_index
+from tests.lance.operations import create_index, update
 from tests.lance.samples import (
     GIVEN,
     after,
@@ -214,23 +223,125 @@ class TestCreateIndex:
         assert [one.uuid for one in built.indices] == [samples.uuid_of(2), samples.uuid_of(3)]
 
 
+OLD = ("lance", "4.0.0")
+
+
 class TestUpdateMemWalState:
-    def test_makes_the_index_and_keeps_the_fragments(self) -> None:
-        built = after(table(manifest(fragment(0), fragment(1), fragment(2))), merging((1, 5), (2, 3)))
-        assert ids(built) == [0, 1, 2]
-        (made,) = built.indices
-        assert generations(made) == {1: 5, 2: 3}
+    def test_keeps_the_fragments_and_the_places_of_the_indices(self) -> None:
+        current = table(manifest(fragment(0), fragment(1)), samples.mem_wal_index(1, generation(1, 5)), index(2))
+        built = after(current, merging((1, 6), (2, 3)))
+        assert ids(built) == [0, 1]
+        assert [one.name for one in built.indices] == ["__lance_mem_wal", "i2"]
+        made = built.indices[0]
+        assert generations(made) == {1: 6, 2: 3}
         assert (made.uuid.uuid, made.dataset_version, made.index_version) == (b"i" * 16, 6, 0)
         assert made.created_at == int(samples.NOW.timestamp() * 1000)
 
-    def test_the_higher_generation_of_a_region_stays(self) -> None:
-        current = table(manifest(), samples.mem_wal_index(1, generation(1, 5), generation(2, 5)), index(2))
+    def test_merges_what_follows_the_recorded_generation(self) -> None:
+        current = table(manifest(), samples.mem_wal_index(1, generation(1, 5)))
+        for merged, code in (
+            (((1, 5),), "index_details"),
+            (((1, 4),), "index_details"),
+            (((1, 6), (1, 7)), "region_id"),
+        ):
+            with pytest.raises(InvalidRequest) as caught:
+                after(current, merging(*merged))
+            assert caught.value.code == code
+        with pytest.raises(InvalidRequest, match="no index __lance_mem_wal"):
+            after(table(manifest()), merging((1, 0)))
+        assert generations(after(current, merging((2, 0))).indices[0]) == {1: 5, 2: 0}
+
+    def test_of_an_old_lance_makes_the_index(self) -> None:
+        (made,) = after(table(manifest(writer=OLD)), merging((1, 5), (2, 3))).indices
+        assert generations(made) == {1: 5, 2: 3}
+
+    def test_of_an_old_lance_keeps_the_higher_generation_of_a_region(self) -> None:
+        merged = (generation(1, 5), generation(2, 5))
+        current = table(manifest(writer=OLD), samples.mem_wal_index(1, *merged), index(2))
         built = after(current, merging((1, 4), (2, 6), (3, 1)))
-        assert [one.name for one in built.indices] == ["i2", "__lance_mem_wal"]
-        assert generations(built.indices[1]) == {1: 5, 2: 6, 3: 1}
+        assert [one.name for one in built.indices] == ["__lance_mem_wal", "i2"]
+        assert generations(built.indices[0]) == {1: 5, 2: 6, 3: 1}
 
     def test_of_nothing_changes_nothing(self) -> None:
         assert after(table(manifest()), merging()).indices == ()
+
+
+class TestCatchingUp:
+    """How far the indices of a table with a MemWAL are, after each change."""
+
+    WAL = samples.mem_wal_index(1, generation(1, 5), generation(2, 0))
+
+    @staticmethod
+    def told(built: NextVersion) -> dict[str, list[int]]:
+        """The generations of the regions 1 and 2 with which each index has caught up."""
+        (wal,) = (one for one in built.indices if one.name == "__lance_mem_wal")
+        details = unpack_details(wal, MemWalIndexDetails)
+        return {
+            one.index_name: [reached.generation for reached in one.caught_up_generations]
+            for one in details.index_catchup
+        }
+
+    def caught_up(self, *indices: IndexMetadata, writer: tuple[str, str] = ("lance", "14.0.2")) -> ManifestFile:
+        """A table of fragments 0 and 1, whose index i2 has caught up with generation 3 of region 1."""
+        details = unpack_details(self.WAL, MemWalIndexDetails)
+        caught = IndexCatchupProgress(index_name="i2", caught_up_generations=[generation(1, 3), generation(2, 0)])
+        details.index_catchup.append(caught)
+        wal = index(1, name="__lance_mem_wal", fields=(), fragments=None, details=pack_details(details))
+        return table(manifest(fragment(0), fragment(1), writer=writer), wal, *indices)
+
+    def test_an_index_of_everything_has_what_was_merged_before(self) -> None:
+        current = table(manifest(fragment(0), fragment(1)), self.WAL, index(2, fragments=[0]))
+        built = after(current, create_index(index(3, fragments=[0, 1])))
+        assert self.told(built) == {"i3": [5, 0]}
+        assert built.indices[0].uuid.uuid == b"i" * 16
+        assert self.told(after(current, merging((1, 9)))) == {}
+        whole = table(manifest(fragment(0)), self.WAL, index(2))
+        assert self.told(after(whole, merging((1, 9), (3, 4)))) == {"i2": [5, 0, 0]}
+
+    def test_an_index_that_stays_keeps_what_it_had(self) -> None:
+        current = self.caught_up(index(2, fragments=[0]))
+        built = after(current, config(config_updates=updates({"a": "b"})))
+        assert self.told(built) == {"i2": [3, 0]}
+        assert built.indices[0].uuid == current.indices[0].uuid
+        assert self.told(after(current, merging((2, 7)))) == {"i2": [3, 0]}
+
+    def test_an_index_that_changes_has_caught_up_with_nothing(self) -> None:
+        current = self.caught_up(index(2, fragments=[0]))
+        assert self.told(after(current, create_index(removed=(index(2),)))) == {}
+        assert self.told(after(current, create_index(index(3, name="i2", fragments=[1])))) == {"i2": [5, 0]}
+        assert self.told(after(self.caught_up(index(2, fragments=None)), create_index(index(3)))) == {"i2": [3, 0]}
+        changed = update(fragment(0), fields_modified=[0], update_mode=Transaction.REWRITE_COLUMNS)
+        assert self.told(after(self.caught_up(index(2, fragments=[0, 1])), changed)) == {}
+
+    def test_an_empty_table_proves_nothing(self) -> None:
+        current = table(manifest(), self.WAL, index(2))
+        assert self.told(after(current, create_index(index(3)))) == {}
+
+    def test_nothing_is_said_for_others(self) -> None:
+        for current in (
+            self.caught_up(index(2), writer=OLD),
+            table(manifest(fragment(0)), samples.mem_wal_index(1), index(2)),
+        ):
+            built = after(current, create_index(index(3, fragments=[0, 1])))
+            assert built.indices[0].uuid == current.indices[0].uuid
+        made = after(table(manifest(fragment(0)), index(2)), create_index(self.WAL))
+        assert self.told(made) == {}
+
+    def test_details_that_nobody_can_read_stay(self) -> None:
+        current = table(manifest(fragment(0)), index(1, name="__lance_mem_wal", fields=()), index(2))
+        assert after(current, create_index(index(3))).indices[0] == current.indices[0]
+
+    def test_fragments_that_were_compacted_count_as_readers_see_them(self) -> None:
+        current = table(manifest(fragment(1)), self.WAL, index(2, fragments=[0]), samples.reuse_index(9, ([0], [1])))
+        given = replace(GIVEN, reuse=samples.reuse_content(current.indices[2].index_details.value))
+        built = after(current, config(config_updates=updates({"a": "b"})), given)
+        assert self.told(built) == {"i2": [5, 0]}
+
+    def test_a_restore_brings_what_was_said_then(self) -> None:
+        then = self.caught_up(index(2, fragments=[0, 1]))
+        restore = transaction(restore=Transaction.Restore(version=3))
+        built = after(table(manifest(fragment(0))), restore, replace(GIVEN, restored=then))
+        assert self.told(built) == {"i2": [3, 0]}
 
 
 class TestProject:

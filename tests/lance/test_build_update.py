@@ -407,5 +407,6 @@ def test_a_fragment_that_is_changed_and_removed_loses_all_its_rows() -> None:
 
 
 def test_merged_generations_are_noted() -> None:
-    built = after(table(samples.manifest(fragment(0))), updating(merged_generations=[generation(1, 5)]))
-    assert [one.name for one in built.indices] == ["__lance_mem_wal"]
+    current = table(samples.manifest(fragment(0)), samples.mem_wal_index(1))
+    built = after(current, updating(merged_generations=[generation(1, 5)]))
+    assert [(one.name, one.uuid.uuid) for one in built.indices] == [("__lance_mem_wal", b"i" * 16)]

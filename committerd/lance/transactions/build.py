@@ -7,10 +7,12 @@ transaction may be committed.
 from __future__ import annotations
 
 from committerd.errors import InvalidRequest
+from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import AppliesTo
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.draft import BuildInput, first_draft, next_draft
+from committerd.lance.versions.mem_wal import follow_indices
 from committerd.lance.versions.next_version import NextVersion
 from committerd_common.messages import Transaction
 
@@ -31,6 +33,8 @@ def build(current: ManifestFile | None, transaction: Transaction, given: BuildIn
     draft = first_draft(given) if current is None else next_draft(current, given)
     draft.manifest.tag = transaction.tag
     operation.build(draft, transaction)
+    if operation.kind is not Kind.RESTORE:  # the restored version says itself how far its indices are
+        follow_indices(draft)
     return NextVersion(
         manifest=draft.manifest,
         indices=tuple(draft.indices),
