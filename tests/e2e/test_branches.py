@@ -13,7 +13,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, s3_place
+from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 
@@ -26,7 +26,29 @@ print(json.dumps({"version": table.version, "ids": table.to_table()["id"].to_pyl
 """
 
 
-@pytest.fixture(params=["local", "s3"])
+PLACES = [
+    "local",
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("s3-express", marks=pytest.mark.s3),
+    pytest.param("s3+ddb", marks=[pytest.mark.s3, pytest.mark.dynamodb]),
+    pytest.param("azure", marks=pytest.mark.azure),
+    pytest.param("gcs", marks=pytest.mark.gcs),
+]
+
+
+def place_of(request: pytest.FixtureRequest, name: str) -> StorePlace | None:
+    """A table there; None = in the test's folder."""
+    if name == "local":
+        return None
+    if name in ("azure", "gcs"):
+        return cloud_place(request.getfixturevalue(name))
+    s3: S3Endpoint = request.getfixturevalue("s3")
+    if name == "s3+ddb":
+        return ddb_place(s3, request.getfixturevalue("dynamodb"))
+    return express_place(s3, request.getfixturevalue("directory_buckets")) if name == "s3-express" else s3_place(s3)
+
+
+@pytest.fixture(params=PLACES)
 def main(
     request: pytest.FixtureRequest,
     kafka: KafkaBroker | RunningKafka,
@@ -34,9 +56,8 @@ def main(
     tmp_path: Path,
     launch: Launch,
 ) -> Scene:
-    """A dataset on a local disk, and one on an S3 server."""
-    s3: S3Endpoint | None = request.getfixturevalue("s3") if request.param == "s3" else None
-    place = None if s3 is None else s3_place(s3)
+    """A dataset on each store."""
+    place = place_of(request, request.param)
     return Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch)
 
 
@@ -89,6 +110,29 @@ def test_two_committers_serve_a_table_and_its_branch_side_by_side(main: Scene) -
                 assert sorted(branch.table.ids_in_4()) == read_as_users_do(main, "team/exp") == sorted(theirs)
 
 
+@pytest.mark.parametrize("main", ["local", PLACES[1]], indirect=True)
+def test_what_main_has_taken_from_a_served_branch_survives_the_maintenance_of_both(main: Scene) -> None:
+    with main:
+        ids = main.table.create()
+        main.started()
+        ids += main.committed()
+        with branched(main, "exp") as branch:
+            branch.started()
+            ids += branch.committed(2)
+            ids += main.committed()
+            assert "of branch 'exp' are version" in main.command("promote", "exp", main.table.uri)
+            position = main.position()
+            assert "branch" not in position
+            ids += main.committed()  # main's committer goes on, at its own position
+            assert sorted(main.table.ids()) == sorted(ids)
+            for one in (branch, main):
+                one.command("maintain", "--once")
+                assert json.loads(one.command("audit", "--json"))["good"] is True
+            assert sorted(main.table.ids()) == sorted(ids)
+            branch.committed()
+
+
+@pytest.mark.parametrize("main", ["local"], indirect=True)
 def test_a_branch_of_a_branch_begins_with_neither_position(main: Scene) -> None:
     with main:
         ids = main.table.create()

@@ -423,7 +423,7 @@ class Auditor:
     def _handed_down(self, file: ManifestFile, *, ours: bool) -> Position | None:
         """The position that a version carries; None if another writer has made one up."""
         try:
-            position = decode_position(file.manifest.table_metadata)
+            position = decode_position(file.manifest.table_metadata, branch=file.manifest.branch)
         except CorruptTable:
             if ours:
                 raise
@@ -629,7 +629,7 @@ class Auditor:
     def _learn_marks(self, seen: Seen) -> None:
         if not seen.settled.ours:
             return
-        marks = decode_marks(seen.file.manifest.table_metadata)
+        marks = decode_marks(seen.file.manifest.table_metadata, branch=seen.file.manifest.branch)
         for app_id, mark in self._marks.items():
             found = marks.get(app_id)
             if found is None or (found.life, found.version) < (mark.life, mark.version):

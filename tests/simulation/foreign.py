@@ -14,7 +14,7 @@ from committerd.committer import direct
 from committerd.errors import CommitterError
 from committerd.lance.format.manifest_file import encode
 from committerd.lance.format.own_keys import KEY_PREFIX
-from committerd.queue.position import FORMAT_KEY
+from committerd.queue.position import FORMAT_KEY, AppMark, Position, encode_metadata
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions, Sources
@@ -77,6 +77,19 @@ class ForeignWriter:
             below = manifest
             key = manifest_key(number, NamingScheme.V2)
             self.world.bucket.put(key, encode(manifest, (), transaction))
+
+    def put_branch(self) -> None:
+        """Put the first version of a branch, whose metadata is that of the version of main at which it began."""
+        transaction = staging.overwrite(new_uuid(self.rng), self._paths(1))
+        manifest = self._first(transaction)
+        manifest.version, manifest.branch = 1, "exp"
+        main = Position(
+            cluster_id="cluster", topic="main.staged", topic_id="of main", next_offset=1000, settled=(1003,), era=2
+        )
+        used_ms = int(EPOCH.timestamp() * 1000)
+        mark = AppMark(run="r", version=3, uuid=str(new_uuid(self.rng)), table_version=1, used_ms=used_ms, offset=7)
+        manifest.table_metadata.update(encode_metadata(main, {"of-main": mark}))
+        self.world.bucket.put(manifest_key(1, NamingScheme.V2), encode(manifest, (), transaction))
 
     def _first(self, transaction: Transaction) -> Manifest:
         manifest = Manifest(

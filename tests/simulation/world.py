@@ -58,7 +58,8 @@ class Scenario:
     records: int = 20
     seconds: float = 30.0
     """The time in which records are staged and faults happen."""
-    table: Literal["there", "made_by_foreign", "made_by_queue"] = "there"
+    table: Literal["there", "made_by_foreign", "made_by_queue", "branched"] = "there"
+    """`branched`: it is a branch of a table that has a queue of its own."""
     rates: Rates = CALM
     latency: float = 0.005
     events: Mapping[Event, float] = field(default_factory=dict)
@@ -134,6 +135,8 @@ class World:
             tasks.start_soon(self._watch_held_back)
             if self.scenario.table == "there":
                 await self.foreign.create()
+            if self.scenario.table == "branched":
+                self.foreign.put_branch()
             async with anyio.create_task_group() as storm:
                 if self.scenario.foreign_seconds is not None:
                     storm.start_soon(self.foreign.run, self.scenario.foreign_seconds)
