@@ -19,7 +19,7 @@ from committerd.branches.landing import (
     on_main,
     with_settings,
 )
-from committerd.branches.reference import Branch, branch_folder, branch_uri
+from committerd.branches.reference import Branch, base_path_of
 from committerd.branches.refusal import PromotionConflict, PromotionRefused
 from committerd.committer.direct import commit
 from committerd.concurrency import map_each
@@ -36,6 +36,7 @@ from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.landing import land_alone
 from committerd.table.prepare import Prepared
 from committerd.table.versions import Gap, History, Table
+from committerd_common.branches import branch_uri
 from committerd_common.index_details import is_system_index
 from committerd_common.messages import BasePath, Transaction
 
@@ -212,7 +213,7 @@ class Promoting:
         before = await read_version(self.own, self.branch, after)
         first = before if after == start else await read_version(self.own, self.branch, start)
         steps = await steps_after(self.own, self.branch, after, head.version, progress=self._progress)
-        folder = branch_folder(self.uri, self.name)
+        folder = base_path_of(self.uri, self.name)
         done = Promoted(branch=self.branch, base=base_at(latest.outline.base_paths, folder))
         if after > start:
             done = replace(done, earlier=after, earlier_version=version)

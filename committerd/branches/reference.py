@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from urllib.parse import quote
 from uuid import UUID, uuid5
 
 from committerd.branches.refusal import PromotionRefused
 from committerd.errors import CorruptTable
+from committerd_common.branches import branch_file, branch_uri, checked_branch
 from committerd_common.uris import canonical_uri
 
-_FOLDER = "_refs/branches/"
 _OWN = UUID("5b0f6b5c-7f0e-5b43-9a37-3f2d3f6f6b11")
 """The namespace of the uuids of promotions."""
-_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +37,16 @@ class Branch:
 
 
 def reference_key(name: str) -> str:
-    """The key of the object that describes a branch. Raises `PromotionRefused` (`no_such_branch`) for another text."""
-    if not _NAME.fullmatch(name):
-        raise PromotionRefused(f"{name!r} is not the name of a branch", code="no_such_branch")
-    return f"{_FOLDER}{quote(name, safe='')}.json"
+    """The key of the object that describes a branch. Raises `PromotionRefused` (`no_such_branch`) for main, and for a
+    name that no branch has.
+    """
+    try:
+        checked = checked_branch(name)
+    except ValueError as error:
+        raise PromotionRefused(str(error), code="no_such_branch") from error
+    if not checked:
+        raise PromotionRefused("main can't be promoted into itself: name a branch", code="no_such_branch")
+    return branch_file(checked)
 
 
 def parse_reference(name: str, body: bytes) -> Branch:
@@ -66,13 +69,7 @@ def parse_reference(name: str, body: bytes) -> Branch:
         ) from error
 
 
-def branch_uri(table: str, name: str) -> str:
-    """The URI of a branch as a table of its own."""
-    place, mark, query = canonical_uri(table).partition("?")
-    return f"{place}/tree/{name}{mark}{query}"
-
-
-def branch_folder(table: str, name: str) -> str:
+def base_path_of(table: str, name: str) -> str:
     """The folder of a branch as a base path, where readers find its data files without a manifest store."""
     return plain_uri(branch_uri(table, name))
 

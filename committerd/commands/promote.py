@@ -13,7 +13,7 @@ import anyio
 import click
 
 from committerd.branches.promoting import Promoted, Promoting
-from committerd.branches.reference import branch_folder
+from committerd.branches.reference import base_path_of
 from committerd.branches.refusal import PromotionConflict
 from committerd.commands.committing import sources
 from committerd.commands.options import config_option, json_option, settings
@@ -74,7 +74,7 @@ def promote(branch: str, uri: str | None, into: str, dry_run: bool, trust_rewrit
     if as_json:
         click.echo(json.dumps(_shown(done, dry=dry_run)))
     else:
-        _print(done, folder=branch_folder(table, branch), dry=dry_run)
+        _print(done, folder=base_path_of(table, branch), dry=dry_run)
 
 
 def _absolute(uri: str) -> str:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
 
 from committerd.__main__ import run_command_line
-from committerd_common.messages import Status
+from committerd_common.messages import Status, Transaction
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, cloud_place, ddb_place, s3_place
 from harness.scene import Scene
@@ -419,3 +420,20 @@ def test_rows_keep_their_lineage(tmp_path: Path) -> None:
     assert lineage[5] == (1, version)
     assert lineage[100] == lineage[102] == (version, version)
     assert lineage[200] == (2, 2)
+
+
+def test_what_committerd_has_committed_to_a_branch_is_promoted(by_address: Tree, tmp_path: Path) -> None:
+    fragments = lance.fragment.write_fragments(rows([800]), by_address.branch.uri)
+    staged = Transaction(read_version=by_address.branch.version, uuid=str(uuid4()))
+    for fragment in fragments:
+        made = staged.append.fragments.add(physical_rows=1)
+        for file in fragment.files:
+            one = made.files.add(path=file.path, fields=file.fields, column_indices=file.column_indices)
+            one.file_major_version, one.file_minor_version = file.file_major_version, file.file_minor_version
+    (tmp_path / "staged.txn").write_bytes(staged.SerializeToString())
+    command = ["committerd", "commit", by_address.branch.uri, str(tmp_path / "staged.txn"), "--json"]
+    with mock.patch.object(sys, "argv", command), contextlib.suppress(SystemExit):
+        run_command_line()
+    by_address.main.insert(rows([900]))
+    assert by_address.promote()["outcome"] == "promoted"
+    assert by_address.rows() == {number: number for number in (*range(10), 800, 900)}
