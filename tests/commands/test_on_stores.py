@@ -103,6 +103,23 @@ def test_files_of_each_format_come_from_a_folder_there(
     assert sorted(scene.table.ids()) == [0, *range(2), *range(1, 12)]
 
 
+def test_a_pattern_takes_the_names_that_it_matches(scene: Scene, place: StorePlace, folder: str) -> None:
+    names = ["in/2026-05-1.csv", "in/2026-05-2.csv", "in/2026-06-1.csv", "in/_2026-05.csv", "in2/2026-05-3.csv"]
+    put(folder, {name: b"id\n%d\n" % number for number, name in enumerate([*names, "in/below/2026-05-4.csv"])})
+    scene.started()
+    assert new(scene, place, f"{folder}/in/2026-05-*.csv") == [f"{folder}/{name}" for name in names[:2]]
+    assert new(scene, place, f"{folder}/in*/*-05-*.csv") == [f"{folder}/{names[4]}"]
+    assert new(scene, place, f"{folder}/*") == [
+        f"{folder}/{one}" for one in ("in/2026-06-1.csv", "in/below/2026-05-4.csv")
+    ]
+    assert new(scene, place, f"{bucket(place)}/in of {scene.name}*/in/2026-06-*.csv") == [], "it is the same object"
+    assert sorted(scene.table.ids()) == [0, 1, 2, 4, 5]
+    none = append(scene, place, f"{folder}/in/*.parquet")
+    assert (none.code, "*.parquet: no object has such a name" in none.err) == (1, True), none.err
+    bucketless = append(scene, place, f"{place.uri.partition('://')[0]}://lake*/in.csv")
+    assert (bucketless.code, "a bucket has one name" in bucketless.err) == (1, True), bucketless.err
+
+
 def test_a_file_of_a_job_is_itself_by_its_etag(scene: Scene, place: StorePlace, folder: str, tmp_path: Path) -> None:
     def parquet(first: int) -> bytes:
         pyarrow.parquet.write_table(pa.table({"id": [first, first + 1]}), tmp_path / "one.parquet")

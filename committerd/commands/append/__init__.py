@@ -90,7 +90,7 @@ def append(
 ) -> None:
     """Append files to the table at URI, through its queue: Parquet, Arrow (IPC), CSV with a header, JSON lines, or
     Lance tables. FILE is a file or a folder of files, or the URI of either in S3, Azure Blob Storage or Google Cloud
-    Storage.
+    Storage, where `*` stands for any characters of a name.
 
     Each file is one transaction, in the order given. All schemas are checked first. If a file fails later, the files
     before it are in the table. Columns match by name, and have the types of the table: a value that does not fit is an

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
@@ -32,6 +33,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Of text files; the other formats compress inside."""
+_SEGMENTS_OF_BUCKET = 3
+"""Of a URI: the scheme, nothing, and the bucket."""
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -127,6 +130,10 @@ class _Places:
     storage_options: Mapping[str, str]
 
     def found(self, path: str, chosen: str | None) -> Iterator[Source]:
+        if "*" in path and "://" in canonical_uri(path):  # a shell expands the names of local files alone
+            for name in self._matching(path):
+                yield from self.found(name, chosen)
+            return
         kind = chosen or _format_of(path)
         if kind == "lance":
             # pylance opens it by its own means.
@@ -142,7 +149,7 @@ class _Places:
         except (OSError, ValueError, pa.ArrowException) as error:
             raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
         root = place.rstrip("/")
-        below = {PurePosixPath(one.path[len(root) + 1 :]): one for one in inside}
+        below = {_relative(one, root): one for one in inside}
         # A Lance table is a folder with a folder `_versions`.
         tables = {one.parent for one in below if one.name == "_versions"}
         for table in sorted(tables):
@@ -153,6 +160,32 @@ class _Places:
             if about.type is pyarrow.fs.FileType.File and not hidden and not tables.intersection(one.parents):
                 name = f"{path.rstrip('/')}/{one}"
                 yield Source(name, chosen or _format_of(name) or _unnamed(name), about.path, files, {})
+
+    def _matching(self, pattern: str) -> list[str]:
+        """The URIs of the objects and folders that a URI with `*` matches, by name.
+
+        Raises `SourceError` if there is none.
+        """
+        segments = pattern.split("/")
+        first = next(number for number, segment in enumerate(segments) if "*" in segment)
+        if first < _SEGMENTS_OF_BUCKET:
+            raise SourceError(f"{pattern}: a bucket has one name, so write it without *")
+        folder, matchers = "/".join(segments[:first]), [_matcher(unquote(segment)) for segment in segments[first:]]
+        files, place = self._opened(folder)
+        try:
+            inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=len(matchers) > 1))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise SourceError(f"{pattern} can't be read: {str(error).splitlines()[0]}") from error
+        names = sorted(_relative(one, place.rstrip("/")) for one in inside)
+        matched = [
+            f"{folder}/{str(name).replace('%', '%25')}"
+            for name in names
+            if len(name.parts) == len(matchers)
+            and all(matcher.fullmatch(part) for matcher, part in zip(matchers, name.parts, strict=True))
+        ]
+        if not matched:
+            raise SourceError(f"{pattern}: no object has such a name")
+        return matched
 
     def _options_of(self, path: str) -> Mapping[str, str]:
         cloud = self._cloud(path)
@@ -206,6 +239,17 @@ class _Places:
             parts = urlsplit(endpoint)
             given |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
         return pyarrow.fs.S3FileSystem(**given)
+
+
+def _relative(found: Any, root: str) -> PurePosixPath:
+    """The path of an object of a listing, below the folder that was listed."""
+    return PurePosixPath(found.path[len(root) :].lstrip("/"))
+
+
+def _matcher(segment: str) -> re.Pattern[str]:
+    """`*` stands for any characters, but not for `.` or `_` at the beginning."""
+    text = re.escape(segment).replace(r"\*", ".*")
+    return re.compile(f"(?![._]){text}" if segment.startswith("*") else text, re.DOTALL)
 
 
 def _format_of(path: str) -> str | None:
