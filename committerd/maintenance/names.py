@@ -7,6 +7,7 @@ own: that may keep a file that nobody needs, and never deletes a file that someb
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -33,10 +34,13 @@ from committerd_common.paths import (
     index_prefix,
     transaction_key,
 )
+from committerd_common.unknown_fields import has_unknown_fields
 
 _ENDINGS = {DATA: (".lance",), DELETIONS: (".arrow", ".bin"), TRANSACTIONS: (".txn",)}
 """The endings of the files in each folder. Others are not Lance's, and stay."""
 
+_DATA_FILE_NAMES = re.compile(rb"[A-Za-z0-9_-]+\.lance")
+_TAG_AND_LENGTH_BYTES = 3
 RewrittenIndex = Transaction.Rewrite.RewrittenIndex
 
 
@@ -95,11 +99,23 @@ def named_by(message: Any) -> Iterator[str]:
         case RewrittenIndex():
             yield from _folder(message.new_id.uuid)
         case _:
+            if isinstance(message, Transaction) and has_unknown_fields(message):
+                yield from _perhaps_named(message.SerializeToString())
             for field, value in message.ListFields():
                 if field.message_type is None or field.message_type.GetOptions().map_entry:
                     continue
                 for one in value if field.is_repeated else (value,):
                     yield from named_by(one)
+
+
+def _perhaps_named(body: bytes) -> Iterator[str]:
+    """The data files that a transaction may name in fields that committerd does not know: all that look like a name.
+
+    The tag and the length before a name may look like letters of it.
+    """
+    for found in _DATA_FILE_NAMES.findall(body):
+        for before in range(_TAG_AND_LENGTH_BYTES + 1):
+            yield data_key(found[before:].decode())
 
 
 def owner(key: str) -> str | None:
