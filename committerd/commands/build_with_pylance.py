@@ -1,5 +1,7 @@
 """Builds versions with pylance: the process behind `committerd.daemon.pylance_process`, no command for people.
 
+Its argument is the table's URI; it reads the settings of the stores as other commands do.
+
 Each line of standard input is a JSON object: `version`, on which to build, and `transaction`, the base64 of its bytes.
 The answer is a line of standard output: `built`, the number of the detached version; `next`, that of a commit on top of
 it that changes nothing, or null and why (`refusal`). Or `error`, and whether the transaction is at fault (`is_refused`)
@@ -17,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from committerd.commands.lance_options import client_access
+from committerd.commands.lance_options import table_options
 from committerd.lance.format.manifest_file import encode
 from committerd.lance.versions.draft import DATA_FORMAT_DEFAULT, FILE_FORMAT
-from committerd.settings.load import load_settings
+from committerd.settings.load import load_storage_settings
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 
@@ -43,12 +45,12 @@ def main() -> None:
         for line in sys.stdin:
             asked = json.loads(line)
             transaction = Transaction.FromString(base64.b64decode(asked["transaction"]))
-            print(json.dumps(_answer(asked["version"], transaction)), file=answers, flush=True)
+            print(json.dumps(_answer(sys.argv[1], asked["version"], transaction)), file=answers, flush=True)
 
 
-def _answer(version: int, transaction: Transaction) -> dict[str, Any]:
+def _answer(uri: str, version: int, transaction: Transaction) -> dict[str, Any]:
     try:
-        return _built(version, transaction)
+        return _built(uri, version, transaction)
     except BaseException as error:  # noqa: BLE001  # a panic of Rust is a BaseException
         is_refused = (
             isinstance(error, _AT_FAULT)
@@ -58,16 +60,15 @@ def _answer(version: int, transaction: Transaction) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {str(error)[:_TEXT_MAX]}", "is_refused": is_refused}
 
 
-def _built(version: int, transaction: Transaction) -> dict[str, Any]:
+def _built(uri: str, version: int, transaction: Transaction) -> dict[str, Any]:
     import lance
     from lance.dataset import LanceOperation
     from lance.dataset import Transaction as LanceTransaction
 
-    settings = load_settings()
     # The manifests of the version and of those before it are in place, so no external manifest store is needed; it
     # would get an entry of each detached version.
-    uri = settings.dataset.place.replace("s3+ddb://", "s3://", 1).partition("?")[0]
-    options = client_access(settings).storage_options
+    uri = uri.replace("s3+ddb://", "s3://", 1).partition("?")[0]
+    options = table_options(uri, load_storage_settings())
     options.pop("dynamodb_endpoint", None)
     base = lance.dataset(uri, version=version, storage_options=options or None)
     built = lance.LanceDataset.commit(base, _read_by_pylance(transaction), detached=True)

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import sources
+from committerd.commands.committing import pylance_for, sources
 from committerd.commands.options import branch_option, config_option, json_option, named_branch
 from committerd.commands.system import open_branch
 from committerd.committer import direct
@@ -24,10 +24,13 @@ from committerd.stores.clouds import cloud_settings
 from committerd.stores.open import Stores
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions
+from committerd.table.fetching import BuildWithPylance
 from committerd.table.judge import explain
+from committerd.table.knowledge import Knowledge
 from committerd.table.prepare import create_options
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Table
+from committerd_common.branches import branch_uri
 from committerd_common.request import decode_transaction
 
 TRANSACTION_BYTES_MAX = 2**31 - 1
@@ -65,6 +68,12 @@ TRANSACTION_BYTES_MAX = 2**31 - 1
     help="As setting commit.mixed_file_versions: whether a transaction may bring the first data files of another "
     "data_storage_version than the table's; the default is refuse.",
 )
+@click.option(
+    "--unknown",
+    type=click.Choice(["refuse", "pylance"]),
+    default="refuse",
+    help="As setting commit.unknown: what to do where committerd's knowledge of Lance ends; the default is refuse.",
+)
 @click.option("--no-durable", is_flag=True, help="Don't sync to disk: a crash of the machine may lose the commit.")
 @click.option(
     "--explain", "explained", is_flag=True, help="Print each version that was checked, the rule and its verdict."
@@ -80,6 +89,7 @@ def commit(
     verify_files: bool,
     trust_rewrites: str,
     mixed_file_versions: str,
+    unknown: str,
     no_durable: bool,
     explained: bool,
     as_json: bool,
@@ -106,10 +116,13 @@ def commit(
         storage = load_storage_settings()
         good = True
         durable, clouds = storage.store.durable and not no_durable, cloud_settings(storage)
-        async with Stores(storage.s3, storage.dynamodb, clouds=clouds, durable=durable) as stores:
+        async with (
+            pylance_for(branch_uri(dataset, branch), unknown) as pylance,
+            Stores(storage.s3, storage.dynamodb, clouds=clouds, durable=durable) as stores,
+        ):
             table = Table(await open_branch(stores, dataset, branch))
             for path in staged:
-                outcome = await _commit(table, path, options, stores)
+                outcome = await _commit(table, path, options, stores, pylance=pylance)
                 good = good and outcome.status in (Status.COMMITTED, Status.DUPLICATE)
                 _print(path, outcome, explained=explained, as_json=as_json)
         return good
@@ -124,7 +137,9 @@ def commit(
     sys.exit(0 if good else 1)
 
 
-async def _commit(table: Table, path: Path, options: PrepareOptions, stores: Stores) -> direct.DirectOutcome:
+async def _commit(
+    table: Table, path: Path, options: PrepareOptions, stores: Stores, *, pylance: BuildWithPylance | None
+) -> direct.DirectOutcome:
     body = await anyio.Path(path).read_bytes()
     try:
         transaction = decode_transaction(body, bytes_max=TRANSACTION_BYTES_MAX)
@@ -132,8 +147,9 @@ async def _commit(table: Table, path: Path, options: PrepareOptions, stores: Sto
             table,
             transaction,
             options=options,
-            sources=sources(),
+            sources=replace(sources(), knowledge=Knowledge() if pylance is not None else None),
             open_store=stores.open,
+            pylance=pylance,
             backoff=Backoff(random.Random()),
         )
     except RequestError as error:

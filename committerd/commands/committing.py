@@ -5,20 +5,25 @@ Other commands don't import this module, because its imports take memory, and ti
 
 from __future__ import annotations
 
+import importlib.util
 import random
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from committerd.commands.system import stores_of, wall_clock
 from committerd.daemon.process import Serve
+from committerd.daemon.pylance_process import PylanceProcess
+from committerd.errors import SettingsError
 from committerd.kafka.queue import KafkaQueue, open_kafka_queue
 from committerd.settings.load import Settings
 from committerd.stores.open import Stores
 from committerd.table.case import Sources
+from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen
@@ -27,6 +32,18 @@ if TYPE_CHECKING:
 def sources() -> Sources:
     """The real clock, random numbers and ids."""
     return Sources(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4)
+
+
+def pylance_for(uri: str, unknown: str) -> AbstractAsyncContextManager[PylanceProcess | None]:
+    """What builds versions of the table at `uri` with pylance, if `unknown` (as `commit.unknown`) is `pylance`.
+
+    Raises `SettingsError` if pylance is not installed.
+    """
+    if unknown != "pylance":
+        return nullcontext()
+    if importlib.util.find_spec("lance") is None:
+        raise SettingsError(f"commit.unknown = pylance needs pylance: {install_line('lance')}")
+    return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance", uri])
 
 
 def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from committerd.errors import SettingsError
 from committerd.kafka.options import writer_options
 from committerd.settings.clouds import CloudSettings
-from committerd.settings.load import Settings
+from committerd.settings.load import Settings, StorageSettings
 from committerd.stores.cloud import Cloud
 from committerd.stores.clouds import cloud_place
 
@@ -41,21 +41,26 @@ def client_access(settings: Settings) -> ClientAccess:
     Call it before pylance opens anything. Raises `SettingsError` for a profile or a file that does not exist.
     """
     kafka = _kafka_options(settings)
-    cloud = cloud_place(settings.dataset.uri)
+    return ClientAccess(table_options(settings.dataset.uri, settings), kafka)
+
+
+def table_options(uri: str, settings: Settings | StorageSettings) -> dict[str, str]:
+    """The storage options of the table at `uri`. As `client_access`, without Kafka."""
+    cloud = cloud_place(uri)
     if cloud is not None:
         group: CloudSettings = getattr(settings, cloud.cloud.service)
         if group.ca_bundle is not None:
             _trust(group.ca_bundle, f"{cloud.cloud.service}.ca_bundle")
-        return ClientAccess(cloud_options(cloud.cloud, group), kafka)
-    if settings.dataset.uri.partition("://")[0].lower() not in _SCHEMES:
-        return ClientAccess({}, kafka)
+        return cloud_options(cloud.cloud, group)
+    if uri.partition("://")[0].lower() not in _SCHEMES:
+        return {}
     session = _session(settings)
-    found = ClientAccess(_storage_options(settings, session), kafka)
+    found = _storage_options(uri, settings, session)
     _set_environment(settings, session)
     return found
 
 
-def _storage_options(settings: Settings, session: Any) -> dict[str, str]:
+def _storage_options(uri: str, settings: Settings | StorageSettings, session: Any) -> dict[str, str]:
     """All settings of the group `s3` but `connections_max`, `ca_bundle` and `profile`."""
     from committerd.stores.aws import REGION_OF_A_SERVER, configured_region
 
@@ -65,7 +70,7 @@ def _storage_options(settings: Settings, session: Any) -> dict[str, str]:
     # As botocore does: the bucket is in the host's name for AWS unless told otherwise, elsewhere only if told so.
     virtual = s3.addressing_style == "virtual" or (endpoint is None and s3.addressing_style == "auto")
     given = {
-        "aws_endpoint": _with_bucket(endpoint, settings) if endpoint and virtual else endpoint,
+        "aws_endpoint": _with_bucket(endpoint, uri) if endpoint and virtual else endpoint,
         "aws_region": region,
         "aws_virtual_hosted_style_request": str(virtual).lower(),
         "dynamodb_endpoint": settings.dynamodb.endpoint_url or _configured_endpoint("dynamodb", session),
@@ -99,7 +104,7 @@ def cloud_options(cloud: Cloud, settings: CloudSettings) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _set_environment(settings: Settings, session: Any) -> None:
+def _set_environment(settings: Settings | StorageSettings, session: Any) -> None:
     """The authorities and the profile. The settings win over the environment, as they do in the committer."""
     s3 = settings.s3
     bundle = s3.ca_bundle or session.get_config_variable("ca_bundle")
@@ -129,7 +134,7 @@ def _kafka_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def _session(settings: Settings) -> Any:
+def _session(settings: Settings | StorageSettings) -> Any:
     """A session of botocore: what it knows of environment and profile."""
     from botocore.exceptions import ProfileNotFound
     from botocore.session import Session
@@ -157,11 +162,11 @@ def _configured_endpoint(service: str, session: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def _with_bucket(endpoint: str, settings: Settings) -> str:
+def _with_bucket(endpoint: str, uri: str) -> str:
     """The endpoint with the bucket in its host, which object_store expects of virtual-hosted-style URLs."""
     from committerd.stores.s3 import s3_place
 
-    place = s3_place(f"s3://{settings.dataset.uri.partition('://')[2].partition('?')[0]}")
+    place = s3_place(f"s3://{uri.partition('://')[2].partition('?')[0]}")
     assert place is not None
     parts = urlsplit(endpoint)
     return urlunsplit(parts._replace(netloc=f"{place.bucket}.{parts.netloc}"))

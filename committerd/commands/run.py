@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
-import os
 import random
-import sys
 import uuid
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
 import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.committing import listening, opened_queue
+from committerd.commands.committing import listening, opened_queue, pylance_for
 from committerd.commands.options import branch_option, config_option, settings, settings_help
 from committerd.commands.system import monotonic, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
 from committerd.daemon.process import Dependencies
-from committerd.daemon.pylance_process import PylanceProcess
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
-from committerd.settings.load import ENV_PREFIX, Settings
+from committerd.settings.load import Settings
 from committerd.table.branches import require_branch
 from committerd.telemetry import Telemetry
-from committerd_common.extras import install_line
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +56,6 @@ def run() -> None:
     Kafka is) are required. Port 9464 serves /metrics, /livez and /readyz.
     """
     configured = settings()
-    # Processes of this one read the settings by themselves (`build_with_pylance`).
-    os.environ[f"{ENV_PREFIX}DATASET__BRANCH"] = configured.dataset.branch
     logs.configure(configured.log.level, configured.log.format)
     try:
         anyio.run(commit_until_stopped, configured)
@@ -84,15 +76,6 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def _pylance(configured: Settings) -> AbstractAsyncContextManager[PylanceProcess | None]:
-    """What builds versions with pylance, if the settings ask for it. Raises `SettingsError` if it is not installed."""
-    if configured.commit.unknown != "pylance":
-        return nullcontext()
-    if importlib.util.find_spec("lance") is None:
-        raise SettingsError(f"commit.unknown = pylance needs pylance: {install_line('lance')}")
-    return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance"])
-
-
 async def commit_until_stopped(configured: Settings) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     _collect_garbage_rarely()
@@ -104,7 +87,7 @@ async def commit_until_stopped(configured: Settings) -> None:
         dataset = configured.dataset
         store = stores.open(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
         check = partial(require_branch, stores.open(dataset.uri), dataset.branch) if dataset.branch else None
-        async with _pylance(configured) as pylance, opened_queue(configured) as queue:
+        async with pylance_for(dataset.place, configured.commit.unknown) as pylance, opened_queue(configured) as queue:
             await daemon.run(
                 configured,
                 Dependencies(

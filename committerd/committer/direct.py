@@ -16,7 +16,7 @@ from committerd.queue.dedupe import Refused, looked_for_above
 from committerd.queue.outcomes import Status
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.fetching import OpenStore
+from committerd.table.fetching import BuildWithPylance, OpenStore
 from committerd.table.landing import land_alone
 from committerd.table.prepare import prepare
 from committerd.table.refusals import mishandled
@@ -53,9 +53,10 @@ async def commit(
     options: PrepareOptions,
     sources: Sources,
     open_store: OpenStore | None = None,
+    pylance: BuildWithPylance | None = None,
     backoff: Backoff,
 ) -> DirectOutcome:
-    """Commit one transaction on the latest version, and return its outcome. `open_store`: as for `Fetcher`.
+    """Commit one transaction on the latest version, and return its outcome. `open_store`, `pylance`: as for `Fetcher`.
 
     Raises `StoreUnavailable` when the store fails before the manifest may have been put, and `UnsupportedTable` or
     `CorruptTable` for a table that must not be written.
@@ -74,7 +75,7 @@ async def commit(
             )
         try:
             prepared = await prepare(
-                table, latest, transaction, options=options, sources=sources, open_store=open_store
+                table, latest, transaction, options=options, sources=sources, open_store=open_store, pylance=pylance
             )
         except CommitterError:
             raise

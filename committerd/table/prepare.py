@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from committerd.errors import CorruptTable, InvalidRequest, RequestError
+from committerd.errors import CorruptTable, InvalidRequest, RequestError, UnsupportedTable
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
 from committerd.lance.transactions.build import build as next_version
@@ -24,9 +24,9 @@ from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
-from committerd.table.by_pylance import built_by_pylance
+from committerd.table.by_pylance import built_by_pylance, require_followed
 from committerd.table.case import PrepareOptions, Sources
-from committerd.table.fetching import Fetcher, OpenStore, run
+from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once, heavy_size
 from committerd.table.judge import Judged, judge, require_buildable
 from committerd.table.needs import NOTHING_KNOWN, InThread, Reuse, StagedFacts, Steps
@@ -97,16 +97,23 @@ async def prepare(
     options: PrepareOptions,
     sources: Sources,
     open_store: OpenStore | None = None,
+    pylance: BuildWithPylance | None = None,
     work: HeavyWork = at_once,
 ) -> Prepared | Refused:
     """Judge one transaction against `latest` (None = there is no table), and build the version that follows.
 
-    `facts`: what is known of the files of the transaction. `open_store`: as for `Fetcher`. `work`: runs what may take
-    long. Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and `StoreUnavailable`.
+    `facts`: what is known of the files of the transaction. `open_store`, `pylance`: as for `Fetcher`. `work`: runs
+    what may take long. Raises `UnsupportedTable` or `CorruptTable` when no version may be built on `latest`, and
+    `StoreUnavailable`.
     """
-    require_buildable(latest)
 
     def steps() -> Steps[Prepared | Refused]:
+        try:
+            require_buildable(latest)
+        except UnsupportedTable as error:
+            if latest is None or sources.knowledge is None:
+                raise
+            yield from require_followed(latest, error, scheme=table.scheme, uuid=sources.new_uuid())
         judged = yield from judge(History(table), latest, transaction, facts=facts, options=options, sources=sources)
         if isinstance(judged, Refused):
             return judged
@@ -115,7 +122,7 @@ async def prepare(
         except RequestError as error:
             return refused_by(error, judged.found)
 
-    return await run(steps(), Fetcher(table, open_store), work=work)
+    return await run(steps(), Fetcher(table, open_store, pylance), work=work)
 
 
 async def build(

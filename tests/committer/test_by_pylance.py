@@ -55,7 +55,9 @@ from tests.table.scene import Scene
 
 pytestmark = pytest.mark.pylance
 
-COMMAND = [sys.executable, "-m", "committerd.commands.build_with_pylance"]
+
+def command(root: Path) -> list[str]:
+    return [sys.executable, "-m", "committerd.commands.build_with_pylance", str(root)]
 
 
 class PylanceBench(Bench):
@@ -101,17 +103,13 @@ class PylanceBench(Bench):
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    root = tmp_path / "t"
-    monkeypatch.setenv("COMMITTERD_DATASET__URI", str(root))
-    monkeypatch.setenv("COMMITTERD_DATASET__NAME", "t")
-    monkeypatch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    return root
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "t"
 
 
 @pytest.fixture
 async def bench(root: Path) -> AsyncIterator[PylanceBench]:
-    async with PylanceProcess(COMMAND) as pylance:
+    async with PylanceProcess(command(root)) as pylance:
         yield PylanceBench(root, pylance)
 
 
@@ -462,7 +460,7 @@ class TestTheProcess:
     """What happens to the process of pylance itself harms neither the committer nor the next record."""
 
     @staticmethod
-    def limited(megabytes: int) -> list[str]:
+    def limited(root: Path, megabytes: int) -> list[str]:
         """The command, in so much memory beyond what it takes with pylance loaded."""
         program = (
             "import resource, runpy, lance\n"
@@ -471,7 +469,7 @@ class TestTheProcess:
             "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
             "runpy.run_module('committerd.commands.build_with_pylance', run_name='__main__')"
         )
-        return [sys.executable, "-c", program]
+        return [sys.executable, "-c", program, str(root)]
 
     async def test_a_panic_is_an_answer(self, root: Path, bench: PylanceBench) -> None:
         """pylance panics when it carries an index without fields along."""
@@ -495,10 +493,10 @@ class TestTheProcess:
         monkeypatch.setenv(OVERLAYS, "1")
         lance.write_dataset(rows(0), str(root))
         staged = [staged_by(root, detached(overlay(root))) for _ in range(2)]
-        bench.pylance._command = self.limited(1)
+        bench.pylance._command = self.limited(root, 1)
         (refusal,) = (await bench.commit(staged[0])).own.settled.refusals
         assert refusal.reason == "pylance_refused"
-        bench.pylance._command = COMMAND
+        bench.pylance._command = command(root)
         staged[1].read_version = lance.dataset(str(root)).version
         assert not (await bench.commit(staged[1])).own.settled.refusals
 
@@ -533,5 +531,5 @@ async def test_a_process_that_ends_is_no_end_of_the_committer(
     head = await bench.head()
     with pytest.raises(UnsupportedTable, match="exit code -6"):
         await bench.assembler.require_buildable(head)
-    bench.pylance._command = COMMAND
+    bench.pylance._command = command(root)
     await bench.commit(staged)

@@ -16,6 +16,8 @@ from lance.fragment import write_fragments
 from committerd_client import staging
 from committerd_common.messages import Transaction
 from harness.lance_table import LanceTable
+from tests.committer.test_by_pylance import append
+from tests.oracle.feature_tables import OVERLAYS, UNKNOWN, Feature
 
 pytestmark = pytest.mark.pylance
 
@@ -158,3 +160,27 @@ def test_the_tables_queue_keys_are_carried_along(table: LanceTable) -> None:
     assert said["outcome"] == "committed"
     assert table.metadata() == keys
     assert sorted(table.ids()) == sorted([*ids, *table.brought[staged.uuid]])
+
+
+@pytest.mark.parametrize("feature", UNKNOWN, ids=lambda feature: str(feature.flag))
+def test_pylance_builds_where_knowledge_ends(
+    feature: Feature, table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OVERLAYS, "1")
+    root = Path(table.uri)
+    feature.make(root)
+    version, before = table.version, sorted(table.ids())
+    first, second = append(root), append(root, 2000)
+    (refused,) = _commit(table, first)
+    assert (refused["outcome"], refused["reason"]) == ("error", "feature_flags")
+    assert f"it needs feature flag {feature.flag} " in refused["message"]
+    words = ("--unknown", "pylance")
+    said = _commit(table, first, second, first, words=words)
+    assert _told(said) == [
+        ("committed", version + 1, ""),
+        ("retryable", 0, "conflict"),
+        ("duplicate", version + 1, "uuid_seen"),
+    ]
+    second.read_version = version + 1
+    assert _told(_commit(table, second, words=words)) == [("committed", version + 2, "")]
+    assert sorted(table.ids()) == [*before, 1000, 1001, 1002, 2000, 2001, 2002]
