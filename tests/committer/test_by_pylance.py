@@ -392,6 +392,21 @@ async def test_what_a_killed_process_has_left_is_deleted(root: Path, bench: Pyla
     assert len(bench.detached()) == 1  # that of another program stays
 
 
+async def test_a_branch_is_a_table_of_its_own(root: Path) -> None:
+    spilled_lineage(root)
+    main = lance.dataset(str(root))
+    main.create_branch("exp")
+    version, before, folder = main.version, ids(root), root / "tree" / "exp"
+    async with PylanceProcess(command(folder)) as pylance:
+        bench = PylanceBench(folder, pylance)
+        for start in (1000, 2000):
+            assert not (await bench.commit(append(folder, start))).own.settled.refusals
+        assert not bench.detached()
+    branch = lance.dataset(str(root)).checkout_version(("exp", None))
+    assert sorted(branch.to_table()["id"].to_pylist()) == [*before, 1000, 1001, 1002, 2000, 2001, 2002]
+    assert (lance.dataset(str(root)).version, ids(root)) == (version, before)
+
+
 async def test_files_that_are_missing_are_noticed(root: Path, bench: PylanceBench) -> None:
     managed_blobs(root)
     staged = append(root)
