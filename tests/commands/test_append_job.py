@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import lance
 import pyarrow as pa
@@ -22,8 +21,6 @@ from committerd.errors import CommitterError
 from committerd.settings.load import load_settings
 from committerd_client import SyncCommitClient, staging
 from committerd_client.table_location import table_location
-from harness.places import s3_place
-from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import Ran, run
 
@@ -326,31 +323,3 @@ def test_two_runs_at_once_append_each_file_once(loaded: Loaded) -> None:
     assert loaded.ids() == list(range(24))
     assert record_in(scene.table.metadata(), JOB).plans == {}
     assert loaded.new(*paths) == []
-
-
-@pytest.mark.kafka
-@pytest.mark.pylance
-@pytest.mark.s3
-def test_an_object_is_itself_by_its_etag(loaded: Loaded, s3: S3Endpoint) -> None:
-    place = s3_place(s3)
-    settings = dict(place.settings)
-    folder = f"s3://{place.bucket}/in"
-
-    def put(name: str, path: Path) -> str:
-        s3.client().put_object(Bucket=place.bucket, Key=f"in/{name}", Body=path.read_bytes())
-        return f"{folder}/{name}"
-
-    def new(*uris: str, code: int = 0) -> Any:
-        scene = loaded.scene
-        words = ["append", scene.table.uri, "--name", scene.name, "--create", "--json", "--job", JOB]
-        ran = run(scene, *words, *uris, **settings)
-        assert ran.code == code, ran.err
-        return ran.err if code else [one["file"] for one in ran.json()["files"] if not one["duplicate"]]
-
-    one, two = put("1.parquet", loaded.file("a.parquet")), put("2.parquet", loaded.file("b.parquet"))
-    assert new(one) == [one]
-    assert new(folder) == [two]
-    assert new(two.replace("s3://", "s3a://"), one) == []
-    put("1.parquet", loaded.file("c.parquet"))
-    assert "is not the file any more" in new(one, code=1)
-    assert loaded.ids() == list(range(4))
