@@ -9,7 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
+
+from pyroaring import BitMap64
 
 from committerd.branches.reference import plain_uri
 from committerd.branches.refusal import PromotionRefused
@@ -201,14 +204,16 @@ class RowIdsOfMain:
     def of(self, fragment: DataFragment) -> bytes:
         """The row ids of a fragment of the branch, as main has them. Raises `PromotionRefused` (`row_ids`)."""
         ids = decode_row_ids(fragment.inline_row_ids, fragment=fragment.id, staged=False)
-        segments: list[range | array[int]] = []
+        segments: list[range | array[int] | BitMap64] = []
         for segment in ids.segments:
             if isinstance(segment, range) and (segment.stop <= self.kept_below or not segment):
                 segments.append(segment)
             elif isinstance(segment, range) and segment.start >= self.new_from:
                 segments.append(range(segment.start + self.shift, segment.stop + self.shift))
             else:
-                segments.append(array("Q", (self._of(one, fragment.id) for one in segment)))
+                mapped = array("Q", (self._of(one, fragment.id) for one in segment))
+                ascends = all(one < other for one, other in pairwise(mapped))
+                segments.append(BitMap64(mapped) if ascends else mapped)
         return encode_row_ids(RowIds(tuple(segments)))
 
     def _of(self, row_id: int, fragment: int) -> int:
@@ -223,6 +228,15 @@ class RowIdsOfMain:
                 code="row_ids",
             )
         return self.promoted[row_id]
+
+
+def same_row_ids(one: DataFragment, other: DataFragment) -> bool:
+    """Whether two fragments have the same row ids in the same order, however they are encoded."""
+    if one.inline_row_ids == other.inline_row_ids:
+        return True
+    from committerd_common.row_runs import equal
+
+    return equal(*(decode_row_ids(each.inline_row_ids, fragment=each.id, staged=False).runs() for each in (one, other)))
 
 
 def same_rows(branch: DataFragment, main: DataFragment, *, from_id: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from committerd.branches.changes import Frame, file_key
+from committerd.branches.changes import Frame, file_key, same_row_ids
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.port import ObjectStore
 from committerd_common.index_details import FRAGMENT_REUSE_INDEX, is_system_index
@@ -64,7 +64,7 @@ def _is_same(main: DataFragment, branch: DataFragment, frame: Frame) -> bool:
     return (
         file_key(main) == frame.key(branch)
         and main.physical_rows == branch.physical_rows
-        and main.inline_row_ids == branch.inline_row_ids
+        and same_row_ids(main, branch)
         and main.deletion_file.num_deleted_rows == branch.deletion_file.num_deleted_rows
     )
 

@@ -307,6 +307,7 @@ def test_a_changed_schema_is_brought_where_main_has_no_new_rows(tree: Tree) -> N
 @pytest.mark.parametrize("killed", [False, True])
 def test_indices_follow_a_fast_forward(tree: Tree, killed: bool) -> None:
     expected = tree.change_branch()
+    tree.branch.optimize.compact_files()
     tree.branch.create_scalar_index("v", "BTREE")
     if killed:
         assert tree.stopped("kill", "created").returncode == -9
