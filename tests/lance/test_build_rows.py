@@ -373,6 +373,16 @@ class TestDataReplacement:
         with pytest.raises(InvalidRequest, match="only; replace existing"):
             after(table(samples.manifest(fragment(0))), replacing(0, (1, 3)))
 
+    def test_of_a_struct_whether_files_list_its_field_or_not(self) -> None:
+        schema = [samples.column(0), samples.column(3), *(samples.column(one, parent=3) for one in (1, 2))]
+        current = table(samples.manifest(fragment(0), columns=schema))
+        built = after(current, replacing(0, (3, 1, 2)))
+        assert [list(file.fields) for file in built.manifest.fragments[0].files] == [[0, -2, -2], [3, 1, 2]]
+        for place, left in ((0, [[0, -2, -2], [3, -2, -2], [1, 2]]), (-1, [[0, -2, -2], [1, 2]])):
+            built.manifest.fragments[0].files[1].column_indices[0] = place
+            again = after(table(built.manifest), replacing(0, (1, 2), minor=1))
+            assert [list(file.fields) for file in again.manifest.fragments[0].files] == left
+
     def test_of_a_fragment_that_is_not_there(self) -> None:
         with pytest.raises(InvalidRequest, match=r"fragments \[7\]"):
             after(table(samples.manifest(fragment(0))), replacing(7, (0,)))

@@ -13,6 +13,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
+from lance.fragment import DataFile
 from pyroaring import BitMap
 
 from committerd_common.index_details import encode_fragments
@@ -22,7 +24,7 @@ from tests.conformance.facts import manifests
 from tests.oracle import differences, native, scenario
 from tests.oracle.native import Opened
 from tests.oracle.scenario import Report, commit_staged
-from tests.oracle.test_bearable import latest, made_by, make, staged_at
+from tests.oracle.test_bearable import P, X, Y, latest, made_by, make, rows, staged_at
 
 pytestmark = pytest.mark.pylance
 
@@ -107,3 +109,31 @@ async def test_an_update_names_rows_of_fragments_that_it_changes(tmp_path: Path)
         change(lance.dataset(str(root)), 1)
     assert (await commit_staged(root, wrong.SerializeToString())).reason == "updated_offsets"
     assert (await commit_staged(root, staged.SerializeToString())).verdict == "committed"
+
+
+async def test_a_struct_is_replaced_whether_files_list_its_field_or_not(tmp_path: Path) -> None:
+    """Files of pylance 14 list the fields in a struct alone, and those of 4.0.0 the struct as well."""
+    table = tmp_path / "t"
+    make(table, indices=False)
+    for number, (fields, columns) in enumerate((([P, X, Y], [-1, 0, 1]), ([X, Y], [0, 1]))):
+        theirs, ours = tmp_path / f"pylance{number}", tmp_path / f"queued.{number}"
+        native.link_tree(table, theirs)
+
+        def apply(opened: Opened, fields: list[int] = fields, columns: list[int] = columns) -> None:
+            path = Path(opened.uri, "data", f"{uuid.uuid4()}.lance")
+            values = rows(range(50, 58)).select(["p"])
+            with LanceFileWriter(str(path), values.schema, version="2.1") as writer:
+                writer.write_batch(values)
+            file = DataFile(path.name, fields, columns, 2, 1, path.stat().st_size)
+            operation = lance.LanceOperation.DataReplacement([lance.LanceOperation.DataReplacementGroup(0, file)])
+            lance.LanceDataset.commit(
+                opened.uri, operation, read_version=opened.dataset.version, commit_lock=opened.lock
+            )
+
+        made = native.change(theirs, max(manifests(theirs)), ours, apply)
+        outcomes = [await commit_staged(ours, staged) for staged in made.staged]
+        assert [outcome.verdict for outcome in outcomes] == ["committed"]
+        case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+        assert scenario.compare(case, Report(0)) == set()
+        table = ours
+    assert lance.dataset(str(table)).to_table(["p"])["p"][0].as_py() == {"x": 50, "y": "y50"}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import zip_longest
+
 from committerd.errors import InvalidRequest
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Operation, ScalesWith, StagedFiles
+from committerd.lance.versions.columns import NO_COLUMN
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import TOMBSTONE
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.lineage import stamp_changed_rows
-from committerd_common.messages import DataFile, DataFragment, Manifest, Transaction
+from committerd.lance.versions.schema import with_parents
+from committerd_common.messages import DataFile, DataFragment, Field, Manifest, Transaction
 
 
 def _staged_files(transaction: Transaction) -> StagedFiles:
@@ -59,15 +64,19 @@ def _build(draft: Draft, transaction: Transaction) -> None:
         )
     for fragment in draft.manifest.fragments:
         if fragment.id in replaced:
-            _replace_data(fragment, replaced[fragment.id])
+            _replace_data(fragment, replaced[fragment.id], draft.manifest.fields)
             if draft.has_stable_row_ids and not draft.by_old_lance:
                 stamp_changed_rows([fragment], draft.version)
     draft.indices = without_updated_fields(draft.indices, replaced.keys(), fields, draft.manifest.fields)
     finish(draft, replaced.keys())
 
 
-def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
-    """Change the fragment, in place, so that the fields of the new file are read from it."""
+def _replace_data(fragment: DataFragment, new_file: DataFile, schema: Iterable[Field]) -> None:
+    """Change the fragment, in place, so that the fields of the new file are read from it.
+
+    A file may list the field of a struct or list beside the fields in it, or these alone (Lance 14: fragment.rs,
+    DataFile::schema).
+    """
     same = [
         file
         for file in fragment.files
@@ -81,14 +90,20 @@ def _replace_data(fragment: DataFragment, new_file: DataFile) -> None:
         return
     fields = set(new_file.fields)
     held = {one for file in fragment.files for one in file.fields}
-    if not fields <= held and fields & held:
+    if fields & held and not fields <= with_parents(held, schema):
         raise InvalidRequest(
             f"DataReplacement of fragment {fragment.id}: of fields {sorted(fields)} the fragment has data for "
             f"{sorted(fields & held)} only; replace existing and new fields by files of their own",
             code="partial_replacement",
         )
+    above = with_parents(fields, schema)
     for file in fragment.files:
-        file.fields[:] = [TOMBSTONE if one in fields else one for one in file.fields]
+        file.fields[:] = [
+            # A field without a column of its own goes too, so that a file without any data left is dropped.
+            TOMBSTONE if one in fields or (column == NO_COLUMN and one in above) else one
+            for one, column in zip_longest(file.fields, file.column_indices)
+            if one is not None
+        ]
     fragment.files.append(new_file)
 
 

@@ -185,12 +185,20 @@ def with_relatives(fields: Iterable[int], schema: Iterable[Field]) -> frozenset[
 
     All of them change if the data of one changes: a list changes with its elements, and a struct with its fields.
     """
-    parents = {field.id: field.parent_id for field in schema}
-    below, above = set(fields), set[int]()
-    for one in tuple(below):
-        while (one := parents.get(one, -1)) >= 0 and one not in above:
-            above.add(one)
-    for one, parent in parents.items():  # parents come before their children
-        if parent in below:
-            below.add(one)
+    known = list(schema)
+    below = set(fields)
+    above = with_parents(below, known)
+    for field in known:  # parents come before their children
+        if field.parent_id in below:
+            below.add(field.id)
     return frozenset(below | above)
+
+
+def with_parents(fields: Iterable[int], schema: Iterable[Field]) -> frozenset[int]:
+    """These fields of the schema, and the fields that they lie in; ids of other fields stay."""
+    parents = {field.id: field.parent_id for field in schema}
+    found = set(fields)
+    for one in tuple(found):
+        while (one := parents.get(one, -1)) >= 0 and one not in found:
+            found.add(one)
+    return frozenset(found)
