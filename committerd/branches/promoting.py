@@ -132,6 +132,7 @@ class Promoting:
                 self._judged = 0
             done = plan.done(latest)
             if plan.promotion is None or plan.promotion.changes.is_nothing:
+                await self._require_kept(done.earlier_version, latest.version)
                 return await self._with_indices(replace(done, needed=needed(latest, done.base)), plan, latest, dry=dry)
             await self._require_no_conflict(plan, latest)
             prepared = await self._prepare(plan, plan.promotion, latest)
@@ -269,6 +270,25 @@ class Promoting:
                 require_no_conflict(step, ours, theirs)
             low = some[-1].version
         self._judged = latest.version
+
+    async def _require_kept(self, promotion: int, latest: int) -> None:
+        """Check that main was not replaced after its last promotion of this branch. Raises `PromotionConflict`."""
+        low = promotion or latest
+        while low < latest:
+            some = await self.main.some_after(low, latest)
+            if isinstance(some, Gap):
+                raise _gap(some.version)
+            for one in some:
+                kind = one.footprint.kind if isinstance(one.footprint, Footprint) else None
+                if kind in (Kind.RESTORE, Kind.OVERWRITE):
+                    raise PromotionConflict(
+                        f"the branch was promoted as version {promotion} of main, and {kind} has replaced main in "
+                        f"version {one.version}. Do the work of the branch again on the latest version of main, or on "
+                        "a new branch of it",
+                        version=one.version,
+                        operation=str(kind),
+                    )
+            low = some[-1].version
 
     async def _prepare(self, plan: _Plan, promotion: Promotion, latest: ManifestFile) -> Prepared:
         there = plan.there

@@ -409,6 +409,17 @@ def test_a_main_that_was_replaced_is_a_conflict(tree: Tree, change: str) -> None
     assert tree.rows() == before
 
 
+def test_a_promotion_that_main_has_taken_back_is_told(by_address: Tree) -> None:
+    by_address.change_branch()
+    by_address.promote()
+    lance.dataset(by_address.place.uri, version=1).restore()  # type: ignore[no-untyped-call]
+    refused = by_address.promote(good=False)
+    assert (refused["conflicting_version"], refused["conflicting_operation"]) == (3, "restore")
+    by_address.branch.insert(rows([110]))
+    refused = by_address.promote(good=False)
+    assert (refused["conflicting_version"], refused["conflicting_operation"]) == (3, "restore")
+
+
 def test_rows_keep_their_lineage(tmp_path: Path) -> None:
     tree = Tree(StorePlace(str(tmp_path / "table.lance")), stable=True)
     tree.change_branch()
