@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from committerd.queue.position import FORMAT_KEY, AppMark, Position, encode_meta
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions, Sources
+from committerd.table.knowledge import Knowledge
 from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
 from committerd.table.writing import write_transaction
@@ -27,6 +29,7 @@ from committerd_common.request import decode_transaction
 from tests.simulation import staging
 from tests.simulation.faults import Rates, Weather
 from tests.simulation.process import EPOCH
+from tests.simulation.pylance import Pylance
 from tests.simulation.staging import new_uuid
 from tests.simulation.store import FakeStore
 
@@ -48,11 +51,18 @@ class ForeignWriter:
             new_uuid=lambda: new_uuid(self.rng),
         )
         self._made = 0
+        self._pylance: Pylance | None = None
+        if world.scenario.by_pylance:
+            self._pylance = Pylance(weather, self.rng)
+            self._sources = replace(self._sources, knowledge=Knowledge())
 
     async def run(self, mean_seconds: float) -> None:
         """Commit now and then until cancelled."""
         while True:
             await anyio.sleep(self.rng.expovariate(1 / mean_seconds))
+            if self._pylance is not None:
+                await self.append()
+                continue
             (commit,) = self.rng.choices(
                 (self.append, self.restore, self.replace_metadata, self.make_up, self.by_hand), (10, 3, 2, 1, 1)
             )
@@ -64,7 +74,7 @@ class ForeignWriter:
             staging.overwrite(new_uuid(self.rng), self._paths(1)), options=PrepareOptions(create_only=True)
         )
 
-    def put_table(self, versions: int, *, max_fragment_id: int = 0) -> None:
+    def put_table(self, versions: int, *, max_fragment_id: int = 0, feature_flags: int = 0) -> None:
         """Put another table with this many versions, in one moment."""
         below: Manifest | None = None
         for number in range(1, versions + 1):
@@ -74,6 +84,7 @@ class ForeignWriter:
             manifest.CopyFrom(below or self._first(transaction))
             manifest.version = number
             manifest.max_fragment_id = max_fragment_id
+            manifest.reader_feature_flags = manifest.writer_feature_flags = feature_flags
             below = manifest
             key = manifest_key(number, NamingScheme.V2)
             self.world.bucket.put(key, encode(manifest, (), transaction))
@@ -158,6 +169,7 @@ class ForeignWriter:
             transaction,
             options=options or PrepareOptions(),
             sources=self._sources,
+            pylance=self._pylance,
             backoff=Backoff(self.rng),
         )
 

@@ -14,6 +14,7 @@ import anyio
 from committerd.committer import Committer
 from committerd.daemon.process import Dependencies, make_committer
 from tests.simulation.faults import Weather, When
+from tests.simulation.pylance import Pylance
 from tests.simulation.queue import FakeQueue
 from tests.simulation.staging import URI, new_uuid
 from tests.simulation.store import FakeStore
@@ -124,6 +125,7 @@ class Process:
             monotonic=anyio.current_time,
             rng=self.rng,
             new_uuid=lambda: new_uuid(self.rng),
+            pylance=Pylance(self.weather, self.rng) if self.world.scenario.by_pylance else None,
         )
 
     def _wall_clock(self) -> datetime:

@@ -36,6 +36,7 @@ from tests.simulation.loop import Deadlock, Livelock, TurnTooLong, run_virtual
 from tests.simulation.operator import adopt
 from tests.simulation.process import EPOCH, Process
 from tests.simulation.producers import Producers
+from tests.simulation.pylance import FLAG
 from tests.simulation.queue import FakeBroker, FakeQueue
 from tests.simulation.staging import URI
 from tests.simulation.store import Bucket
@@ -60,6 +61,8 @@ class Scenario:
     """The time in which records are staged and faults happen."""
     table: Literal["there", "made_by_foreign", "made_by_queue", "branched"] = "there"
     """`branched`: it is a branch of a table that has a queue of its own."""
+    by_pylance: bool = False
+    """Whether the table has a feature that committerd does not know, so that pylance builds its versions."""
     rates: Rates = CALM
     latency: float = 0.005
     events: Mapping[Event, float] = field(default_factory=dict)
@@ -133,7 +136,9 @@ class World:
                 tasks.start_soon(process.run)
             tasks.start_soon(self._watch)
             tasks.start_soon(self._watch_held_back)
-            if self.scenario.table == "there":
+            if self.scenario.by_pylance:
+                self.foreign.put_table(1, feature_flags=FLAG)
+            elif self.scenario.table == "there":
                 await self.foreign.create()
             if self.scenario.table == "branched":
                 self.foreign.put_branch()
