@@ -11,6 +11,7 @@ import pytest
 from committerd.errors import SettingsError
 from committerd.lance.format.kind import Kind
 from committerd.queue.rounds import Coalesce
+from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import all_settings, load_settings
 
 REQUIRED = {
@@ -42,6 +43,28 @@ def test_several_values_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch)
     settings = load_settings()
     assert settings.dataset.aliases == ("s3://a/t", "s3://b/t")
     assert settings.commit.allowed_operations == {Kind.APPEND, Kind.OVERWRITE}
+
+
+@pytest.mark.parametrize(
+    ("branch", "queue", "place", "aliases"),
+    [
+        (None, "events", "s3://lake/t", ("s3://mount/t",)),
+        ("main", "events", "s3://lake/t", ("s3://mount/t",)),
+        ("team/exp", "events.tree.team..exp", "s3://lake/t/tree/team/exp", ("s3://mount/t/tree/team/exp",)),
+    ],
+)
+def test_a_branch_has_a_place_and_a_queue_of_its_own(
+    branch: str | None, queue: str, place: str, aliases: tuple[str, ...]
+) -> None:
+    given = {"name": "events", "uri": "s3://lake/t", "aliases": ["s3://mount/t"]}
+    dataset = DatasetSettings.model_validate(given if branch is None else given | {"branch": branch})
+    assert (dataset.queue, dataset.place, dataset.place_aliases) == (queue, place, aliases)
+
+
+def test_a_name_that_no_branch_has_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_DATASET__BRANCH", "a//b")
+    with pytest.raises(SettingsError, match=r"dataset\.branch \(COMMITTERD_DATASET__BRANCH\): .*two slashes"):
+        load_settings()
 
 
 def test_several_values_may_be_a_json_list(monkeypatch: pytest.MonkeyPatch) -> None:

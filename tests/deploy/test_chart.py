@@ -216,6 +216,24 @@ def test_a_list_reaches_the_pod_item_by_item(chart: Chart) -> None:
     assert list(read.aliases) == aliases
 
 
+def test_a_branch_is_a_dataset_beside_that_of_its_table(chart: Chart) -> None:
+    table = {"name": "events", "uri": "s3://lake/events.lance"}
+    datasets = [table, {**table, "branch": "team/exp"}]
+    values = {"datasets": datasets, "prometheusRule": {"enabled": True}, "maintenance": {"enabled": True}}
+    rendered = chart.render(merged(MINIMAL, values))
+    pods = [
+        one["spec"]["template"]
+        for one in rendered.objects
+        if one["kind"] == "Deployment" and "maintenance" not in one["metadata"]["name"]
+    ]
+    assert [environment(pod)["COMMITTERD_DATASET__NAME"] for pod in pods] == ["events", "events"]
+    assert [environment(pod).get("COMMITTERD_DATASET__BRANCH") for pod in pods] == [None, "team/exp"]
+    queues = [pod["metadata"]["annotations"]["committerd/dataset"] for pod in pods]
+    assert queues == ["events", DatasetSettings.model_validate(table | {"branch": "team/exp"}).queue]
+    names = [one["metadata"]["name"] for one in rendered.objects if one["kind"] == "Deployment"]
+    assert len(set(names)) == len(names)
+
+
 def test_images_by_tag_and_by_digest(chart: Chart) -> None:
     def image(**wishes: str) -> str:
         (container,) = deployment(chart, {"image": wishes})["spec"]["template"]["spec"]["containers"]

@@ -53,6 +53,15 @@ def test_what_the_schema_does_not_know(chart: Chart, wishes: dict[str, Any], nam
         ({"settings": {"kafka": {"bootstrap_servers": []}}}, "settings.kafka.bootstrap_servers is missing"),
         ({"settings": {"http": {"port": 0}}}, "settings.http.port is 0"),
         ({"datasets": [DATASET, DATASET]}, 'dataset "events" is in `datasets` twice'),
+        ({"datasets": [DATASET, {**DATASET, "branch": "main"}]}, 'dataset "events" is in `datasets` twice'),
+        (
+            {"datasets": [{**DATASET, "branch": "exp"}, {**DATASET, "name": "other", "branch": "exp"}]},
+            'datasets "events.tree.exp" and "other.tree.exp" are one table',
+        ),
+        (
+            {"extraEnv": [{"name": "COMMITTERD_DATASET__BRANCH", "value": "exp"}]},
+            'dataset "events": extraEnv sets COMMITTERD_DATASET__BRANCH',
+        ),
         ({"datasets": [{**DATASET, "uri": "/data/events.lance"}]}, "mount one with extraVolumes"),
         ({"datasets": [{**DATASET, "uri": "s3://key:hidden@lake/events.lance"}]}, "hold a user or password"),
         ({"datasets": [{**DATASET, "aliases": ["s3a://key:hidden@lake/events.lance"]}]}, "hold a user or password"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
+from committerd_batch.job import Job, JobOptions
 from committerd_client import CommitClient, Staged, SyncCommitClient, TableMissing, staging
 from committerd_client.compacting import compact
 from committerd_client.maintenance.table import read_state
@@ -149,6 +150,17 @@ def test_a_client_of_a_branch_writes_to_it_and_to_nothing_else(
     with SyncCommitClient(servers, dataset=scene.name, dataset_uri=uri, branch="exp") as again:
         again.append(pa.table({"id": [5], "n": [5]}), app=("loads", 1))
         assert rows(branch.table.uri) == [(2, 20), (4, 104), (5, 5)]
+
+
+@pytest.mark.kafka
+def test_a_job_of_ray_or_daft_writes_into_a_branch(
+    kafka: KafkaBroker | RunningKafka, scene: Scene, branch: Scene
+) -> None:
+    options: JobOptions = {"bootstrap_servers": kafka.bootstrap_servers, "dataset": scene.name, "branch": "exp"}
+    job = Job(scene.table.uri, ROWS.schema, options, engine="test")
+    job.finish([job.plan.task(iter(ROWS.to_batches()))])
+    assert sorted(branch.table.ids()) == [1, 2, 2, 9]
+    assert sorted(scene.table.ids()) == [1, 2]
 
 
 @pytest.mark.kafka
