@@ -9,7 +9,6 @@ from committerd.branches.history import Step
 from committerd.branches.refusal import PromotionConflict
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import Verdict, compared, reason
-from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import excerpt, footprint_of_ours
 from committerd.lance.versions.fragments import FileIdentity
@@ -62,8 +61,6 @@ def require_no_conflict(step: Step, ours: Footprint, committed: Iterable[Committ
     )
 
 
-def blamed(steps: Sequence[tuple[Step, Footprint]], fragments: frozenset[int]) -> Step | None:
-    """The first transaction of the branch that touched one of these fragments; else the first that changes rows."""
-    rows = [(step, ours) for step, ours in steps if step.kind in (Kind.DELETE, Kind.UPDATE, Kind.REWRITE)]
-    touching = [step for step, ours in rows if ours.fragments & fragments]
-    return touching[0] if touching else (rows[0][0] if rows else None)
+def touching(steps: Sequence[tuple[Step, Footprint]], theirs: Footprint) -> list[Step]:
+    """The transactions of the branch that changed rows of the fragments that a version of main has changed."""
+    return [step for step, ours in steps if ours.fragments & theirs.fragments]

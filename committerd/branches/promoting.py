@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from committerd.branches.changes import Frame, base_at, changes_between, frame_of
-from committerd.branches.grid import ADVICE, blamed, footprint_of, require_no_conflict
+from committerd.branches.grid import ADVICE, footprint_of, require_no_conflict, touching
 from committerd.branches.history import Step, find_branch, read_version, steps_after
 from committerd.branches.indices import copied_files, index_changes
 from committerd.branches.landing import (
@@ -27,6 +27,7 @@ from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.key_filter import KeyUnion, inserted_keys
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.wording import listed
 from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.dedupe import Refused
 from committerd.table.backoff import Backoff
@@ -307,10 +308,30 @@ class Promoting:
             )
             judged = await run(steps, fetcher)
         if isinstance(judged, Refused):
-            raise _refused(judged, plan, there)
+            raise await self._refused(judged, plan)
         assert self.main.scheme is not None
         return await run(
             build(latest, judged, promotion, there, scheme=self.main.scheme, sources=self.sources), fetcher
+        )
+
+    async def _refused(self, refused: Refused, plan: _Plan) -> PromotionRefused:
+        if not refused.conflicting_version:
+            return PromotionRefused(f"{refused.message}. Nothing was committed", code=refused.reason)
+        theirs = await self.main.committed(refused.conflicting_version)
+        touched = theirs.footprint if theirs is not None else None
+        steps = touching(plan.touched, touched) if isinstance(touched, Footprint) else []
+        # Several may have changed the same fragment; which of them changed the row is not known here.
+        named = listed([f"version {step.version} ({step.kind})" for step in steps])
+        who = f"the branch, in {named}," if steps else "the branch"
+        only = steps[0] if len(steps) == 1 else None
+        return PromotionConflict(
+            f"{who} conflicts with version {refused.conflicting_version} of main ({refused.conflicting_operation}), by "
+            f"rule {refused.rule}: {refused.message}. {ADVICE}",
+            branch_version=only.version if only is not None else 0,
+            branch_operation=str(only.kind) if only is not None else "",
+            version=refused.conflicting_version,
+            operation=refused.conflicting_operation,
+            rule=refused.rule,
         )
 
     def _progress(self, done: int, of: int) -> None:
@@ -366,23 +387,6 @@ def inserted(steps: Sequence[Step]) -> Transaction.KeyExistenceFilter | None:
             return None
         union.add(keys)
     return union.message() if union is not None else None
-
-
-def _refused(refused: Refused, plan: _Plan, there: OnMain) -> PromotionRefused:
-    if not refused.conflicting_version:
-        return PromotionRefused(f"{refused.message}. Nothing was committed", code=refused.reason)
-    fragments = frozenset(one.id for one in there.matches.values())
-    step = blamed(plan.touched, fragments)
-    who = f"version {step.version} of the branch ({step.kind})" if step is not None else "the branch"
-    return PromotionConflict(
-        f"{who} conflicts with version {refused.conflicting_version} of main ({refused.conflicting_operation}), by "
-        f"rule {refused.rule}: {refused.message}. {ADVICE}",
-        branch_version=step.version if step is not None else 0,
-        branch_operation=str(step.kind) if step is not None else "",
-        version=refused.conflicting_version,
-        operation=refused.conflicting_operation,
-        rule=refused.rule,
-    )
 
 
 def _gap(version: int) -> PromotionRefused:
