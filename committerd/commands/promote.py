@@ -139,6 +139,6 @@ def _print(done: Promoted, *, folder: str, dry: bool) -> None:
         click.echo(f"  indices that main does not get: {listed}. Build them on main")
     if done.needed:
         click.echo(
-            f"  {done.needed} fragments of main have data files in {folder}: deleting the branch would lose their "
+            f"  main has {done.needed} fragments with data files in {folder}: deleting the branch would lose their "
             "rows. A compaction of main moves rows home; run this command again to see how many are left"
         )
