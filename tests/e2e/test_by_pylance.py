@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from committerd_common.messages import Status, Transaction
 from harness.child import ChildProcess, Launch
+from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, ddb_place, s3_place
-from harness.scene import STAYS, Scene, until
+from harness.scene import QUICK, STAYS, Scene, until
 from tests.committer.test_by_pylance import detached, staged_by
 from tests.e2e.stopped_committer import FOREIGN, STEPS
 from tests.oracle.feature_tables import OVERLAYS, overlay, rows
@@ -180,3 +182,25 @@ def test_in_a_bucket(
         assert scene.table.version == 6
         assert sorted(scene.table.ids()) == sorted(ids)
         assert [one.ours for one in scene.table.versions()] == [False, False, False, True, False, True]
+
+
+def test_on_a_branch_that_the_command_line_names(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
+    """The process of pylance builds on the branch too, not on main."""
+    ids = created(scene)
+    scene.table.open().create_branch("exp")
+    with (
+        scene.branched("exp", scene.folder / "exp") as branch,
+        Daemon(
+            name=scene.name,
+            uri=scene.table.uri,
+            kafka=kafka.bootstrap_servers,
+            settings=QUICK | BY_PYLANCE,
+            log=scene.folder / "exp" / "committerd.log",
+            command=(sys.executable, "-m", "committerd", "run", "--branch", "exp"),
+        ) as daemon,
+    ):
+        daemon.wait_ready(text="active")
+        branch.table.new_ids(1000)
+        mine = branch.committed(2)
+        assert sorted(branch.table.ids()) == sorted([*ids, *mine])
+        assert sorted(scene.table.ids()) == sorted(ids)
