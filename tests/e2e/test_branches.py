@@ -90,6 +90,9 @@ def test_two_committers_serve_a_table_and_its_branch_side_by_side(main: Scene) -
             # The unit is in the branch's rows.
             (again,) = branch.ask(branch.table.append(), app_id="loads", app_version="7")
             assert (again.status, again.reason) == (Status.DUPLICATE, "app_version_seen")
+            # Versions from before the branch began lie in main's folder: what was read there can't be compared.
+            (old,) = branch.ask(branch.table.append(read_version=1))
+            assert (old.status, old.reason) == (Status.UNDECIDED, "history_gap")
             theirs = [*ids, *branch.committed(2)]
             ids += main.committed(2)
             theirs += branch.table.write()  # pylance commits in between, and committerd goes on
