@@ -13,7 +13,7 @@ from committerd_common.messages import Status, Transaction
 from harness.child import ChildProcess, Launch
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, ddb_place, s3_place
+from harness.places import StorePlace, cloud_place, ddb_place, s3_place
 from harness.scene import QUICK, STAYS, Scene, until
 from tests.committer.test_by_pylance import detached, staged_by
 from tests.e2e.stopped_committer import FOREIGN, STEPS
@@ -162,9 +162,13 @@ def test_without_the_setting_the_table_is_refused(stopped: Stopped) -> None:
     params=[
         pytest.param("s3", marks=pytest.mark.s3),
         pytest.param("s3+ddb", marks=[pytest.mark.s3, pytest.mark.dynamodb]),
+        pytest.param("azure", marks=pytest.mark.azure),
+        pytest.param("gcs", marks=pytest.mark.gcs),
     ]
 )
 def place(request: pytest.FixtureRequest) -> StorePlace:
+    if request.param in ("azure", "gcs"):
+        return cloud_place(request.getfixturevalue(request.param))
     bucket = request.getfixturevalue("s3")
     return ddb_place(bucket, request.getfixturevalue("dynamodb")) if request.param == "s3+ddb" else s3_place(bucket)
 
