@@ -380,6 +380,26 @@ async def test_v1_names_stay_refused(root: Path, bench: PylanceBench) -> None:
         await bench.assembler.require_buildable(await bench.head())
 
 
+async def test_a_record_on_a_table_with_v1_names_is_refused_and_told_the_way_out(
+    root: Path, bench: PylanceBench
+) -> None:
+    lance.write_dataset(rows(0), str(root), enable_v2_manifest_paths=False)
+    staged = Transaction(read_version=1, uuid=str(uuid.uuid4()))
+    staged.update_config.SetInParent()
+    later = [with_field(staged, 90) for _ in range(2)]
+    later[1].uuid = str(uuid.uuid4())
+    formed = await bench.commit(later[0])
+    (refusal,) = formed.own.settled.refusals
+    assert refusal.reason == "pylance_refused"
+    assert "V1 names" in refusal.message
+    lance.dataset(str(root)).migrate_manifest_paths_v2()  # type: ignore[no-untyped-call]
+    # The way out leads to where pylance itself is asked.
+    later[1].read_version = lance.dataset(str(root)).version
+    (refusal,) = (await bench.commit(later[1])).own.settled.refusals
+    assert refusal.reason == "pylance_refused"
+    assert "does not understand all of this transaction" in refusal.message
+
+
 async def test_what_a_killed_process_has_left_is_deleted(root: Path, bench: PylanceBench) -> None:
     managed_blobs(root)
     of_others = append(root)
