@@ -17,7 +17,7 @@ import anyio
 
 from bench.bench import Bench
 from bench.conditional_writes import timed_write
-from bench.measuring import race, through_queue
+from bench.measuring import PROCESSES_MAX, race, through_queue
 from bench.proxied_store import ProxiedStore
 
 NAME = "s3"
@@ -49,7 +49,7 @@ def _measure(bench: Bench, store: ProxiedStore, milliseconds: int, *, race_secon
                 place,
                 daemon,
                 producers=plan.writers_most,
-                appends=store.files_max or bench.pool.count,
+                appends=(store.files_max or bench.pool.count) - PROCESSES_MAX,  # each makes a first commit
                 seconds=plan.s3_seconds[milliseconds],
             )
             daemon.stop()
