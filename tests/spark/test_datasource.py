@@ -17,6 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from committerd_spark import CommitterdDataSource
+from harness.daemon import Daemon
+from harness.scene import QUICK
 from tests.spark.queue import Queue
 from tests.spark.streams import Files, fails_late
 
@@ -47,6 +49,21 @@ def test_jobs_append_and_overwrite(spark: SparkSession, queue: Queue) -> None:
     write(spark.range(5), queue, save_mode="overwrite")
     assert queue.column("id") == list(range(5))
     assert queue.versions() == 3
+
+
+def test_jobs_and_micro_batches_write_into_a_branch(spark: SparkSession, queue: Queue) -> None:
+    write(spark.range(3), queue)
+    queue.table().create_branch("exp")
+    folder = f"{queue.uri}/tree/exp"
+    settings = QUICK | {"DATASET__BRANCH": "exp"}
+    with Daemon(name=queue.name, uri=queue.uri, kafka=queue.kafka, settings=settings) as daemon:
+        daemon.wait_ready(text="active")
+        write(spark.range(3, 6), queue, branch="exp")
+        queue.writer(branch="exp", mode="delete", keys="id").write(spark.range(1))
+        assert sorted(lance.dataset(folder).to_table()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+        assert queue.column("id") == [0, 1, 2]
+        with pytest.raises(PySparkException, match=r"\.tree\.gone\.staged' does not exist"):
+            write(spark.range(1), queue, branch="gone")
 
 
 def test_a_job_that_runs_again_adds_nothing_and_writes_nothing(spark: SparkSession, queue: Queue) -> None:
