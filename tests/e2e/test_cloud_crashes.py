@@ -1,9 +1,12 @@
-"""A committer on a cloud's store that is killed between any two requests of a commit: nothing is lost or doubled."""
+"""A committer on a cloud's store: which objects it writes, and that nothing is lost or doubled if it is killed."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -87,4 +90,19 @@ def test_a_killed_committer_loses_and_doubles_nothing(scene: Scene, proxy: Fault
             ids += new
             assert sorted(table.ids()) == ids
             ids += scene.committed()
+    scene.audit(ids)
+
+
+def test_an_object_is_written_once_but_for_the_transaction_file_of_a_lost_race(scene: Scene, proxy: FaultProxy) -> None:
+    """Google Cloud Storage takes about one change a second of each object."""
+    ids = scene.table.create()
+    scene.started(**_SETTINGS)
+    for _ in range(10):
+        ids += scene.committed()
+        ids += scene.table.write()  # the committer loses the race for the next version
+    puts = [unquote(one.path) for one in proxy.seen if one.method == "PUT" and one.forwarded in (200, 201)]
+    written = Counter(path for path in puts if "~probe" not in path)
+    again = [path for path, times in written.items() if times > 1]
+    assert sum(re.search(_MANIFEST, path) is not None for path in written) >= 10
+    assert [path for path in again if "/_transactions/" not in path] == []
     scene.audit(ids)
