@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 from pyroaring import BitMap
 
-from committerd_common.index_details import pack_details
+from committerd_common.index_details import MEM_WAL_INDEX, pack_details
 from committerd_common.messages import (
     UUID,
     BTreeIndexDetails,
@@ -25,6 +25,7 @@ from committerd_common.messages import (
     DeletionFile,
     Field,
     IndexMetadata,
+    MemWalIndexDetails,
     MergedGeneration,
     Outcome,
     Status,
@@ -39,6 +40,7 @@ TABLE = "s3://example/lake/events.lance"
 PRODUCER = "vectors"
 CLAIM = "claimed.txn"
 INDEX = bytes(range(16))
+MEM_WAL = bytes(range(16, 32))
 INDEX_FILE = "_indices/00010203-0405-0607-0809-0a0b0c0d0e0f/page_data.lance"
 """Of the index with that uuid."""
 DATA_FILE_BYTES = 100
@@ -169,7 +171,14 @@ def operations() -> Iterator[Vector]:
         index_details=pack_details(BTreeIndexDetails()),
         index_version=0,
     )
-    made = Transaction.CreateIndex(new_indices=[index])
+    mem_wal = IndexMetadata(
+        uuid=UUID(uuid=MEM_WAL),
+        name=MEM_WAL_INDEX,
+        dataset_version=6,
+        index_details=pack_details(MemWalIndexDetails()),
+        index_version=0,
+    )
+    made = Transaction.CreateIndex(new_indices=[index, mem_wal])
     yield vector("create_index", transaction(7, 6, create_index=made), **committed(7))
     wider = [
         fragment(1, 10, "b", deleted=SECOND_DELETED),
