@@ -6,51 +6,41 @@ platform gives to a workload: managed identity, workload identity, application d
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
-from committerd.settings.group import SettingsGroup
-from committerd.settings.s3 import checked_endpoint
+from committerd.settings.requests import RequestSettings
 
 
-class CloudSettings(SettingsGroup):
-    """How requests to a cloud's object store are sent."""
+class CloudSettings(RequestSettings):
+    """The settings that both clouds have."""
 
-    endpoint_url: str | None = Field(
-        default=None,
-        description="URL of another server of the same protocol, such as an emulator or a private endpoint; unset: "
-        "the cloud itself.",
-    )
     ca_bundle: str | None = Field(
         default=None,
         min_length=1,
         description="PEM file of authorities that the server's certificate may be of, besides the usual ones. "
         "`committerd maintain` and `append` take these alone (as SSL_CERT_FILE).",
     )
-    connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
-    read_timeout_seconds: float = Field(
-        default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."
-    )
-    attempts: int = Field(
-        default=5,
-        ge=1,
-        le=20,
-        description="Maximum number of tries of a request that is safe to repeat, with growing random waits between "
-        "them. The put of a manifest is tried once: the commit reads back before it tries again.",
-    )
     connections_max: int = Field(
         default=256, ge=1, le=1000, description="Maximum number of requests at the same time, for each container."
     )
 
-    @field_validator("endpoint_url")
-    @classmethod
-    def _endpoint(cls, value: str | None) -> str | None:
-        return checked_endpoint(value)
+    _alternatives: ClassVar[tuple[str, ...]]
+    """The settings of credentials that exclude each other."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        given = [name for name in self._alternatives if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
+        return self
 
 
 class AzureSettings(CloudSettings):
     """How to reach Azure Blob Storage, for tables at az:// and abfss://."""
+
+    _alternatives = ("account_key", "sas_token", "client_secret", "federated_token_file")
 
     account_name: str | None = Field(
         default=None,
@@ -86,17 +76,11 @@ class AzureSettings(CloudSettings):
         description="Where tokens come from; unset: AZURE_AUTHORITY_HOST, or https://login.microsoftonline.com.",
     )
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        ways = ("account_key", "sas_token", "client_secret", "federated_token_file")
-        given = [name for name in ways if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
-        return self
-
 
 class GcsSettings(CloudSettings):
     """How to reach Google Cloud Storage, for tables at gs://."""
+
+    _alternatives = ("service_account", "service_account_key", "application_credentials")
 
     service_account: str | None = Field(
         default=None,
@@ -112,11 +96,3 @@ class GcsSettings(CloudSettings):
         min_length=1,
         description="File with application default credentials; unset: GOOGLE_APPLICATION_CREDENTIALS.",
     )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        ways = ("service_account", "service_account_key", "application_credentials")
-        given = [name for name in ways if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
-        return self

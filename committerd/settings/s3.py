@@ -7,29 +7,16 @@ instance metadata.
 from __future__ import annotations
 
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
-from committerd.settings.group import SettingsGroup
-
-
-def checked_endpoint(url: str | None) -> str | None:
-    """The URL, if it names a server. Raises `ValueError`, whose message never contains a possible password."""
-    if url is None:
-        return None
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("the URL must not contain a user or password: set s3.access_key_id and s3.secret_access_key")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("an endpoint is http://host:port or https://host:port")
-    return url
+from committerd.settings.requests import EndpointUrl, RequestSettings
 
 
-class S3Settings(SettingsGroup):
+class S3Settings(RequestSettings):
     """How to reach S3, or a server that speaks its protocol."""
 
-    endpoint_url: str | None = Field(
+    endpoint_url: EndpointUrl = Field(
         default=None,
         description="URL of an S3-compatible server; unset: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or AWS itself.",
     )
@@ -76,23 +63,7 @@ class S3Settings(SettingsGroup):
         description="Checksum that each PUT carries. A bucket with object lock demands it; many S3-compatible servers "
         "do not know it.",
     )
-    connect_timeout_seconds: float = Field(default=5.0, gt=0, le=300, description="How long connecting may take.")
-    read_timeout_seconds: float = Field(
-        default=20.0, gt=0, le=300, description="How long the server may be silent before a request counts as lost."
-    )
-    attempts: int = Field(
-        default=5,
-        ge=1,
-        le=20,
-        description="Maximum number of tries of a request that is safe to repeat, with growing random waits between "
-        "them. The put of a manifest is tried once: the commit reads back before it tries again.",
-    )
     connections_max: int = Field(default=256, ge=1, le=1000, description="Maximum number of open connections.")
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _endpoint(cls, value: str | None) -> str | None:
-        return checked_endpoint(value)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
