@@ -79,7 +79,6 @@ class AwsClient:
         self.settings = settings
         self.versioning_advice = ""
         """Not empty if a bucket that was written to keeps what is replaced or deleted in it (S3 Versioning)."""
-        """Whether a bucket keeps what is replaced or deleted in it (S3 Versioning). Known after the first put."""
         self._endpoint_url = endpoint_url
         self._advice = advice
         self._many = anyio.CapacityLimiter(max(1, settings.connections_max * 3 // 4))
