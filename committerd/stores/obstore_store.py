@@ -24,7 +24,16 @@ from committerd.settings.clouds import CloudSettings
 from committerd.stores.cloud import Cloud
 from committerd.stores.clouds import CloudPlace
 from committerd.stores.obstore_failures import ERRORS, failure_of
-from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
+from committerd.stores.port import (
+    Created,
+    Exists,
+    ObjectEntry,
+    Tail,
+    TailOrError,
+    require_below_root,
+    tail_by_size,
+    tails_of_each,
+)
 from committerd.stores.retries import Absent, ConditionFailed, Fault, Retries, ignored
 from committerd_common.paths import DATA
 
@@ -155,12 +164,12 @@ class ObstoreStore:
     async def get_tail(self, key: str, size: int) -> Tail | None:
         if self._client.cloud.has_suffix_ranges:
             part = await self._read(key, {"suffix": size})
-            if part is None or part.whole is not None:
-                return None if part is None else Tail(body=part.body, size=part.whole or 0)
-        # There are no suffix ranges, or the object is empty.
-        whole = await self.head(key)
-        body = b"" if not whole else await self.get_range(key, max(whole - size, 0), whole)
-        return None if whole is None or body is None else Tail(body=body, size=whole)
+            if part is None:
+                return None
+            if part.whole is not None:
+                return Tail(body=part.body, size=part.whole)
+        # The cloud has no suffix ranges, or the object is empty.
+        return await tail_by_size(self, key, size)
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         return await tails_of_each(self.get_tail, keys, size)

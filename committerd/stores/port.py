@@ -64,6 +64,18 @@ def require_below_root(key: str) -> None:
         )
 
 
+async def tail_by_size(store: ObjectStore, key: str, size: int) -> Tail | None:
+    """`ObjectStore.get_tail` without a suffix range: for servers that have none, and for empty objects.
+
+    Sends up to two requests: for the object's size, and for the range that ends there.
+    """
+    whole = await store.head(key)
+    if whole is None:
+        return None
+    body = await store.get_range(key, max(whole - size, 0), whole) if whole else b""
+    return None if body is None else Tail(body=body, size=whole)
+
+
 async def tails_of_each(
     get_tail: Callable[[str, int], Awaitable[Tail | None]], keys: Sequence[str], size: int
 ) -> Sequence[TailOrError]:

@@ -16,7 +16,16 @@ from urllib.parse import unquote
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
-from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
+from committerd.stores.port import (
+    Created,
+    Exists,
+    ObjectEntry,
+    Tail,
+    TailOrError,
+    require_below_root,
+    tail_by_size,
+    tails_of_each,
+)
 from committerd.stores.retries import Absent, ConditionFailed, Fault, Retries, ignored
 from committerd_common.paths import DATA
 
@@ -126,9 +135,7 @@ class S3Store:
         if part.whole is not None:
             return Tail(body=part.body[-size:], size=part.whole)
         # The range was unsatisfiable: the object is empty, or the server does not support suffix ranges.
-        whole = await self.head(key)
-        body = b"" if not whole else await self.get_range(key, max(whole - size, 0), whole)
-        return None if whole is None or body is None else Tail(body=body, size=whole)
+        return await tail_by_size(self, key, size)
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         return await tails_of_each(self.get_tail, keys, size)
