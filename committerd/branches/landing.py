@@ -40,10 +40,9 @@ from committerd.table.case import Sources
 from committerd.table.judge import Judged
 from committerd.table.needs import DeletionFile, FoundDeletions, Reuse, Rows, StagedFacts, Steps, described_part
 from committerd.table.places import Location, deletion_file_location
-from committerd.table.prepare import Prepared
-from committerd.table.versions import committed_by
+from committerd.table.prepare import Prepared, prepared
 from committerd_common.messages import BasePath, DataFragment, IndexSection, Manifest, Transaction
-from committerd_common.paths import NamingScheme, deletion_key, manifest_key, transaction_name
+from committerd_common.paths import NamingScheme, deletion_key, transaction_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,12 +312,7 @@ def build(
     draft.add(new)
     draft.keep_useful_indices()
     finish(draft, changed)
-    built = NextVersion(
-        manifest=draft.manifest,
-        indices=tuple(draft.indices),
-        touched=None if draft.touched is None else frozenset(draft.touched),
-        kept=draft.kept,
-    )
+    built = NextVersion.of(draft)
     require_sound(start, built)
     outline, own = built.packed
     fragments = built.kept.with_added(own)
@@ -333,16 +327,8 @@ def build(
     )
     reuse = yield Reuse(file.indices)
     require_next(start, file, built, given, reuse=reuse)
-    return Prepared(
-        file=file,
-        key=manifest_key(outline.version, scheme),
-        body=assemble(outline, fragments, section, transaction),
-        scheme=scheme,
-        judged=replace(judged, transaction=transaction, files=_bodies(updated, there, judged) | written),
-        reserved=(0, 0),
-        committed=committed_by(transaction, file, before=latest.outline),
-        before=latest.outline,
-    )
+    judged = replace(judged, transaction=transaction, files=_bodies(updated, there, judged) | written)
+    return prepared(latest, file, assemble(outline, fragments, section, transaction), scheme=scheme, judged=judged)
 
 
 def _bodies(updated: Sequence[DataFragment], there: OnMain, judged: Judged) -> dict[str, bytes]:

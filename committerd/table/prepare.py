@@ -181,7 +181,7 @@ def build_version(
     if latest is not None and (judged.by_pylance or (knowledge is not None and not knowledge.covers(latest))):
         file, body = yield from built_by_pylance(latest, transaction, given, scheme=scheme, options=judged.by_pylance)
         judged = replace(judged, by_pylance=judged.by_pylance or PrepareOptions())
-        return _prepared(latest, file, body, scheme=scheme or NamingScheme.V2, judged=judged)
+        return prepared(latest, file, body, scheme=scheme or NamingScheme.V2, judged=judged)
     size = heavy_size(transaction, latest)
     if size:
         yield InThread(size)
@@ -206,12 +206,13 @@ def build_version(
             if size:
                 yield InThread(size)
         require_next(latest, file, built, given, reuse=reuse)
-    return _prepared(latest, file, assemble(outline, fragments, section, transaction), scheme=scheme, judged=judged)
+    return prepared(latest, file, assemble(outline, fragments, section, transaction), scheme=scheme, judged=judged)
 
 
-def _prepared(
+def prepared(
     latest: ManifestFile | None, file: ManifestFile, body: Body, *, scheme: NamingScheme, judged: Judged
 ) -> Prepared:
+    """The complete version that `judged.transaction` makes of `latest`. `body`: `file`, encoded."""
     before, transaction = latest.outline if latest is not None else None, judged.transaction
     return Prepared(
         file=file,

@@ -35,9 +35,4 @@ def build(current: ManifestFile | None, transaction: Transaction, given: BuildIn
     operation.build(draft, transaction)
     if operation.kind is not Kind.RESTORE:  # the restored version says itself how far its indices are
         follow_indices(draft)
-    return NextVersion(
-        manifest=draft.manifest,
-        indices=tuple(draft.indices),
-        touched=None if draft.touched is None else frozenset(draft.touched),
-        kept=draft.kept,
-    )
+    return NextVersion.of(draft)
