@@ -35,6 +35,7 @@ from committerd.lance.versions.draft import BuildInput, finish, next_draft
 from committerd.lance.versions.fragments import fields_in_other_files, next_fragment_id
 from committerd.lance.versions.indices import without_updated_fields
 from committerd.lance.versions.invariants import require_sound
+from committerd.lance.versions.mem_wal import follow_indices
 from committerd.lance.versions.next_version import NextVersion
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
@@ -312,6 +313,7 @@ def build(
     draft.add(new)
     draft.keep_useful_indices()
     finish(draft, changed)
+    follow_indices(draft)
     built = NextVersion.of(draft)
     require_sound(start, built)
     outline, own = built.packed

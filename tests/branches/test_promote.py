@@ -25,6 +25,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, cloud_place, ddb_place, s3_place
 from harness.scene import Scene
 from tests.branches import histories
+from tests.oracle import test_mem_wal as mem_wal
 from tests.producers.old_pylance import in_4
 
 pytestmark = pytest.mark.pylance
@@ -351,6 +352,28 @@ def test_a_branch_that_only_built_an_index_brings_it(tree: Tree) -> None:
     assert (done["outcome"], done["indices"]) == ("nothing", ["id_idx"])
     assert tree.now().to_table(filter="id = 200").num_rows == 1
     assert tree.now().to_table(filter="id = 2").num_rows == 1
+
+
+def test_a_promotion_says_which_indices_have_caught_up_with_a_mem_wal(tmp_path: Path) -> None:
+    root = tmp_path / "table.lance"
+    mem_wal.make(root)
+    lance.dataset(str(root)).create_scalar_index("a", "BTREE")
+    mem_wal.merge(lance.dataset(str(root)), generation=3)
+    lance.dataset(str(root)).optimize.optimize_indices()
+    main = lance.dataset(str(root))
+    main.update_config({"a": "b"})  # any version says which indices had caught up before
+    assert caught_up(root) == ["a_idx", "id_idx"]
+    branch = main.create_branch(BRANCH)
+    fragment, fields = branch.get_fragments()[0].update_columns(mem_wal.rows(0, 8), left_on="id", right_on="id")
+    change = lance.LanceOperation.Update(updated_fragments=[fragment], fields_modified=fields)
+    lance.LanceDataset.commit(branch, change, read_version=branch.version)
+    assert caught_up(root / "tree" / BRANCH) == ["id_idx"]  # as pylance says
+    assert ran(StorePlace(str(root)), BRANCH)["outcome"] == "promoted"
+    assert caught_up(root) == ["id_idx"]
+
+
+def caught_up(root: Path) -> list[str]:
+    return [one.index_name for one in mem_wal.details(root).index_catchup]
 
 
 def test_two_promotions_at_once_bring_each_version_once(by_address: Tree) -> None:
