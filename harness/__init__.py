@@ -10,6 +10,6 @@ which names what to install.
 
 from __future__ import annotations
 
-from committerd.dev.parts import PartFailedError, PartMissingError, cache_folder
+from committerd.dev.parts import PartFailedError, PartMissingError, cache_folder, made_in_cache
 
-__all__ = ["PartFailedError", "PartMissingError", "cache_folder"]
+__all__ = ["PartFailedError", "PartMissingError", "cache_folder", "made_in_cache"]

@@ -8,11 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import PartMissingError, cache_folder
+from harness import PartMissingError, cache_folder, made_in_cache
 
 _GO_MIN = (1, 21)  # from this version on Go downloads the newer toolchain that a module requires
 INSTALL = "install Go 1.21 or newer (https://go.dev/dl; macOS: brew install go)"
@@ -41,26 +40,18 @@ class GoProgram:
         if self.path.is_file():
             return self.path
         go = _go(f"{self.name} {self.version}")
-        target = self.path.parent
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=target.parent) as scratch:
-            made = Path(scratch, "bin")
+        with made_in_cache(self.path.parent, needed=self.path) as made:
             done = subprocess.run(
                 [go, "install", f"{self.package}@{self.version}"],
                 # With the user's GOOS, GOARCH or GOFLAGS `go install` might write elsewhere.
                 env={**os.environ, "GOBIN": str(made), "GOOS": "", "GOARCH": "", "GOFLAGS": ""},
-                cwd=scratch,
+                cwd=made.parent,
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if done.returncode != 0:
                 raise RuntimeError(f"Go can't build {self.name} {self.version}:\n{done.stdout}{done.stderr}")
-            try:
-                made.rename(target)
-            except OSError:  # another process was faster
-                if not self.path.is_file():
-                    raise
         return self.path
 
 

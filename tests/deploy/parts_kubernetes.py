@@ -19,7 +19,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import PartMissingError, cache_folder
+from harness import PartMissingError, cache_folder, made_in_cache
 from harness.golang import INSTALL, GoProgram
 from harness.server import Server
 
@@ -46,18 +45,12 @@ def api_server() -> Path:
     go = shutil.which("go")
     if go is None:
         raise PartMissingError(f"kube-apiserver has to be built and there is no `go`: {INSTALL}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".kube-apiserver-", dir=target.parent) as scratch:
-        made = _build(go, Path(scratch))
-        try:
-            made.rename(target)
-        except OSError:  # another process was faster
-            if not binary.is_file():
-                raise
+    with made_in_cache(target, needed=binary) as made:
+        _build(go, made)
     return binary
 
 
-def _build(go: str, scratch: Path) -> Path:
+def _build(go: str, made: Path) -> None:
     """Kubernetes' own modules are published beside it, v0.36.3 for v1.36.3; its go.mod names them."""
 
     def run(*arguments: str) -> str:
@@ -69,7 +62,7 @@ def _build(go: str, scratch: Path) -> Path:
             raise RuntimeError(f"Go can't build kube-apiserver (go {' '.join(arguments)}):\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    source, made = scratch / "source", scratch / "made"
+    source = made.parent / "source"
     source.mkdir()
     made.mkdir()
     (source / "tools.go").write_text(_TOOL)
@@ -88,7 +81,6 @@ def _build(go: str, scratch: Path) -> Path:
     # Otherwise it takes itself for v0.0.0-master, for which no chart is made.
     says = f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}"
     run("build", "-ldflags", says, "-o", str(made / "kube-apiserver"), "k8s.io/kubernetes/cmd/kube-apiserver")
-    return made
 
 
 class Etcd(Server):
