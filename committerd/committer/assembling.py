@@ -16,7 +16,6 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
 from committerd.committer.self_trial import Raising, own_changes, require_room
-from committerd.errors import UnsupportedTable
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
@@ -24,7 +23,7 @@ from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once
-from committerd.table.judge import require_buildable
+from committerd.table.judge import require_buildable_by_any
 from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
@@ -162,10 +161,8 @@ class Assembler:
 
     async def require_buildable(self, head: Head) -> None:
         """Return if a version can be built on the head. Raises `UnsupportedTable` or `CorruptTable`."""
-        try:
-            require_buildable(head.manifest)
-        except UnsupportedTable as error:
-            await self._run(self.decider.require_followed(head, error), head)
+        steps = require_buildable_by_any(head.manifest, scheme=head.table.scheme, sources=self.decider.sources)
+        await self._run(steps, head)
 
     async def assemble_keys(self, head: Head) -> FormedVersion:
         """As `Decider.decide_keys`."""

@@ -270,9 +270,8 @@ class Committer:
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
         if current.head.manifest is not formed.prepared.file:
-            await self._parts.assembler.require_buildable(
-                current.head
-            )  # another writer created it, or it was read back
+            # Another writer created it, or it was read back.
+            await parts.assembler.require_buildable(current.head)
         if not is_ours:
             _log.info("table.moved", extra={"from": before, "to": current.head.version, "by": result.race.value})
 

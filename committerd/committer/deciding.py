@@ -23,7 +23,6 @@ from committerd.committer.members import FormedVersion, Members, built_group
 from committerd.committer.prefetching import Prefetched
 from committerd.committer.record_history import AskedUuid, is_read_at_lost, known_from, look_up, recreated
 from committerd.committer.stale_history import StaleHistory
-from committerd.errors import UnsupportedTable
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.permissions import Permissions
 from committerd.queue.dedupe import Refused, again, dedupe, no_room_for
@@ -34,7 +33,6 @@ from committerd.queue.position import MarkRoom, is_new_to
 from committerd.queue.put_back import lost_refusal, on_the_latest
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
-from committerd.table.by_pylance import require_followed
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
 from committerd.table.needs import Checkpoint, Stage, Steps
@@ -155,13 +153,6 @@ class Decider:
             return (yield from built_group(group, [known.pending] if is_first else [], self.sources))
         except Exception as error:  # noqa: BLE001  # its refusal is stored once there is a table
             return self.containment.refuse(error, stage="create", offset=request.offset)
-
-    def require_followed(self, head: Head, error: UnsupportedTable) -> Steps[None]:
-        """Return if pylance can build on a head on which committerd can't (`error`). Raises `UnsupportedTable`."""
-        if self.sources.knowledge is None or head.manifest is None:
-            raise error
-        scheme, uuid = head.table.scheme, self.sources.new_uuid()
-        yield from require_followed(head.manifest, error, scheme=scheme, uuid=uuid)
 
     def decide_keys(self, head: Head) -> Steps[FormedVersion]:
         """Build a version that puts back position and marks, which a foreign version lowered or dropped."""

@@ -37,7 +37,7 @@ from committerd.lance.versions.fragments import differing_types
 from committerd.lance.versions.invariants import require_sound_table
 from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
-from committerd.table.by_pylance import judged_by_pylance
+from committerd.table.by_pylance import judged_by_pylance, require_followed
 from committerd.table.case import Case, PrepareOptions, Sources
 from committerd.table.heavy_work import heavy_size_to_judge
 from committerd.table.needs import (
@@ -78,7 +78,7 @@ from committerd.table.staged_files import (
 from committerd.table.versions import Gap, History
 from committerd_common.malformed import MalformedError
 from committerd_common.messages import Manifest, Transaction
-from committerd_common.paths import index_prefix
+from committerd_common.paths import NamingScheme, index_prefix
 
 _DESCRIBED_AT_ONCE = 16
 """Data files whose descriptors are in memory at the same time."""
@@ -184,6 +184,18 @@ def require_buildable(latest: ManifestFile | None) -> None:
     if latest is not None:
         require_supported(latest)
         require_sound_table(latest)
+
+
+def require_buildable_by_any(
+    latest: ManifestFile | None, *, scheme: NamingScheme | None, sources: Sources
+) -> Steps[None]:
+    """As `require_buildable`, and where committerd's knowledge ends, pylance may build the version instead."""
+    try:
+        require_buildable(latest)
+    except UnsupportedTable as error:
+        if latest is None or sources.knowledge is None:
+            raise
+        yield from require_followed(latest, error, scheme=scheme, uuid=sources.new_uuid())
 
 
 def explain(checked: Iterable[VersionVerdict]) -> list[str]:

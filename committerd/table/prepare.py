@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from committerd.errors import CorruptTable, InvalidRequest, RequestError, UnsupportedTable
+from committerd.errors import CorruptTable, InvalidRequest, RequestError
 from committerd.lance.format.manifest_file import Body, ManifestFile, assemble
 from committerd.lance.format.support import DATA_FORMATS
 from committerd.lance.transactions.build import build as next_version
@@ -24,11 +24,11 @@ from committerd.lance.versions.draft import BuildInput, CreateOptions
 from committerd.lance.versions.invariants import OF_CONTENT, require_sound
 from committerd.lance.versions.next_version import NextVersion
 from committerd.queue.dedupe import Refused
-from committerd.table.by_pylance import built_by_pylance, require_followed
+from committerd.table.by_pylance import built_by_pylance
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once, heavy_size
-from committerd.table.judge import Judged, judge, require_buildable
+from committerd.table.judge import Judged, judge, require_buildable, require_buildable_by_any
 from committerd.table.needs import NOTHING_KNOWN, InThread, Reuse, StagedFacts, Steps
 from committerd.table.refusals import refused_by
 from committerd.table.versions import Committed, History, Table, committed_by
@@ -108,12 +108,7 @@ async def prepare(
     """
 
     def steps() -> Steps[Prepared | Refused]:
-        try:
-            require_buildable(latest)
-        except UnsupportedTable as error:
-            if latest is None or sources.knowledge is None:
-                raise
-            yield from require_followed(latest, error, scheme=table.scheme, uuid=sources.new_uuid())
+        yield from require_buildable_by_any(latest, scheme=table.scheme, sources=sources)
         judged = yield from judge(History(table), latest, transaction, facts=facts, options=options, sources=sources)
         if isinstance(judged, Refused):
             return judged
