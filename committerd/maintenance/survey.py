@@ -207,39 +207,41 @@ def _decoded(key: str, body: bytes) -> ManifestFile:
 
 
 async def references(root: ObjectStore, passed_over: PassedOver, branch: str = "") -> References:
-    """The versions of a branch that tags and branches name. `root`: the table's root, where they lie."""
+    """The versions of a branch that tags and other branches name.
+
+    `root`: the table's root, where they lie. `branch`: empty for the main branch.
+    """
     tagged: set[int] = set()
     branched: set[int] = set()
     all_known = True
+    bodies: dict[str, bytes] = {}
 
-    own: list[Any] = []
+    def pass_over(key: str, error: Exception) -> None:
+        nonlocal all_known
+        passed_over.add(key, error)
+        all_known = False
 
     async def read(key: str) -> None:
-        nonlocal all_known
         try:
             body = await root.get(key)
-            if body is not None:
-                named = _versions_named(key, json.loads(body), branch or MAIN, own)
-                (tagged if key.startswith(_TAGS) else branched).update(named)
         except ObjectUnreadable as error:
-            passed_over.add(key, error)
-            all_known = False
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            passed_over.add(key, CorruptTable(f"{key} is not what Lance writes: {error!r}"))
-            all_known = False
+            pass_over(key, error)
+        else:
+            if body is not None:
+                bodies[key] = body
 
-    async def read_own() -> None:
-        nonlocal all_known, own
-        key = branch_file(branch)
-        try:
-            own = _lineage(json.loads(await root.get(key) or b"{}"))
-        except (ObjectUnreadable, ValueError, TypeError, LookupError, AttributeError):
-            all_known = False  # it is named when it is read with the others
-
-    if branch:
-        await read_own()
     keys = [*await root.list(_TAGS), *await root.list(BRANCHES)]
     await for_each([key for key in keys if key.endswith(".json")], read, at_once=_AT_ONCE)
+    own_file = branch_file(branch) if branch else None
+    own: list[Any] = []
+    for key in sorted(bodies, key=lambda one: one != own_file):  # its own file first
+        try:
+            said = json.loads(bodies[key])
+            if key == own_file:
+                own = _lineage(said)
+            (tagged if key.startswith(_TAGS) else branched).update(_versions_named(key, said, branch or MAIN, own))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            pass_over(key, CorruptTable(f"{key} is not what Lance writes: {error!r}"))
     return References(tagged=frozenset(tagged), branched=frozenset(branched), all_known=all_known)
 
 
@@ -261,7 +263,9 @@ def _versions_named(key: str, one: dict[str, Any], branch: str, own: list[Any]) 
 
 
 def _lineage(one: dict[str, Any]) -> list[Any]:
-    """Of a branch and the branches that it descends from: the version at which each began, and its id."""
+    """Where a branch comes from, outermost first: for each branch on the way to it, and for itself, the version at
+    which it began, and its id.
+    """
     return list((one.get("identifier") or {}).get("version_mapping") or [])
 
 
