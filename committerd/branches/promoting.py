@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from committerd.branches.changes import Frame, base_at, changes_between, frame_of
-from committerd.branches.grid import ADVICE, footprint_of, require_no_conflict, touching
+from committerd.branches.grid import footprint_of, require_no_conflict, touching
 from committerd.branches.history import Step, find_branch, read_version, steps_after
 from committerd.branches.indices import copied_files, index_changes
 from committerd.branches.landing import (
@@ -137,11 +137,7 @@ class Promoting:
                 return await self._with_indices(replace(done, needed=needed(latest, done.base)), plan, latest, dry=dry)
             await self._require_no_conflict(plan, latest)
             prepared = await self._prepare(plan, plan.promotion, latest)
-            done = replace(
-                done,
-                version=prepared.version,
-                needed=needed(prepared.file, done.base),
-            )
+            done = replace(done, version=prepared.version, needed=needed(prepared.file, done.base))
             if dry:
                 return await self._with_indices(done, plan, prepared.file, dry=True)
             if await land_alone(self.main, prepared, self.backoff):
@@ -220,13 +216,7 @@ class Promoting:
         if after > start:
             done = replace(done, earlier=after, earlier_version=version)
         bases = list(latest.outline.base_paths)
-        frame, added = frame_of(
-            bases,
-            head.outline.base_paths,
-            table=self.uri,
-            folder=folder,
-            name=self.name,
-        )
+        frame, added = frame_of(bases, head.outline.base_paths, table=self.uri, folder=folder, name=self.name)
         if not steps:
             return _Plan(shown=done, promotion=None, head=head, frame=frame, bases=bases)
         promotion = Promotion(
@@ -326,7 +316,7 @@ class Promoting:
         only = steps[0] if len(steps) == 1 else None
         return PromotionConflict(
             f"{who} conflicts with version {refused.conflicting_version} of main ({refused.conflicting_operation}), by "
-            f"rule {refused.rule}: {refused.message}. {ADVICE}",
+            f"rule {refused.rule}: {refused.message}. Nothing was committed",
             branch_version=only.version if only is not None else 0,
             branch_operation=str(only.kind) if only is not None else "",
             version=refused.conflicting_version,
@@ -343,13 +333,13 @@ class Promoting:
 class _Plan:
     shown: Promoted
     promotion: Promotion | None
+    """None = the branch has no transaction that main lacks."""
     head: ManifestFile
     frame: Frame
+    bases: Sequence[BasePath]
+    """Main's base paths when the plan was made."""
     touched: Sequence[tuple[Step, Footprint]] = ()
     there: OnMain | None = None
-
-    bases: Sequence[BasePath] = ()
-    """Main's base paths when the plan was made."""
 
     def is_outdated(self, latest: ManifestFile, head: ManifestFile) -> bool:
         """Whether the branch has moved, or main's base paths have."""

@@ -129,14 +129,11 @@ def _print(done: Promoted, *, folder: str, dry: bool) -> None:
         click.echo(f"Versions {done.first} to {done.last} of branch {name!r} {verb} version {done.version} of main")
         click.echo(f"  {len(done.steps)} transactions: {kinds}; {moved}")
     if done.indices_brought:
-        listed, where = (
-            ", ".join(done.indices_brought),
-            f" in version {done.index_version}" if done.index_version else "",
-        )
-        click.echo(f"  indices that {'would follow' if dry else 'followed'}{where}: {listed}")
+        verb = "would follow" if dry else "followed"
+        where = f" in version {done.index_version}" if done.index_version else ""
+        click.echo(f"  indices that {verb}{where}: {', '.join(done.indices_brought)}")
     if done.indices:
-        listed = ", ".join(done.indices)
-        click.echo(f"  indices that main does not get: {listed}. Build them on main")
+        click.echo(f"  indices that main does not get: {', '.join(done.indices)}. Build them on main")
     if done.needed:
         click.echo(
             f"  main has {done.needed} fragments with data files in {folder}: deleting the branch would lose their "
