@@ -5,26 +5,21 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import lance
 import obstore
 
 from bench.pool import Pool, rows
 from bench.proxied_store import ProxiedStore
-from committerd.settings.clouds import AzureSettings, CloudSettings, GcsSettings
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
-from committerd.stores.azure import AZURE
-from committerd.stores.cloud import Cloud
 from committerd.stores.clouds import cloud_place as place_of
-from committerd.stores.gcs import GCS
 from committerd.stores.obstore_store import ObstoreClient
 from committerd.stores.open import Stores
 from harness.azure import AzureEndpoint, Azurite
 from harness.gcs import GcsEndpoint, gcs_server
-from harness.places import StorePlace, cloud_place
-from harness.toxiproxy import Toxiproxy
+from harness.places import StorePlace, cloud_group, cloud_place
 
 _UPLOADS_AT_ONCE = 16
 
@@ -37,18 +32,15 @@ class ProxiedCloud(ProxiedStore):
     def __init__(self, kind: Literal["azure", "gcs"]) -> None:
         self._kind = kind
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._direct: AzureEndpoint | GcsEndpoint = (
-                stack.enter_context(Azurite()).endpoint if self._kind == "azure" else stack.enter_context(gcs_server())
-            )
-            self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.server)
-            self._through = self._direct.through(self._proxy.url)
-            self._stack = stack.pop_all()
-        return self
+    def _start(self, stack: ExitStack) -> str:
+        self._direct: AzureEndpoint | GcsEndpoint = (
+            stack.enter_context(Azurite()).endpoint if self._kind == "azure" else stack.enter_context(gcs_server())
+        )
+        return self._direct.server
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    @property
+    def _through(self) -> AzureEndpoint | GcsEndpoint:
+        return self._direct.through(self._proxy.url)
 
     def new_table(self, pool: Pool | None) -> StorePlace:
         """As in `ProxiedStore`; the first files of the pool are uploaded into its folder `data`."""
@@ -62,18 +54,10 @@ class ProxiedCloud(ProxiedStore):
         return f"{self._direct.scheme}://{self._direct.make_bucket()}/raw"
 
     def stores(self) -> Stores:
-        cloud, settings = self._group(self._through)
-        return Stores(S3Settings(), DynamoDBSettings(), clouds={cloud: settings})
-
-    @staticmethod
-    def _group(endpoint: AzureEndpoint | GcsEndpoint) -> tuple[Cloud, CloudSettings]:
-        given = {name.partition("__")[2].lower(): value for name, value in endpoint.settings().items()}
-        if isinstance(endpoint, AzureEndpoint):
-            return AZURE, AzureSettings.model_validate(given)
-        return GCS, GcsSettings.model_validate(given)
+        return Stores(S3Settings(), DynamoDBSettings(), clouds=dict([cloud_group(self._through)]))
 
     def _upload(self, pool: Pool, uri: str) -> None:
-        cloud, settings = self._group(self._direct)
+        cloud, settings = cloud_group(self._direct)
         place = place_of(uri)
         assert place is not None
         container: Any = ObstoreClient(cloud, place.root, settings).container

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 import lance
 from pydantic import SecretStr
@@ -18,24 +17,20 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.open import Stores
 from harness.places import StorePlace, s3_place
-from harness.s3 import Versitygw
-from harness.toxiproxy import Toxiproxy
+from harness.s3 import S3Endpoint, Versitygw
 
 
 class ProxiedS3(ProxiedStore):
     """Server and proxy, inside a `with` block."""
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            server = stack.enter_context(Versitygw())
-            self._direct, self.data = server.endpoint, server.data
-            self._proxy = stack.enter_context(Toxiproxy()).proxy(self._direct.url)
-            self._through = self._direct.through(self._proxy.url)
-            self._stack = stack.pop_all()
-        return self
+    def _start(self, stack: ExitStack) -> str:
+        server = stack.enter_context(Versitygw())
+        self._direct, self.data = server.endpoint, server.data
+        return self._direct.url
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    @property
+    def _through(self) -> S3Endpoint:
+        return self._direct.through(self._proxy.url)
 
     def new_table(self, pool: Pool | None, ids: Iterable[int] = ()) -> StorePlace:
         """As in `ProxiedStore`, with rows of these ids.

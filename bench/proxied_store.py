@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Self
 
 from bench.pool import Pool
 from committerd.stores.open import Stores
 from harness.places import StorePlace
-from harness.toxiproxy import NetworkProxy
+from harness.toxiproxy import NetworkProxy, Toxiproxy
 
 
 class ProxiedStore(ABC):
@@ -22,6 +23,20 @@ class ProxiedStore(ABC):
     files_max: int | None = None
     """So many files of a pool are in the bucket of a new table; None = all."""
     _proxy: NetworkProxy
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            server = self._start(stack)
+            self._proxy = stack.enter_context(Toxiproxy()).proxy(server)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def _start(self, stack: ExitStack) -> str:
+        """Start the server, which ends with the stack; return its URL."""
 
     @contextmanager
     def adding(self, milliseconds: int) -> Iterator[None]:

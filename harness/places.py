@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from committerd.settings.clouds import CloudSettings
+from committerd.stores.cloud import Cloud
+from committerd.stores.clouds import CLOUDS
 from harness.azure import AzureEndpoint
 from harness.directory_buckets import DirectoryBuckets
 from harness.dynamodb import DynamoDBEndpoint
@@ -63,6 +66,13 @@ def cloud_place(cloud: AzureEndpoint | GcsEndpoint, *, proxy: str | None = None)
     return StorePlace(
         f"{cloud.scheme}://{cloud.make_bucket()}/lake/table.lance", cloud.storage_options(), reached.settings()
     )
+
+
+def cloud_group(endpoint: AzureEndpoint | GcsEndpoint, **more: object) -> tuple[Cloud, CloudSettings]:
+    """The cloud, and its group of settings with which committerd reaches the server. `more`: further settings."""
+    cloud = next(one for one in CLOUDS if endpoint.scheme in one.schemes)
+    given = {name.partition("__")[2].lower(): value for name, value in endpoint.settings().items()}
+    return cloud, type(cloud.defaults).model_validate({**given, **more})
 
 
 def ddb_place(

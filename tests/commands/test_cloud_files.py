@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import obstore
 import pytest
 from pyarrow.fs import FileSelector, FileType
 
 from committerd.commands.append.cloud_files import CloudFiles
-from committerd.settings.clouds import AzureSettings, CloudSettings, GcsSettings
+from committerd.settings.clouds import CloudSettings
 from committerd.stores.clouds import CloudPlace, cloud_place
 from committerd.stores.obstore_store import open_container
 from harness.azure import AzureEndpoint
 from harness.gcs import GcsEndpoint
+from harness.places import cloud_group
 
-SETTINGS: dict[str, type[CloudSettings]] = {"azure": AzureSettings, "gcs": GcsSettings}
 BODY = random.Random(0).randbytes(20_000_001)
 OBJECTS = {"in/a b.bin": BODY, "in/below/c.csv": b"id\n1\n", "in/empty.csv": b"", "in2/d.csv": b"x", "e": b"x"}
 
@@ -32,8 +31,7 @@ def reached(request: pytest.FixtureRequest) -> Reached:
     server: AzureEndpoint | GcsEndpoint = request.getfixturevalue(request.param)
     place = cloud_place(f"{server.scheme}://{server.make_bucket()}/in")
     assert place is not None
-    given: dict[str, Any] = {name.partition("__")[2].lower(): value for name, value in server.settings().items()}
-    settings = SETTINGS[request.param].model_validate(given)
+    _, settings = cloud_group(server)
     container = open_container(place.cloud, place.root, settings, seconds_max=60, retries=0)
     for key, body in OBJECTS.items():
         obstore.put(container, key, body, use_multipart=False)
@@ -86,9 +84,7 @@ def test_a_path_is_an_object_a_folder_or_nothing(reached: Reached) -> None:
 def test_a_refusal_says_what_to_do(azure: AzureEndpoint) -> None:
     place = cloud_place(f"az://{azure.make_bucket()}/in")
     assert place is not None
-    wrong = AzureSettings.model_validate(
-        {"endpoint_url": azure.url, "account_name": azure.account, "account_key": "d3Jvbmc="}
-    )
+    _, wrong = cloud_group(azure, account_key="d3Jvbmc=")
     files = CloudFiles(place, wrong)
     with pytest.raises(OSError, match=r"azure read of az://.*the credentials"):
         files.open_input_file("x")

@@ -9,14 +9,12 @@ from pathlib import Path
 import obstore
 from obstore.store import AzureStore, GCSStore
 
-from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
-from committerd.stores.azure import AZURE
-from committerd.stores.gcs import GCS
 from committerd.stores.open import Stores
 from harness.azure import AzureEndpoint
 from harness.gcs import GcsEndpoint
+from harness.places import cloud_group
 from tests.conformance.stores import StoreRunner, bodies_in
 
 
@@ -30,9 +28,7 @@ class CloudRunner(StoreRunner):
         self._stack = contextlib.ExitStack()
 
     def _made(self) -> Stores:
-        given = {name.partition("__")[2].lower(): value for name, value in self._cloud.settings().items()}
-        kind, settings = (AZURE, AzureSettings) if isinstance(self._cloud, AzureEndpoint) else (GCS, GcsSettings)
-        return Stores(S3Settings(), DynamoDBSettings(), clouds={kind: settings.model_validate(given)})
+        return Stores(S3Settings(), DynamoDBSettings(), clouds=dict([cloud_group(self._cloud)]))
 
     @property
     def storage_options(self) -> dict[str, str]:

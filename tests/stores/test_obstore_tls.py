@@ -6,22 +6,19 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
 from committerd.errors import PutUnknown, SettingsError, StoreUnavailable
-from committerd.settings.clouds import AzureSettings, CloudSettings, GcsSettings
 from committerd.stores.clouds import cloud_place
 from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
 from committerd.stores.probing import probe
 from committerd.stores.retries import Fault
 from harness.azure import AzureEndpoint
 from harness.gcs import GcsEndpoint
+from harness.places import cloud_group
 from harness.tls import TlsFront
-
-SETTINGS: dict[str, type[CloudSettings]] = {"azure": AzureSettings, "gcs": GcsSettings}
 
 
 class Encrypted:
@@ -35,11 +32,9 @@ class Encrypted:
     def opened(self, ca_bundle: str | Path | None, *, url: str = "") -> ObstoreStore:
         place = cloud_place(self.uri)
         assert place is not None
-        settings = self.server.through(url or self.front.url).settings()
-        given: dict[str, Any] = {name.partition("__")[2].lower(): value for name, value in settings.items()}
-        if ca_bundle is not None:
-            given["ca_bundle"] = str(ca_bundle)
-        client = ObstoreClient(place.cloud, place.root, SETTINGS[self.cloud].model_validate(given | {"attempts": 1}))
+        more = {} if ca_bundle is None else {"ca_bundle": str(ca_bundle)}
+        cloud, settings = cloud_group(self.server.through(url or self.front.url), attempts=1, **more)
+        client = ObstoreClient(cloud, place.root, settings)
         return ObstoreStore(client, place, failed=self.faults.append)
 
 
