@@ -19,7 +19,7 @@ from committerd.kafka.options import writer_options
 from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings, StorageSettings
 from committerd.stores.cloud import Cloud
-from committerd.stores.clouds import cloud_place
+from committerd.stores.clouds import cloud_place, cloud_settings
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TIMES_AND_TRIES = frozenset({"connect_timeout", "read_timeout", "client_max_retries"})
@@ -48,7 +48,7 @@ def table_options(uri: str, settings: Settings | StorageSettings) -> dict[str, s
     """The storage options of the table at `uri`. As `client_access`, without Kafka."""
     cloud = cloud_place(uri)
     if cloud is not None:
-        group: CloudSettings = getattr(settings, cloud.cloud.service)
+        group = cloud_settings(settings)[cloud.cloud]
         if group.ca_bundle is not None:
             _trust(group.ca_bundle, f"{cloud.cloud.service}.ca_bundle")
         return cloud_options(cloud.cloud, group)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -18,9 +19,8 @@ import pyarrow.fs
 from committerd.commands.append.job import FileId, file_id
 from committerd.commands.lance_options import cloud_options
 from committerd.errors import SettingsError, SourceError
-from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings
-from committerd.stores.clouds import CloudPlace, cloud_place, require_obstore
+from committerd.stores.clouds import CloudPlace, cloud_place, cloud_settings, require_obstore
 from committerd_common.uris import canonical_uri, lance_uri
 
 if TYPE_CHECKING:
@@ -105,8 +105,20 @@ class Source:
 
 def unreadable(source: Source, error: Exception) -> str:
     """The message for a file that can't be read."""
-    first = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"{source.path} can't be read as {source.kind}: {first}"
+    return f"{source.path} can't be read as {source.kind}: {_first_line(error)}"
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Name the path in the error if a file system refuses to read it inside the block. Raises `SourceError`."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SourceError(f"{path} can't be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def sources(
@@ -140,14 +152,12 @@ class _Places:
             yield Source(path, kind, path, pyarrow.fs.LocalFileSystem(), self._options_of(path))
             return
         files, place = self._opened(path)
-        try:
+        with _reading(path):
             about = files.get_file_info(place)
             if about.type is not pyarrow.fs.FileType.Directory:
                 yield Source(path, kind or _unnamed(path), place, files, {})
                 return
             inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=True))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
         root = place.rstrip("/")
         below = {_relative(one, root): one for one in inside}
         # A Lance table is a folder with a folder `_versions`.
@@ -172,10 +182,8 @@ class _Places:
             raise SourceError(f"{pattern}: a bucket has one name, so write it without *")
         folder, matchers = "/".join(segments[:first]), [_matcher(unquote(segment)) for segment in segments[first:]]
         files, place = self._opened(folder)
-        try:
+        with _reading(pattern):
             inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=len(matchers) > 1))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise SourceError(f"{pattern} can't be read: {str(error).splitlines()[0]}") from error
         names = sorted(_relative(one, place.rstrip("/")) for one in inside)
         matched = [
             f"{folder}/{str(name).replace('%', '%25')}"
@@ -190,7 +198,7 @@ class _Places:
     def _options_of(self, path: str) -> Mapping[str, str]:
         cloud = self._cloud(path)
         if cloud is not None:
-            return cloud_options(cloud.cloud, self._settings_of(cloud))
+            return cloud_options(cloud.cloud, cloud_settings(self.settings)[cloud.cloud])
         return self.storage_options if canonical_uri(path).startswith("s3://") else {}
 
     def _opened(self, path: str) -> tuple[pyarrow.fs.FileSystem | CloudFiles, str]:
@@ -200,28 +208,22 @@ class _Places:
             require_obstore(cloud.cloud)
             from committerd.commands.append.cloud_files import CloudFiles
 
-            return CloudFiles(cloud, self._settings_of(cloud)), cloud.prefix.rstrip("/")
+            return CloudFiles(cloud, cloud_settings(self.settings)[cloud.cloud]), cloud.prefix.rstrip("/")
         uri = canonical_uri(path)
         scheme, mark, key = uri.partition("://")
         if not mark:
             return pyarrow.fs.LocalFileSystem(), os.path.abspath(uri)
         if scheme == "s3":
             return self._s3, key
-        try:
+        with _reading(path):
             files, place = pyarrow.fs.FileSystem.from_uri(path)
             return files, str(place)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise SourceError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
 
     def _cloud(self, path: str) -> CloudPlace | None:
         try:
             return cloud_place(path)
         except SettingsError as error:
             raise SourceError(str(error)) from error
-
-    def _settings_of(self, place: CloudPlace) -> CloudSettings:
-        found: CloudSettings = getattr(self.settings, place.cloud.service)
-        return found
 
     @cached_property
     def _s3(self) -> pyarrow.fs.FileSystem:
