@@ -1,6 +1,6 @@
 """A version that another library has built on the latest one, made ours.
 
-The library builds it under a number of its own, outside the history (`table.unknown`). All that committerd does not
+The library builds it under a number of its own, outside the history (`table.by_pylance`). All that committerd does not
 know stays as the library wrote it, byte for byte or as unknown fields.
 """
 
@@ -51,7 +51,6 @@ def adopted(
     set_writer(outline, given, latest.outline)
     outline.writer_version.CopyFrom(file.outline.writer_version)
     set_own_metadata(outline, given.table_metadata)
-    stored = transaction.SerializeToString(deterministic=True)
     whole = assemble_behind(body, outline, file.fragments, transaction)
     return (
         ManifestFile(
@@ -59,7 +58,7 @@ def adopted(
             fragments=file.fragments,
             index_section=file.index_section,
             transaction=transaction,
-            transaction_bytes=stored,
+            transaction_bytes=_encoded(transaction),
         ),
         whole,
     )
