@@ -255,5 +255,7 @@ class Operation:
     # Build of the next version
     build: Callable[[Draft, Transaction], None]
     """Turn the draft into the next version, in place. Raises `InvalidRequest` if the latest version rules it out."""
+    keeps_progress: bool = False
+    """Whether the draft's MemWAL index says already how far the other indices have caught up (`follow_indices`)."""
     reserved: Callable[[Transaction, Manifest], tuple[int, int]] = _no_ids
     """(first id, count) of the fragment ids that it reserves on top of the latest version; (0, 0) = none."""

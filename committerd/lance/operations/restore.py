@@ -20,7 +20,8 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     """Lance: commit.rs, restore_old_manifest.
 
     Ids that were used since are not used again: both counters keep the higher value (4.0.0 does so for fragment ids
-    only). The queue's entries in `table_metadata` are those of the latest version, not of the restored one.
+    only). The queue's entries in `table_metadata` are those of the latest version, not of the restored one. All indices
+    are as they were, and so is what the MemWAL index says of them.
     """
     restored, latest = draft.given.restored, draft.manifest
     if restored is None:
@@ -64,4 +65,5 @@ RESTORE = Operation(
     inputs=frozenset({Input.RESTORED_VERSION}),
     footprint=_footprint,
     build=_build,
+    keeps_progress=True,
 )

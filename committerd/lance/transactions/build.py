@@ -7,7 +7,6 @@ transaction may be committed.
 from __future__ import annotations
 
 from committerd.errors import InvalidRequest
-from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import AppliesTo
 from committerd.lance.transactions.transaction import operation_of
@@ -33,6 +32,6 @@ def build(current: ManifestFile | None, transaction: Transaction, given: BuildIn
     draft = first_draft(given) if current is None else next_draft(current, given)
     draft.manifest.tag = transaction.tag
     operation.build(draft, transaction)
-    if operation.kind is not Kind.RESTORE:  # the restored version says itself how far its indices are
+    if not operation.keeps_progress:
         follow_indices(draft)
     return NextVersion.of(draft)
