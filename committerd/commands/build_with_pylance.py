@@ -4,8 +4,8 @@ Its argument is the table's URI; it reads the settings of the stores as other co
 
 Each line of standard input is a JSON object: `version`, on which to build, and `transaction`, the base64 of its bytes.
 The answer is a line of standard output: `built`, the number of the detached version; `next`, that of a commit on top of
-it that changes nothing, or null and why (`refusal`). Or `error`, and whether the transaction is at fault (`is_refused`)
-or perhaps the store or the machine.
+it that changes nothing, or null and why (`refusal`). If nothing could be built, it is `error`, and whether the
+transaction is at fault (`is_refused`); otherwise it may be the store or the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _answer(uri: str, version: int, transaction: Transaction) -> dict[str, Any]:
             or type(error).__name__ == "PanicException"
             or str(error).startswith(_TEXTS_OF_FAULTS)
         )
-        return {"error": f"{type(error).__name__}: {str(error)[:_TEXT_MAX]}", "is_refused": is_refused}
+        return {"error": _text(error), "is_refused": is_refused}
 
 
 def _built(uri: str, version: int, transaction: Transaction) -> dict[str, Any]:
@@ -80,8 +80,12 @@ def _built(uri: str, version: int, transaction: Transaction) -> dict[str, Any]:
         )
         after = lance.LanceDataset.commit(built, nothing, detached=True)
     except BaseException as error:  # noqa: BLE001  # as in `_answer`
-        return {"built": built.version, "next": None, "refusal": f"{type(error).__name__}: {str(error)[:_TEXT_MAX]}"}
+        return {"built": built.version, "next": None, "refusal": _text(error)}
     return {"built": built.version, "next": after.version, "refusal": ""}
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:_TEXT_MAX]}"
 
 
 def _read_by_pylance(transaction: Transaction) -> lance.Transaction:
