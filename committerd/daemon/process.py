@@ -160,7 +160,7 @@ def _decide_options(settings: CommitSettings) -> DecideOptions:
 
 
 def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[None]]:
-    """A function that looks whether the branch exists, and then tests the store unless the settings trust it."""
+    """A function that checks that the branch exists, and then tests the store unless the settings trust it."""
     prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
     tests_store = prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
     check_branch = around.check_branch

@@ -2,8 +2,8 @@
 
 A process and not a thread: a record may make pylance panic, abort, or take memory and time without end, and none of it
 may harm the committer. The process gets the settings as this one does, opens the table itself, and leaves what it built
-in the table's store, under the names of detached versions. They are read and deleted here. What a process that was
-killed has left is deleted before the first version is built.
+in the table's store, under the names of detached versions. This module reads and deletes them. Before the first version
+is built, it deletes what a killed process has left.
 """
 
 from __future__ import annotations

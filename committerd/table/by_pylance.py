@@ -56,7 +56,7 @@ from committerd_common.paths import KEY_BYTES_MAX, NamingScheme
 from committerd_common.unknown_fields import has_unknown_fields
 
 BUILD = "committerd.build"
-"""The transaction property by which a detached version shows that a committer has built it, and nobody needs it."""
+"""A transaction property. A committer has had a detached version built that has it, and nobody else needs it."""
 
 
 def judged_by_pylance(
@@ -144,7 +144,10 @@ def require_followed(
 
 
 def _built(latest: ManifestFile, asked: Transaction, uuid: UUID, scheme: NamingScheme | None) -> Steps[PylanceBuilt]:
-    """`asked` is changed: pylance writes a transaction file, which must not replace that of any version."""
+    """Let pylance build what `asked` makes of `latest`; uuid, read version and properties of `asked` are set here.
+
+    The uuid is a new one, because pylance writes a transaction file, which must not replace that of any version.
+    """
     if scheme is NamingScheme.V1:
         raise UnsupportedRequest(
             "the table's manifests have V1 names, and pylance builds no version of such a table without committing it. "
@@ -159,7 +162,10 @@ def _built(latest: ManifestFile, asked: Transaction, uuid: UUID, scheme: NamingS
 
 
 def _require_next(built: PylanceBuilt) -> None:
-    """Raises `UnsupportedRequest` unless pylance can commit on what it has built, and keeps all of it."""
+    """Check that pylance can commit on what it has built, and keeps all of it.
+
+    Raises `InvalidRequest` (`stops_the_table`), or `UnsupportedRequest` as `require_kept`.
+    """
     if built.next is None:
         raise InvalidRequest(
             f"nothing could be committed after this transaction, so it is refused: {built.refusal}",
