@@ -9,14 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
 
 from committerd.__main__ import main
 from committerd.table import landing
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from harness.stepping import around
 
 
 class Step:
@@ -24,7 +20,7 @@ class Step:
         self._what, self._wanted, self._uri = what, wanted, uri
 
     def reach(self, step: str) -> None:
-        if not step or step != self._wanted:
+        if step != self._wanted:
             return
         self._wanted = ""
         if self._what == "kill":
@@ -34,21 +30,10 @@ class Step:
 
         exec(self._what, {"lance": lance, "pa": pa, "uri": self._uri})
 
-    def around(
-        self, call: Callable[P, Awaitable[T]], *, before: str = "", after: str = ""
-    ) -> Callable[P, Awaitable[T]]:
-        async def stepped(*args: P.args, **options: P.kwargs) -> T:
-            self.reach(before)
-            result = await call(*args, **options)
-            self.reach(after)
-            return result
-
-        return stepped
-
 
 if __name__ == "__main__":
     step = Step(*(sys.argv.pop(1) for _ in range(3)))
     names = vars(landing)
-    names["write_files"] = step.around(names["write_files"], before="written")
-    names["put"] = step.around(names["put"], before="put", after="created")
+    names["write_files"] = around(step.reach, names["write_files"], before="written")
+    names["put"] = around(step.reach, names["put"], before="put", after="created")
     main()

@@ -11,14 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from committerd.__main__ import main
 from committerd.committer import putting
 from committerd.daemon import pylance_process
 from committerd.daemon.pylance_process import PylanceProcess
+from harness.stepping import around
 
 STEPS = ("asks", "built", "read", "put", "created")
 SIGNALS = {"kill": signal.SIGKILL, "sleep": signal.SIGSTOP}
@@ -28,9 +27,6 @@ import sys, lance, pyarrow as pa
 lance.write_dataset(pa.table({{"id": [{FOREIGN}]}}), sys.argv[1], mode="append")
 """
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class Steps:
     def __init__(self, path: Path) -> None:
@@ -39,7 +35,7 @@ class Steps:
     def reach(self, step: str) -> None:
         what, _, at = self._path.read_text().partition(" ")
         wanted, _, uri = at.partition(" ")
-        if not step or wanted != step:
+        if wanted != step:
             return
         self._path.write_text("")
         if what in SIGNALS:
@@ -47,23 +43,12 @@ class Steps:
             return
         subprocess.run([sys.executable, "-c", _APPEND, uri], check=True)
 
-    def around(
-        self, call: Callable[P, Awaitable[T]], *, before: str = "", after: str = ""
-    ) -> Callable[P, Awaitable[T]]:
-        async def stepped(*args: P.args, **options: P.kwargs) -> T:
-            self.reach(before)
-            result = await call(*args, **options)
-            self.reach(after)
-            return result
-
-        return stepped
-
 
 if __name__ == "__main__":
     steps = Steps(Path(sys.argv.pop(1)))
-    ask = steps.around(PylanceProcess._ask, before="asks", after="built")
+    ask = around(steps.reach, PylanceProcess._ask, before="asks", after="built")
     PylanceProcess._ask = ask  # type: ignore[method-assign, assignment]
-    pylance_process._read = steps.around(pylance_process._read, after="read")  # type: ignore[assignment]
-    stepped = steps.around(putting.put, before="put", after="created")  # type: ignore[attr-defined]
+    pylance_process._read = around(steps.reach, pylance_process._read, after="read")  # type: ignore[assignment]
+    stepped = around(steps.reach, putting.put, before="put", after="created")  # type: ignore[attr-defined]
     vars(putting)["put"] = stepped
     main()

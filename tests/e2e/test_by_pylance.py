@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import lance
 import pytest
 
 from committerd_common.messages import Status, Transaction
-from harness.child import ChildProcess, Launch
+from harness.child import Launch, through
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace, cloud_place, ddb_place, s3_place
@@ -30,7 +30,8 @@ class Stopped:
     def __init__(self, kafka: str, name: str, folder: Path) -> None:
         self._says = folder / "steps"
         self._says.write_text("")
-        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=self._launch)
+        launch = through("tests.e2e.stopped_committer", str(self._says))
+        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launch)
 
     def at(self, *words: str) -> None:
         self._says.write_text(" ".join(words))
@@ -42,13 +43,6 @@ class Stopped:
 
     def detached(self) -> list[str]:
         return [one.name for one in Path(self.scene.table.uri, "_versions").iterdir() if one.name.startswith("d")]
-
-    def _launch(
-        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
-    ) -> ChildProcess:
-        python, _, _, *words = command
-        command = [python, "-m", "tests.e2e.stopped_committer", str(self._says), *words]
-        return ChildProcess(command, log=log, environment=environment)
 
 
 @pytest.fixture

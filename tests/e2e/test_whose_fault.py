@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from committerd_common.messages import COMMITTED, INVALID, Outcome, Transaction
-from harness.child import ChildProcess
+from harness.child import through
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene, until
@@ -26,19 +26,13 @@ class Faulty:
     def __init__(self, kafka: str, name: str, folder: Path) -> None:
         self._said = folder / "fails"
         self._said.write_bytes(b" " * SAID_BYTES)
-        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=self._launch)
+        launch = through("tests.e2e.failing_committer", str(self._said))
+        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launch)
 
     def fail(self, how: str) -> None:
         """As the file of `failing_committer`; empty = nothing fails."""
         with self._said.open("r+b") as file:
             file.write(how.encode().ljust(SAID_BYTES))
-
-    def _launch(
-        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
-    ) -> ChildProcess:
-        python, _, _, *words = command
-        command = [python, "-m", "tests.e2e.failing_committer", str(self._said), *words]
-        return ChildProcess(command, log=log, environment=environment)
 
 
 @pytest.fixture
