@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from committerd.commands.system import stores_of
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.load import load_storage_settings
 from committerd.stores.cloud import Cloud
@@ -29,24 +28,18 @@ from committerd.stores.port import Created, Exists
 from committerd.stores.probing import probe
 from committerd.stores.retries import Fault
 from harness.azure import AzureEndpoint
+from tests.stores.answers import (
+    DROPPED,
+    DROPPED_AFTER,
+    KEY,
+    check_key_is_refused,
+    check_no_second_try_on_a_connection_that_was_kept_open,
+    check_put_is_unknown_and_sent_once,
+)
 from tests.stores.fake_s3 import Answer, FakeS3
 
-KEY = "_versions/1.manifest"
-DROPPED = Answer(cut=0)
-DROPPED_AFTER = Answer(cut=0, applied=True)
 ACCOUNT_KEY = base64.b64encode(b"a-secret-of-ours").decode()
 URIS = {"azure": "az://bucket/a table", "gcs": "gs://bucket/a%20table"}
-
-
-@pytest.fixture
-def server() -> Iterator[FakeS3]:
-    with FakeS3() as running:
-        yield running
-
-
-@pytest.fixture
-def faults() -> list[Fault]:
-    return []
 
 
 @pytest.fixture(params=URIS)
@@ -160,22 +153,13 @@ def test_without_obstore_the_extra_is_named(uri: str, extra: str, monkeypatch: p
 async def test_a_put_if_absent_that_may_have_landed_is_unknown_and_sent_once(
     store: ObstoreStore, server: FakeS3, faults: list[Fault], answer: Answer, fault: Fault
 ) -> None:
-    server.script.append(answer)
-    with pytest.raises(PutUnknown, match=r"://bucket/a table/_versions/1\.manifest"):
-        await store.put_if_absent(KEY, b"ours")
-    assert len(server.requests) == 1
-    assert faults == [fault]
-    assert ("a table/" + KEY in server.objects) is answer.applied
+    await check_put_is_unknown_and_sent_once(store, server, faults, answer, fault, uri="://bucket/a table")
 
 
 async def test_a_connection_that_was_kept_open_is_not_used_for_a_second_try_in_secret(
     store: ObstoreStore, server: FakeS3
 ) -> None:
-    await store.put("o", b"x")
-    server.script.append(DROPPED_AFTER)
-    with pytest.raises(PutUnknown):
-        await store.put_if_absent(KEY, b"ours")
-    assert server.requests[1:] == ["PUT /bucket/a table/_versions/1.manifest"]
+    await check_no_second_try_on_a_connection_that_was_kept_open(store, server)
 
 
 @pytest.mark.parametrize("answer", [Answer(status=412), Answer(status=409, code="BlobAlreadyExists")])
@@ -308,10 +292,7 @@ async def test_a_key_of_a_record_does_not_pass_for_what_happened(
 async def test_a_key_that_leaves_the_table_or_can_not_be_is_refused(
     store: ObstoreStore, server: FakeS3, key: str
 ) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await store.get(key)
-    assert caught.value.code == "path_invalid"
-    assert not server.requests
+    await check_key_is_refused(store, server, key)
 
 
 async def test_a_server_that_is_not_there_changed_nothing(

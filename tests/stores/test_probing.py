@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,12 +39,6 @@ def prover_of(store: ObjectStore) -> Prover:
 
 def on(server: FakeS3) -> AbstractAsyncContextManager[S3Store]:
     return opened(server.settings(attempts=1), "bucket", "t")
-
-
-@pytest.fixture
-def server() -> Iterator[FakeS3]:
-    with FakeS3() as running:
-        yield running
 
 
 async def test_a_sound_store_passes_and_nothing_is_left(server: FakeS3, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
+from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
@@ -24,24 +24,18 @@ from committerd.stores.retries import Fault
 from committerd.stores.s3 import S3Place, S3Store, s3_client, s3_place
 from committerd.telemetry import Telemetry
 from harness.s3 import S3Endpoint
+from tests.stores.answers import (
+    DROPPED,
+    DROPPED_AFTER,
+    KEY,
+    check_key_is_refused,
+    check_no_second_try_on_a_connection_that_was_kept_open,
+    check_put_is_unknown_and_sent_once,
+)
 from tests.stores.fake_s3 import Answer, FakeS3
 from tests.stores.s3_stores import opened, settings_of
 
-KEY = "_versions/1.manifest"
 THROTTLED = Answer(status=503, code="SlowDown")
-DROPPED = Answer(cut=0)
-DROPPED_AFTER = Answer(cut=0, applied=True)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeS3]:
-    with FakeS3() as running:
-        yield running
-
-
-@pytest.fixture
-def faults() -> list[Fault]:
-    return []
 
 
 @pytest.fixture
@@ -115,25 +109,15 @@ async def test_only_a_put_if_absent_carries_a_condition_and_none_a_checksum(stor
 async def test_a_put_if_absent_that_may_have_landed_is_unknown_and_sent_once(
     store: S3Store, server: FakeS3, faults: list[Fault], answer: Answer, fault: Fault
 ) -> None:
-    server.script.append(answer)
-    with pytest.raises(PutUnknown, match=r"s3://bucket/a table/_versions/1\.manifest"):
-        await store.put_if_absent(KEY, b"ours")
-    assert len(server.requests) == 1
-    assert faults == [fault]
+    await check_put_is_unknown_and_sent_once(store, server, faults, answer, fault, uri="s3://bucket/a table")
     # The same bytes once more settle it.
-    landed = "a table/" + KEY in server.objects
-    assert landed is answer.applied
-    assert await store.put_if_absent(KEY, b"ours") == (Exists() if landed else Created())
+    assert await store.put_if_absent(KEY, b"ours") == (Exists() if answer.applied else Created())
 
 
 async def test_a_connection_that_was_kept_open_is_not_used_for_a_second_try_in_secret(
     store: S3Store, server: FakeS3
 ) -> None:
-    await store.put("o", b"x")
-    server.script.append(DROPPED_AFTER)
-    with pytest.raises(PutUnknown):
-        await store.put_if_absent(KEY, b"ours")
-    assert server.requests[1:] == ["PUT /bucket/a table/_versions/1.manifest"]
+    await check_no_second_try_on_a_connection_that_was_kept_open(store, server)
 
 
 @pytest.mark.parametrize(
@@ -460,10 +444,7 @@ async def test_a_list_without_a_bucket_is_no_empty_folder(client: AwsClient) -> 
 
 @pytest.mark.parametrize("key", ["../x", "/x", "a//b", "a/./b", "x\0", "", "k" * 1100])
 async def test_a_key_that_leaves_the_table_or_can_not_be_is_refused(store: S3Store, server: FakeS3, key: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await store.get(key)
-    assert caught.value.code == "path_invalid"
-    assert not server.requests
+    await check_key_is_refused(store, server, key)
 
 
 async def test_no_secret_in_what_is_shown_or_logged(
