@@ -95,14 +95,19 @@ async def _round(table: Path, place: Path, rng: random.Random, report: Report) -
     if not made.staged:
         report.lines.append(f"{line}: nothing was staged: {made.error[:150]}")
         return table
-    outcomes = [await commit_staged(ours, staged) for staged in made.staged]
-    told = ", ".join(f"{outcome.operation} {outcome.verdict}" for outcome in outcomes)
+    case = await by_queue(made, theirs=theirs, ours=ours)
+    told = ", ".join(f"{outcome.operation} {outcome.verdict}" for outcome in case.outcomes)
     report.lines.append(f"{line}: {told}")
-    report.cells.update(cell for outcome in outcomes for cell in _cells(outcome))
-    case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+    report.cells.update(cell for outcome in case.outcomes for cell in _cells(outcome))
     met = compare(case, report)
     report.allowed |= met
     return ours if UNREADABLE in met else rng.choice((theirs, ours))
+
+
+async def by_queue(made: native.Native, *, theirs: Path, ours: Path) -> differences.Case:
+    """Commit to `ours` what pylance staged for its change of `theirs`."""
+    outcomes = [await commit_staged(ours, staged) for staged in made.staged]
+    return differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
 
 
 async def commit_staged(root: Path, staged: bytes, allowed: Permissions = ANYTHING) -> Outcome:

@@ -21,7 +21,7 @@ from committerd_common.index_details import encode_fragments
 from committerd_common.messages import Transaction
 from committerd_common.paths import index_prefix
 from tests.conformance.facts import manifests
-from tests.oracle import differences, native, scenario
+from tests.oracle import native, scenario
 from tests.oracle.native import Opened
 from tests.oracle.scenario import Report, commit_staged
 from tests.oracle.test_bearable import P, X, Y, latest, made_by, make, rows, staged_at
@@ -46,8 +46,7 @@ async def test_a_clustering_key_is_declared_as_by_pylance(tmp_path: Path) -> Non
             declare(opened.dataset, column, **entries)
 
         made = native.change(theirs, max(manifests(theirs)), ours, apply)
-        outcomes = [await commit_staged(ours, staged) for staged in made.staged]
-        case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+        case = await scenario.by_queue(made, theirs=theirs, ours=ours)
         assert scenario.compare(case, Report(0)) == set()
         table = ours
     assert [field.unenforced_clustering_key_position for field in latest(table).manifest.fields][:3] == [0, 2, 0]
@@ -131,9 +130,8 @@ async def test_a_struct_is_replaced_whether_files_list_its_field_or_not(tmp_path
             )
 
         made = native.change(theirs, max(manifests(theirs)), ours, apply)
-        outcomes = [await commit_staged(ours, staged) for staged in made.staged]
-        assert [outcome.verdict for outcome in outcomes] == ["committed"]
-        case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+        case = await scenario.by_queue(made, theirs=theirs, ours=ours)
+        assert [outcome.verdict for outcome in case.outcomes] == ["committed"]
         assert scenario.compare(case, Report(0)) == set()
         table = ours
     assert lance.dataset(str(table)).to_table(["p"])["p"][0].as_py() == {"x": 50, "y": "y50"}

@@ -144,9 +144,9 @@ async def test_every_operation_does_as_pylance_does(feature: Feature, tmp_path: 
         made = native.change(theirs, max(manifests(table)), ours, apply)
         if not made.staged:  # impossible with these columns
             continue
-        outcomes = [await commit_staged(ours, staged) for staged in made.staged]
+        case = await scenario.by_queue(made, theirs=theirs, ours=ours)
+        outcomes = case.outcomes
         report.lines.append(f"{change.__name__}: {[(one.operation, one.verdict, one.message) for one in outcomes]}")
-        case = differences.Case(theirs=theirs, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
         if scenario.compare(case, report) & {differences.UNREADABLE}:
             continue
         committed |= {one.operation for one in outcomes if one.verdict == "committed"}
@@ -197,8 +197,7 @@ async def test_a_table_gets_its_first_files_of_another_version_if_the_operator_a
     assert (refused.reason, "commit.mixed_file_versions" in refused.message) == ("file_version", True)
     assert read_by_4(refusing, "lance.write_dataset(d.take([0]), sys.argv[1], mode='append')") == "25"
     assert not latest_facts(refusing)["reader_feature_flags"]
-    outcomes = [await commit_staged(ours, staged) for staged in made.staged]
-    case = differences.Case(theirs=root, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+    case = await scenario.by_queue(made, theirs=root, ours=ours)
     assert scenario.compare(case, Report(0)) == set()
     assert latest_facts(ours)["reader_feature_flags"] & FeatureFlag.MIXED_FILE_VERSIONS
     for next_written in (root, ours):

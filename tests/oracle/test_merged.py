@@ -14,7 +14,7 @@ from lance.schema import LanceSchema
 
 from committerd_common.messages import Transaction
 from tests.conformance.facts import manifests
-from tests.oracle import differences, native, scenario
+from tests.oracle import native, scenario
 from tests.oracle.native import Opened
 from tests.oracle.scenario import Report, commit_staged
 from tests.oracle.test_bearable import SCHEMA, appended, latest, rows, staged_at
@@ -53,9 +53,8 @@ async def test_a_merge_brings_new_fragments_after_those_of_the_table(stable: boo
         merge(opened, opened.dataset.lance_schema, *new_fragments(opened))
 
     made = native.change(root, max(manifests(root)), ours, apply)
-    outcomes = [await commit_staged(ours, staged) for staged in made.staged]
-    assert [outcome.verdict for outcome in outcomes] == ["committed"]
-    case = differences.Case(theirs=root, ours=ours, outcomes=outcomes, verdicts=made.verdicts, error=made.error)
+    case = await scenario.by_queue(made, theirs=root, ours=ours)
+    assert [outcome.verdict for outcome in case.outcomes] == ["committed"]
     assert scenario.compare(case, Report(0)) == set()
     assert lance.dataset(str(ours)).count_rows() == 25
 
