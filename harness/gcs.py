@@ -20,7 +20,7 @@ FAKE_GCS = GoProgram("fake-gcs-server", "v1.56.1", "github.com/fsouza/fake-gcs-s
 
 @dataclass(frozen=True, slots=True)
 class GcsEndpoint:
-    """The URLs of a server; it takes every credential."""
+    """The URLs of a server, which takes all credentials."""
 
     scheme: ClassVar[str] = "gs"
 

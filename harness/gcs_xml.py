@@ -1,7 +1,8 @@
-"""A proxy that makes of requests to Google Cloud Storage's XML API those of its JSON API: `... PORT UPSTREAM`.
+"""A proxy that turns requests to Google Cloud Storage's XML API into requests to its JSON API: `... PORT UPSTREAM`.
 
-object_store, with which committerd and pylance reach the real service, speaks the XML API, with the key as one
-percent-encoded segment and the condition as a header. fake-gcs-server knows both in its JSON API alone.
+committerd and pylance reach the real service with object_store. It uses the XML API, with the key as one
+percent-encoded segment of the path and the condition of a put as a header. fake-gcs-server understands such keys and
+conditions only in its JSON API.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from yarl import URL
 _PAGE_KEYS_MAX = 1000
 _BODY_BYTES_MAX = 1 << 30
 _SAID = ("Content-Range", "ETag", "Last-Modified", "x-goog-generation")
-"""Headers of a response that clients read."""
+"""Headers of a response that clients read, and that are passed on."""
 
 
 class _Proxy:

@@ -1,4 +1,4 @@
-"""Finds all processes that a program has started, whoever of them did: they inherit its environment."""
+"""Finds the processes that a program has started, directly or not: all of them inherit its environment."""
 
 from __future__ import annotations
 

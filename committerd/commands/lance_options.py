@@ -23,7 +23,7 @@ from committerd.stores.clouds import cloud_place, cloud_settings
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TIMES_AND_TRIES = frozenset({"connect_timeout", "read_timeout", "client_max_retries"})
-"""Options of every store that do not say where it is and who may use it."""
+"""Options that every store has, and that say neither where it is nor who may use it."""
 _SCHEMES = ("s3", "s3a", "s3n", "s3+ddb")
 
 
@@ -90,9 +90,9 @@ def _storage_options(uri: str, settings: Settings | StorageSettings, session: An
 
 
 def cloud_options(cloud: Cloud, settings: CloudSettings) -> dict[str, str]:
-    """The settings of a cloud but `connections_max` and `ca_bundle`.
+    """The storage options for pylance: all settings of a cloud but `connections_max` and `ca_bundle`.
 
-    committerd and pylance reach it with the same crate, and read the same environment.
+    committerd and pylance use the same crate, which reads what is not set from the environment.
     """
     given = {
         **cloud.options(settings),
@@ -119,7 +119,7 @@ def _set_environment(settings: Settings | StorageSettings, session: Any) -> None
 
 
 def _trust(bundle: str, setting: str) -> None:
-    """Let pylance take these authorities, and no others. `setting`: its name, for the message."""
+    """Let pylance take these authorities, and no others. `setting`: which one names the file, for the message."""
     if not os.path.isfile(bundle):
         raise SettingsError(f"{setting}: there is no file {bundle!r}")
     os.environ["SSL_CERT_FILE"] = bundle  # rustls-native-certs, in pylance, reads it

@@ -16,7 +16,10 @@ def _checked_endpoint(url: str | None) -> str | None:
         return None
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        raise ValueError("the URL must not contain a user or password: set s3.access_key_id and s3.secret_access_key")
+        raise ValueError(
+            "the URL must not contain a user or password: credentials have settings of their own, such as "
+            "s3.access_key_id and s3.secret_access_key"
+        )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError("an endpoint is http://host:port or https://host:port")
     return url

@@ -1,7 +1,7 @@
 """Google Cloud Storage: `gs://bucket/path`.
 
-One PUT with `x-goog-if-generation-match: 0` creates a version. Status 412 is `Exists`. The limit of about one change a
-second of one object is never met: each version is an object of its own, and no object is written twice.
+One PUT with `x-goog-if-generation-match: 0` creates a version. Status 412 is `Exists`. Google allows about one change
+of an object per second. No commit meets this limit, because each version is an object of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def gcs_options(settings: GcsSettings) -> dict[str, str | None]:
 def gcs_credentials(settings: GcsSettings) -> Any:
     """What fetches tokens by workload identity federation; None for credentials of other kinds.
 
-    Of the files with credentials, object_store reads those of service accounts and users, and Lance these too (type
-    `external_account`). Raises `ValueError` for such a file that google-auth refuses.
+    object_store reads files with credentials of service accounts and of users. Lance also reads files of the type
+    `external_account`, so google-auth reads them here. Raises `ValueError` for such a file that it refuses.
     """
     path = settings.application_credentials or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if path is None or settings.service_account or settings.service_account_key:

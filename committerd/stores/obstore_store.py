@@ -44,9 +44,9 @@ _KEY_BYTES_MAX = 1024
 _NEVER_IN_A_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _LISTED_AT_ONCE = 1000
 _BYTES_PER_SECOND_MIN = 1 << 20
-"""Slowest transfer: the timeout of a request grows by its body's size divided by this rate."""
+"""The slowest transfer that is waited for: the time limit of a request grows by its body's size divided by this."""
 _SECONDS_MAX = 24 * 3600
-"""obstore's own limit of a request; ours ends it before."""
+"""obstore's own time limit of a request, which is never reached: `send` ends a request earlier."""
 
 _T = TypeVar("_T")
 
@@ -185,8 +185,8 @@ class ObstoreStore:
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; sends one request per 1,000 to 5,000 keys, as the server likes.
 
-        It reads the folders below too, because obstore lists page by page only so. The folders that a committer lists
-        (manifests, references, an index, reports) have none.
+        It lists the objects in subfolders too and drops them, because obstore lists page by page only with them. The
+        folders that a committer lists (manifests, references, an index, reports) have no subfolders.
         """
         if prefix and not prefix.endswith("/"):
             raise ValueError(f"a folder ends with a slash: {prefix!r}")

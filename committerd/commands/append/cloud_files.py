@@ -1,7 +1,7 @@
 """Files in a container of Azure Blob Storage or Google Cloud Storage, as `committerd append` reads them.
 
-pyarrow has file systems of its own for both, with credentials of their own; here the settings and the environment count
-that the committer and pylance go by.
+pyarrow's own file systems for both find credentials in their own way. This module uses the settings and the environment
+variables that the committer and pylance use.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from committerd.stores.obstore_failures import failure_of
 from committerd.stores.obstore_store import open_container, seconds_of
 
 _READ_BYTES = 1 << 20
-"""The least that a request asks for."""
+"""A request asks for at least so many bytes."""
 _READ_BYTES_MAX = 8 << 20
-"""The most: a column of a file may be large, and a request has a time limit."""
+"""A request asks for at most so many: a column of a file may be large, and a request has a time limit."""
 
 
 class CloudFiles:
-    """The part of `pyarrow.fs.FileSystem` that sources need, on one container. Failures are `OSError`."""
+    """The methods of `pyarrow.fs.FileSystem` that sources need, on one container. They raise `OSError`."""
 
     def __init__(self, place: CloudPlace, settings: CloudSettings) -> None:
         """Raises `SettingsError` for settings that obstore refuses."""
@@ -79,7 +79,7 @@ class CloudFiles:
             raise self._failed(error, path) from error
 
     def _below(self, folder: str) -> Iterator[Any]:
-        """All objects below a folder, and its folders that have any."""
+        """All objects below a folder, and all folders there that have objects."""
         seen = set[PurePosixPath]()
         root = PurePosixPath(folder)
         try:
