@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from committerd.settings.clouds import CloudSettings
 from committerd.stores.cloud import Cloud
@@ -87,3 +88,19 @@ def ddb_place(
             "DYNAMODB__ENDPOINT_URL": ddb_proxy or dynamodb.url,
         },
     )
+
+
+def place_named(name: str, server: Callable[[str], Any]) -> StorePlace:
+    """A table at the store of this name: `s3`, `minio`, `s3-express`, `s3+ddb`, `azure` or `gcs`.
+
+    `server`: gives the fixture of a server by its name, as `request.getfixturevalue` does.
+    """
+    match name:
+        case "azure" | "gcs":
+            return cloud_place(server(name))
+        case "s3-express":
+            return express_place(server("s3"), server("directory_buckets"))
+        case "s3+ddb":
+            return ddb_place(server("s3"), server("dynamodb"))
+        case _:
+            return s3_place(server(name))

@@ -22,7 +22,7 @@ import pytest
 from committerd.__main__ import run_command_line
 from committerd_common.messages import Status, Transaction
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, cloud_place, ddb_place, s3_place
+from harness.places import StorePlace, place_named
 from harness.scene import Scene
 from tests.branches import histories
 from tests.oracle import test_mem_wal as mem_wal
@@ -221,13 +221,7 @@ def test_a_foreign_version_in_between_may_conflict(by_address: Tree) -> None:
 
 @pytest.fixture(params=["s3", "s3+ddb", "azure", "gcs"])
 def bucket(request: pytest.FixtureRequest) -> StorePlace:
-    match request.param:
-        case "s3":
-            return s3_place(request.getfixturevalue("s3"))
-        case "s3+ddb":
-            return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
-        case cloud:
-            return cloud_place(request.getfixturevalue(cloud))
+    return place_named(request.param, request.getfixturevalue)
 
 
 @pytest.mark.s3

@@ -13,8 +13,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
-from harness.s3 import S3Endpoint
+from harness.places import StorePlace, place_named
 from harness.scene import Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -38,14 +37,7 @@ PLACES = [
 
 def place_of(request: pytest.FixtureRequest, name: str) -> StorePlace | None:
     """A table there; None = in the test's folder."""
-    if name == "local":
-        return None
-    if name in ("azure", "gcs"):
-        return cloud_place(request.getfixturevalue(name))
-    s3: S3Endpoint = request.getfixturevalue("s3")
-    if name == "s3+ddb":
-        return ddb_place(s3, request.getfixturevalue("dynamodb"))
-    return express_place(s3, request.getfixturevalue("directory_buckets")) if name == "s3-express" else s3_place(s3)
+    return None if name == "local" else place_named(name, request.getfixturevalue)
 
 
 @pytest.fixture(params=PLACES)

@@ -13,7 +13,7 @@ from committerd_common.messages import Status, Transaction
 from harness.child import Launch, through
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import StorePlace, cloud_place, ddb_place, s3_place
+from harness.places import StorePlace, place_named
 from harness.scene import QUICK, STAYS, Scene, until
 from tests.committer.test_by_pylance import detached, staged_by
 from tests.e2e.stopped_committer import FOREIGN, STEPS
@@ -161,10 +161,7 @@ def test_without_the_setting_the_table_is_refused(stopped: Stopped) -> None:
     ]
 )
 def place(request: pytest.FixtureRequest) -> StorePlace:
-    if request.param in ("azure", "gcs"):
-        return cloud_place(request.getfixturevalue(request.param))
-    bucket = request.getfixturevalue("s3")
-    return ddb_place(bucket, request.getfixturevalue("dynamodb")) if request.param == "s3+ddb" else s3_place(bucket)
+    return place_named(request.param, request.getfixturevalue)
 
 
 def test_in_a_bucket(

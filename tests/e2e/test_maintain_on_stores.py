@@ -35,7 +35,7 @@ from harness.dynamodb import DynamoDBEndpoint
 from harness.gcs import GcsEndpoint
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
+from harness.places import StorePlace, place_named
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import printed
@@ -64,17 +64,13 @@ print(json.dumps({one: lance.dataset(sys.argv[1], version=one, storage_options=j
     ]
 )
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> StorePlace:
-    if request.param in ("azure", "gcs"):
-        return cloud_place(request.getfixturevalue(request.param))
-    server: S3Endpoint = request.getfixturevalue("minio" if request.param == "minio" else "s3")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    if request.param not in ("azure", "gcs"):
+        server: S3Endpoint = request.getfixturevalue("minio" if request.param == "minio" else "s3")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
     if request.param == "s3-express":
         monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")  # for pylance, as in the storage options
-        return express_place(server, request.getfixturevalue("directory_buckets"))
-    if request.param != "s3+ddb":
-        return s3_place(server)
-    return ddb_place(server, request.getfixturevalue("dynamodb"))
+    return place_named(request.param, request.getfixturevalue)
 
 
 @pytest.fixture

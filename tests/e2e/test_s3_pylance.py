@@ -13,7 +13,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.lance_table import run_in_4
-from harness.places import StorePlace, cloud_place, ddb_place, express_place, s3_place
+from harness.places import StorePlace, place_named
 from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,13 +41,7 @@ print(json.dumps([lance.__version__, sorted(there)]))
     ]
 )
 def place(request: pytest.FixtureRequest) -> StorePlace:
-    if request.param == "s3+ddb":
-        return ddb_place(request.getfixturevalue("s3"), request.getfixturevalue("dynamodb"))
-    if request.param in ("azure", "gcs"):
-        return cloud_place(request.getfixturevalue(request.param))
-    if request.param == "s3-express":
-        return express_place(request.getfixturevalue("s3"), request.getfixturevalue("directory_buckets"))
-    return s3_place(request.getfixturevalue(request.param))
+    return place_named(request.param, request.getfixturevalue)
 
 
 def test_pylance_creates_reads_and_commits_in_between(
