@@ -61,7 +61,7 @@ class Sources:
     """How far a version's timestamp may run ahead of the clock to exceed that of the version below; None = any."""
 
     knowledge: Knowledge | None = None
-    """What committerd knows, if pylance commits where that ends; None = it is refused."""
+    """What committerd knows, if pylance builds versions where that ends; None = there, committerd refuses."""
 
     def file_ids(self) -> Iterator[int]:
         """Random 64-bit numbers for the names of new deletion files."""

@@ -380,8 +380,8 @@ def _require_one_index(indices: Iterable[IndexMetadata], names: Set[str], fragme
 
     They are of one kind, on the same fields, with the same covering fields: otherwise pylance can't list the indices,
     or filter by them (Lance 14: index.rs, commit_existing_index_segments). All hold addresses of rows, or all hold ids:
-    readers ask the first segment (manifest_build.rs, CreateIndex). No two cover the same fragment, in which queries
-    would find rows twice; pylance's `validate` calls such a table corrupt.
+    readers ask the first segment (manifest_build.rs, CreateIndex). No two cover the same fragment: otherwise queries
+    find its rows twice, and pylance's `validate` calls the table corrupt.
 
     Raises `InvalidRequest` (`index_fields`, `index_details`, `index_bitmap`).
     """
@@ -437,9 +437,9 @@ def _build(draft: Draft, transaction: Transaction) -> None:
     finish_create_index).
     """
     create = transaction.create_index
-    listed = {index.uuid.uuid for index in (*create.removed_indices, *create.new_indices)}
+    replaced = {index.uuid.uuid for index in (*create.removed_indices, *create.new_indices)}
     made = {index.name for index in create.new_indices} & SYSTEM_INDICES
-    kept = [i for i in draft.indices if i.uuid.uuid not in listed and i.name not in made]
+    kept = [i for i in draft.indices if i.uuid.uuid not in replaced and i.name not in made]
     draft.indices = [*kept, *create.new_indices]
     _require_one_index(draft.indices, {index.name for index in create.new_indices}, draft.fragment_ids())
     finish(draft)
