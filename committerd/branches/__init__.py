@@ -1,5 +1,6 @@
-"""Branches of a table: what has happened on one since it left the main branch, and how main gets it.
+"""Promotes a branch of a table: brings to main what has happened on the branch since it left main.
 
-`reference` reads what Lance writes of a branch, `history` its versions; `changes` compares two of them; `grid` asks the
-conflict rules; `landing` makes the version of main that has it all; `indices` what follows; `promoting` runs it.
+`reference` reads what Lance writes of a branch, `history` reads its versions, and `changes` compares two of them.
+`grid` asks the conflict rules, `landing` builds the version of main, `indices` brings the indices, and `promoting` runs
+all of it.
 """

@@ -37,8 +37,9 @@ class Branch:
 
 
 def reference_key(name: str) -> str:
-    """The key of the object that describes a branch. Raises `PromotionRefused` (`no_such_branch`) for main, and for a
-    name that no branch has.
+    """The key of the object that describes a branch.
+
+    Raises `PromotionRefused` (`no_such_branch`) for main, and for a name that no branch can have.
     """
     try:
         checked = checked_branch(name)
