@@ -6,7 +6,7 @@ platform gives to a workload: managed identity, workload identity, application d
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -26,12 +26,9 @@ class CloudSettings(RequestSettings):
         default=256, ge=1, le=1000, description="Maximum number of requests at the same time, for each container."
     )
 
-    _alternatives: ClassVar[tuple[str, ...]]
-    """The settings of credentials that exclude each other."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        given = [name for name in self._alternatives if getattr(self, name) is not None]
+    def at_most_one_of(self, *names: str) -> Self:
+        """These settings, if at most one of `names` is set. Raises `ValueError` otherwise."""
+        given = [name for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: set one of them")
         return self
@@ -39,8 +36,6 @@ class CloudSettings(RequestSettings):
 
 class AzureSettings(CloudSettings):
     """How to reach Azure Blob Storage, for tables at az:// and abfss://."""
-
-    _alternatives = ("account_key", "sas_token", "client_secret", "federated_token_file")
 
     account_name: str | None = Field(
         default=None,
@@ -76,11 +71,13 @@ class AzureSettings(CloudSettings):
         description="Where tokens come from; unset: AZURE_AUTHORITY_HOST, or https://login.microsoftonline.com.",
     )
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        return self.at_most_one_of("account_key", "sas_token", "client_secret", "federated_token_file")
+
 
 class GcsSettings(CloudSettings):
     """How to reach Google Cloud Storage, for tables at gs://."""
-
-    _alternatives = ("service_account", "service_account_key", "application_credentials")
 
     service_account: str | None = Field(
         default=None,
@@ -96,3 +93,7 @@ class GcsSettings(CloudSettings):
         min_length=1,
         description="File with application default credentials; unset: GOOGLE_APPLICATION_CREDENTIALS.",
     )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        return self.at_most_one_of("service_account", "service_account_key", "application_credentials")
