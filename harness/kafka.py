@@ -58,16 +58,19 @@ class KafkaBroker(Restartable):
         folder: Path | None = None,
         version: str | None = None,
         ports: Sequence[int] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         """`settings`: lines for server.properties.
 
         `version`: Kafka's version; default the one in the environment variable, or else the default version.
         `ports`: those of the listener without login, the controller, and the listener with login.
+        `java_options`: for the Java that runs it, such as `-DNAME=VALUE`.
         """
         super().__init__(folder)
         self._settings = dict(settings or {})
         self._version = version or os.environ.get("COMMITTERD_TEST_KAFKA_VERSION")
         self._ports = ports
+        self._java_options = java_options
 
     @property
     def bootstrap_servers(self) -> str:
@@ -107,7 +110,8 @@ class KafkaBroker(Restartable):
         begun = ready_made(program, libs)
         if not data.exists():
             begun.copy_data(data)
-        self._process = ChildProcess(begun.server(program, libs, file), log=self.log, folder=self.folder)
+        java, *words = begun.server(program, libs, file)
+        self._process = ChildProcess([java, *self._java_options, *words], log=self.log, folder=self.folder)
         return self._process
 
 

@@ -28,6 +28,8 @@ from harness.outages import AwayKafka
 from harness.preloaded import Preloaded
 from harness.s3 import Minio, S3Endpoint, s3_server
 from harness.scene import Scene
+from harness.secured_kafka import SecuredKafka
+from harness.secured_kafka import secured_kafka as secured
 from harness.toxiproxy import Toxiproxy
 from tests.kafka.acls import strict_broker
 
@@ -82,6 +84,12 @@ def breakable_kafka(_breakable_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
 def strict_kafka() -> Iterator[KafkaBroker]:
     """A broker whose user `LOGIN` may do what ACLs allow (`tests.kafka.acls`); without a login one may do anything."""
     yield from _part(strict_broker())
+
+
+@pytest.fixture(scope="session")
+def secured_kafka() -> Iterator[SecuredKafka]:
+    """A broker with ACLs that is reached by TLS, by a client certificate, and by each kind of login over TLS."""
+    yield from _part(secured())
 
 
 @pytest.fixture(scope="session")

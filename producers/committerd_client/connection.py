@@ -124,6 +124,11 @@ class Connection:
         }
 
 
+_VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
+"""Object names with ports, and backoff times. Without them a repeated line equals the first."""
+_NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
+
+
 class RecentWarnings(logging.Handler):
     """Keeps the last warnings of kafka-python, which raises only a timeout for a failed login or handshake."""
 
@@ -135,8 +140,9 @@ class RecentWarnings(logging.Handler):
         """Nothing: `kafka_log` passes on the lines of the client's own threads."""
 
     def hear(self, line: str) -> None:
-        """Keep a line."""
-        if line not in self._lines:
+        """Keep a line that names a cause."""
+        line = _VARYING.sub("", line)
+        if line not in self._lines and not _NO_CAUSE.search(line):
             self._lines.append(line)
 
     def __str__(self) -> str:

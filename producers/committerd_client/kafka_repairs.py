@@ -23,12 +23,14 @@ def connect(kind: Any, config: Mapping[str, Any]) -> Any:
 
     If a client can't connect, kafka-python leaves its sockets open and a consumer's thread running; this function
     closes them. kafka-python also waits up to 36 s for a connection whose packets are lost, and its clients have no
-    option for that; this function sets a limit of 5 s.
+    option for that; this function sets a limit of 5 s. And it drops the bytes that a broker sends right before it
+    closes a connection, such as the reason why it refuses a login; connections of these clients read them.
     """
     networks: list[Any] = []
 
     def network(**options: Any) -> Any:
         networks.append(kind.DEFAULT_CONFIG["kafka_client"](**{**options, **_SETUP}))
+        _read_last_bytes(networks[-1]._manager)
         return networks[-1]
 
     try:
@@ -62,6 +64,24 @@ def leave_to_parent(producer: Any) -> None:
     """In a forked process, keep the producer from waiting at exit for records that only its parent can send."""
     producer._unregister_cleanup()
     producer._closed = True
+
+
+def _read_last_bytes(manager: Any) -> None:
+    """Let the manager's connections return data before the error that came with them; the next read has it again."""
+    build = manager._build_transport
+
+    async def built(*args: Any, **given: Any) -> Any:
+        transport = await build(*args, **given)
+        receive = transport._sock_recv
+
+        def received() -> tuple[bytes, Exception | None]:
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = received
+        return transport
+
+    manager._build_transport = built
 
 
 def _close_producer(producer: Any) -> None:

@@ -1,4 +1,4 @@
-"""A broker with an authorizer, and the rights of its one user."""
+"""A broker with an authorizer, and the rights of its users."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def strict_broker() -> KafkaBroker:
     return KafkaBroker(settings=authorizer)
 
 
-def allow(broker: KafkaBroker, rights: Sequence[Right]) -> None:
+def allow(broker: KafkaBroker, rights: Sequence[Right], *, user: str = LOGIN[0]) -> None:
     """Give the user these rights. Blocks until the broker applies them."""
     with _administrator(broker) as admin:
-        admin.create_acls([_acl(ACL, right) for right in rights])
+        admin.create_acls([_acl(ACL, right, user) for right in rights])
         # The controller responds before the broker applies them.
-        until(lambda: all(admin.describe_acls(_acl(ACLFilter, right))[0] for right in rights))
+        until(lambda: all(admin.describe_acls(_acl(ACLFilter, right, user))[0] for right in rights))
 
 
-def forbid(broker: KafkaBroker, right: Right) -> None:
+def forbid(broker: KafkaBroker, right: Right, *, user: str = LOGIN[0]) -> None:
     """Take a right from the user. Blocks until the broker refuses what it allowed."""
     with _administrator(broker) as admin:
-        admin.delete_acls([_acl(ACLFilter, right)])
-        until(lambda: not admin.describe_acls(_acl(ACLFilter, right))[0])
+        admin.delete_acls([_acl(ACLFilter, right, user)])
+        until(lambda: not admin.describe_acls(_acl(ACLFilter, right, user))[0])
 
 
 @contextlib.contextmanager
@@ -91,10 +91,10 @@ def _administrator(broker: KafkaBroker) -> Iterator[Any]:
         admin.close()
 
 
-def _acl(kind: Any, right: Right) -> Any:
+def _acl(kind: Any, right: Right, user: str) -> Any:
     operation, resource, name = right
     return kind(
-        principal=f"User:{LOGIN[0]}",
+        principal=f"User:{user}",
         host="*",
         operation=operation,
         permission_type=ACLPermissionType.ALLOW,

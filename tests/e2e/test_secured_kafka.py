@@ -1,0 +1,120 @@
+"""A Kafka with an authorizer, by each way to encrypt and to log in: committer, client and commands, with their ACLs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from committerd_client import SyncCommitClient
+from committerd_common.messages import Status
+from harness.child import Launch
+from harness.scene import STAYS, Scene
+from harness.secured_kafka import SecuredKafka, Way
+from tests.commands.running import run
+from tests.kafka.acls import allow, listed
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+WAYS: list[Way] = ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+IN_ITS_POD = ("`heartbeat`", "`dead list`", "`dead replay`", "`topics transactions`")
+"""Rows of the page with what the committer's login needs for every runbook, in addition to its own."""
+
+
+@pytest.fixture
+def scene(secured_kafka: SecuredKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Scene]:
+    """A dataset with a table. A committer and a client may do what the page says, and no more."""
+    for user, rows in (("committer", ("`committerd run`", "... if it creates")), ("writer", ("a client",))):
+        for row in rows:
+            allow(secured_kafka.broker, listed(row, dataset), user=user)
+    with Scene(kafka=secured_kafka.bootstrap_servers, name=dataset, folder=tmp_path, launch=launch) as made:
+        made.table.create()
+        yield made
+
+
+def client_of(scene: Scene, kafka: SecuredKafka, way: Way, **options: str) -> SyncCommitClient:
+    return SyncCommitClient(
+        kafka.servers(way),
+        dataset=scene.name,
+        dataset_uri=scene.table.uri,
+        kafka_options=kafka.options(way, "writer") | options,
+        connect_timeout=20,
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_committer_and_client_come_each_way(way: Way, scene: Scene, secured_kafka: SecuredKafka) -> None:
+    daemon = scene.started(**STAYS, **secured_kafka.settings(way))
+    with client_of(scene, secured_kafka, way) as client:
+        assert client.commit(scene.table.append()).version == scene.table.version == 2
+        assert client.status().kafka_responds
+    daemon.stop()
+    assert daemon.code == 0
+
+
+def test_each_command_comes_with_a_login_over_tls(scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path) -> None:
+    """In the committer's Pod, with its login and the rights that the page gives it there."""
+    settings = secured_kafka.settings("SCRAM-SHA-512")
+    for row in IN_ITS_POD:
+        allow(secured_kafka.broker, listed(row, scene.name), user="committer")
+    scene.started(**STAYS, **settings)
+    (invalid,) = scene.ask(b"no transaction")
+    assert invalid.status == Status.INVALID
+    scene.ask(scene.table.append(), app_id="query", app_version="1")
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id\n1000000\n")
+    for words in (
+        ["topics", "check"],
+        ["topics", "transactions"],
+        ["status"],
+        ["heartbeat"],
+        ["append", scene.table.uri, str(rows), "--name", scene.name],
+        ["position", "show"],
+        ["dead", "list"],
+        ["dead", "show", "0"],
+        ["app", "list"],
+        ["app", "release", "query", "--apply", "--reason", "tested"],
+        ["audit"],
+        ["maintain", "--once"],
+    ):
+        done = run(scene, *words, **settings)
+        assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
+    assert 1_000_000 in scene.table.ids()
+
+
+@pytest.mark.parametrize(
+    ("way", "without", "said"),
+    [
+        ("mTLS", ("ssl_certfile", "ssl_keyfile"), "_CERTIFICATE"),
+        ("TLS", ("ssl_cafile",), "unable to get local issuer certificate"),
+        ("PLAIN", ("sasl_plain_password",), "Invalid username or password"),
+        ("SCRAM-SHA-512", ("sasl_plain_password",), "due to invalid credentials"),
+    ],
+)
+def test_who_is_not_let_in_is_told_why(
+    way: Way, without: Sequence[str], said: str, scene: Scene, secured_kafka: SecuredKafka
+) -> None:
+    """A password is wrong where it is missing."""
+    options = secured_kafka.options(way, "writer")
+    given = {name: "gue55ed" if name == "sasl_plain_password" else text for name, text in options.items()}
+    given = {name: text for name, text in given.items() if name not in without or text == "gue55ed"}
+    servers = secured_kafka.servers(way)
+    settings = {f"KAFKA__{name.upper()}": text for name, text in given.items()} | {"KAFKA__BOOTSTRAP_SERVERS": servers}
+    told = list[str]()
+    for seconds in (2, 20):  # on a busy machine, a short time-out knows less
+        limits = {"KAFKA__REQUEST_TIMEOUT_MS": f"{seconds}000"}
+        ran = run(scene, "status", **settings, **limits)
+        assert ran.code == 1
+        # In a process of its own, because commands repair kafka-python for the whole process.
+        connect = f"SyncCommitClient({servers!r}, dataset='t', kafka_options={given!r}, connect_timeout={seconds})"
+        program = f"from committerd_client import SyncCommitClient\nwith {connect}:\n    pass"
+        client = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=90
+        )
+        told = [ran.out, client.stderr[client.stderr.rindex("KafkaUnavailable") :]]
+        if all(said in text for text in told):
+            break
+    assert all(said in text and servers in text and "gue55ed" not in text for text in told), told
