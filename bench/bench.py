@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import psutil
 from kafka import KafkaAdminClient
 
 from bench.plan import Plan
@@ -153,16 +152,6 @@ class Bench:
 def dataset_of(daemon: Daemon) -> str:
     """The name of its dataset, which names the topics."""
     return daemon.environment["COMMITTERD_DATASET__NAME"]
-
-
-def pid_of(daemon: Daemon) -> int:
-    """The process id of the daemon, which a watcher has started."""
-    wanted = dataset_of(daemon)
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        words = process.cmdline()
-        if words[1:] == ["-m", "committerd", "run"] and process.environ().get("COMMITTERD_DATASET__NAME") == wanted:
-            return int(process.pid)
-    raise RuntimeError("the daemon's process is not there")
 
 
 def mode(durable: bool) -> str:

@@ -48,12 +48,6 @@ def peak_memory_bytes(pid: int | None = None) -> int:
     return int(line.split()[1]) * 1024
 
 
-def cpu_seconds(pid: int) -> float:
-    """The processor time of a process so far."""
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
-
-
 def _python() -> str:
     """Python's version and kind of build. The build changes committerd's rates by a fifth; scripts/setup.sh tells them
     apart in the same way.

@@ -92,16 +92,20 @@ class Daemon:
         assert self._process is not None
         self._process.thaw()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def processor_seconds(self) -> float:
         """The processor time, in seconds, that the running process has taken so far."""
-        assert self._process is not None
-        taken = psutil.Process(self._process.pid).cpu_times()
+        taken = psutil.Process(self.pid).cpu_times()
         return float(taken.user + taken.system)
 
     def open_files_max(self) -> int:
         """How many files the running process may have open."""
-        assert self._process is not None
-        return int(psutil.Process(self._process.pid).rlimit(psutil.RLIMIT_NOFILE)[0])
+        return int(psutil.Process(self.pid).rlimit(psutil.RLIMIT_NOFILE)[0])
 
     @property
     def code(self) -> int | None:

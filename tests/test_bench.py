@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bars, plan, read_cost, report, targets
+from bench import bars, capacity, plan, read_cost, report, targets
 from bench.bars import Bar, Judged, Measured, Values, least, most
 from bench.results import Results, percentile
 from bench.scenarios import SCENARIOS
@@ -30,6 +30,22 @@ async def test_the_cost_of_a_read_is_measured_for_each_client(s3: S3Endpoint) ->
     found = await read_cost.measure(s3, turns=2, reads=read_cost.AT_ONCE)
     assert len(found) == 10
     assert all(len(taken) == 2 and min(taken) > 0 for taken in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.pylance
+def test_the_tables_of_the_page_on_capacity_are_what_is_measured() -> None:
+    lines = list(capacity.measure(capacity.QUICK, list(capacity.PARTS), latency_ms=0))
+    page = (ROOT / "docs" / "capacity.md").read_text("utf-8").splitlines()
+    headings = [lines[number + 1] for number, line in enumerate(lines) if not line]
+    assert len(headings) == len(capacity.PARTS)
+    assert set(headings) <= set(page)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| 1")]
+    assert [row[0] for row in rows] == ["1", "10", "100"]
+    # Of a million transactions alone: the manifest and the `.txn` file; the end of the version below, and of the file.
+    puts, reads = (int(rows[0][column].replace(",", "")) for column in (3, 4))
+    assert puts >= 2_000_000
+    assert reads >= 2_000_000
 
 
 @pytest.mark.slow

@@ -20,9 +20,8 @@ from typing import Any
 
 import lance
 
-from bench.bench import Bench, pid_of
+from bench.bench import Bench
 from bench.burst_side import NEW, Burst, Burster, Kind
-from bench.machine import cpu_seconds
 from bench.mixed_side import Direct, Mixed, Step
 from bench.pool import APPENDED_ID, WrongTable
 from bench.workers import Worker, results
@@ -87,11 +86,10 @@ def _measure(
     milliseconds: int,
 ) -> None:
     before = worker.call("execute", kind=kind, keys=range(count))
-    pid = pid_of(daemon)
     with bench.s3.adding(milliseconds):
-        used = cpu_seconds(pid)
+        used = daemon.processor_seconds()
         burst: Burst = worker.call("submit")
-        used = cpu_seconds(pid) - used
+        used = daemon.processor_seconds() - used
     versions = worker.call("version") - before
     rate, name = len(burst.seconds) / (burst.ended - burst.began), case(kind, where)
     figures = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.bench import Bench, pid_of
+from bench.bench import Bench
 from bench.committerd_side import InProcess
 from bench.machine import peak_memory_bytes
 from bench.pool import enlarge_table, require_count
@@ -64,7 +64,7 @@ def _daemons(bench: Bench, uri: str) -> int:
         produced: Written = worker.call("one_by_one")
         worker.call("close")
         assert not produced.failed, produced.errors
-        peak = peak_memory_bytes(pid_of(daemon))
+        peak = peak_memory_bytes(daemon.pid)
         daemon.stop()
     return peak
 

@@ -23,7 +23,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 
 from bench import long_history
-from bench.bench import Bench, dataset_of, pid_of
+from bench.bench import Bench, dataset_of
 from bench.machine import peak_memory_bytes
 from committerd.queue.port import TopicIdentity
 from harness.daemon import Daemon
@@ -88,7 +88,7 @@ def _measure(bench: Bench, daemon: Daemon, case: str) -> None:
         with daemon:
             seconds = datetime.fromisoformat(daemon.wait_line("start.done")["time"]).timestamp() - began
             history = _read(daemon) - began
-            peak = peak_memory_bytes(pid_of(daemon))
+            peak = peak_memory_bytes(daemon.pid)
             daemon.stop()
         figures = {"seconds": (seconds, "s"), "history": (history, "s"), "peak": (peak, "bytes")}
         bench.results.note(NAME, case, "committerd", **figures)
