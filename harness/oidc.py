@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import ssl
 import threading
 import time
 import urllib.parse
+import uuid
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +29,7 @@ class OidcServer:
 
     def __init__(self, authority: Authority, folder: Path) -> None:
         """`authority` signs its certificate, whose files are written to `folder`."""
+        self.authority = authority
         self.secrets: dict[str, str] = {}
         """The secret of each client; the id is the token's subject."""
         self.lifetime_seconds = 3600
@@ -41,7 +44,7 @@ class OidcServer:
         certificate = authority.issue("oidc", "localhost", "127.0.0.1")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate.chain, certificate.key)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _QuietServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, name="oidc", daemon=True)
@@ -60,14 +63,15 @@ class OidcServer:
 
     def token(self, subject: str, *, lifetime_seconds: float) -> str:
         """A signed JSON web token (RFC 7519, RS256) that the broker accepts."""
-        now = int(time.time())
+        now = time.time()
         head = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
         claims = {
             "iss": self.issuer,
             "aud": AUDIENCE,
             "sub": subject,
-            "iat": now - 1,
-            "exp": int(now + lifetime_seconds),
+            "iat": int(now),
+            "exp": math.ceil(now + lifetime_seconds),
+            "jti": str(uuid.uuid4()),
         }
         text = ".".join(_base64(json.dumps(part).encode()) for part in (head, claims))
         return f"{text}.{_base64(self._key.sign(text.encode(), padding.PKCS1v15(), SHA256()))}"
@@ -122,6 +126,8 @@ class OidcServer:
 
             def _answer(self, status: int, body: bytes) -> None:
                 self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", provider.token_url)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -131,6 +137,11 @@ class OidcServer:
                 """Nothing: tests read `asked`."""
 
         return Handler
+
+
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that does not trust the server closes the connection."""
 
 
 def _number(value: int) -> str:

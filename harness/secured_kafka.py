@@ -7,7 +7,7 @@ encryption to the first listener is an administrator.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,9 @@ _MODULES = "org.apache.kafka.common.security"
 class SecuredKafka:
     """The broker, its authority and its provider of tokens; `secured_kafka` makes it."""
 
-    def __init__(self, broker: KafkaBroker, authority: Authority, oidc: OidcServer, *, folder: Path, ports: list[int]):
+    def __init__(
+        self, broker: KafkaBroker, authority: Authority, oidc: OidcServer, *, folder: Path, ports: Sequence[int]
+    ):
         self.broker = broker
         self.authority = authority
         self.oidc = oidc
@@ -85,7 +87,7 @@ def secured_kafka() -> Iterator[SecuredKafka]:
         plain, controller, *secured = ports = free_ports(5)
         with OidcServer(authority, folder) as oidc:
             oidc.secrets.update(PASSWORDS)
-            settings = _settings(plain, controller, *secured, key_store=own.joined(), trusted=authority.file, oidc=oidc)
+            settings = _settings(ports, key_store=own.joined(), trusted=authority.file, oidc=oidc)
             allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={oidc.keys_url}"
             with KafkaBroker(
                 settings=settings, ports=[plain, controller, secured[0]], java_options=[allowed]
@@ -99,11 +101,10 @@ def secured_kafka() -> Iterator[SecuredKafka]:
                 yield SecuredKafka(broker, authority, oidc, folder=folder, ports=ports)
 
 
-def _settings(
-    plain: int, controller: int, tls: int, mtls: int, logins: int, *, key_store: Path, trusted: Path, oidc: OidcServer
-) -> Mapping[str, str]:
-    ports = {"PLAINTEXT": plain, "TLS": tls, "MTLS": mtls, "LOGINS": logins}
-    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+def _settings(ports: Sequence[int], *, key_store: Path, trusted: Path, oidc: OidcServer) -> Mapping[str, str]:
+    plain, controller, tls, mtls, logins = ports
+    names = {"PLAINTEXT": plain, "TLS": tls, "MTLS": mtls, "LOGINS": logins}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in names.items())
     users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
     login = "listener.name.logins"
     return {
@@ -130,6 +131,8 @@ def _settings(
         f"{login}.oauthbearer.sasl.server.callback.handler.class": (
             f"{_MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler"
         ),
+        # A login ends with its token.
+        f"{login}.oauthbearer.connections.max.reauth.ms": "3600000",
         "sasl.oauthbearer.jwks.endpoint.url": oidc.keys_url,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "sasl.oauthbearer.expected.issuer": oidc.issuer,

@@ -26,8 +26,8 @@ FOLDERS = (
 DATA = (ROOT / "tests" / "conformance" / "cases", ROOT / "tests" / "lance" / "format" / "golden")
 
 POSITIONAL_MAX = 4
-FIXED_BY_OTHERS = frozenset({"settings_customise_sources"})
-"""Functions whose parameters a library prescribes (pydantic-settings)."""
+FIXED_BY_OTHERS = frozenset({"settings_customise_sources", "redirect_request"})
+"""Functions whose parameters a library prescribes (pydantic-settings, urllib)."""
 
 LOG_CALL = re.compile(r"_?log(ger)?\.(debug|info|warning|error|exception|critical)")
 
@@ -42,6 +42,7 @@ STATE_OF_THE_PROCESS = {
 
 PRODUCERS = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyarrow", "pyroaring", "typing_extensions"},
+    "committerd_login": {"kafka"},
     "committerd_client": {"anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_batch": {"lance", "pyarrow"},
     "committerd_spark": {"lance", "pyarrow", "pyspark"},

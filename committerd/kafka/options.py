@@ -19,9 +19,9 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from pydantic import SecretStr
 
 from committerd.errors import SettingsError
-from committerd.kafka.password_file import PasswordFile, read_password_files
 from committerd.settings.kafka import KafkaSettings
 from committerd_common.private_key import is_encrypted
+from committerd_login import LOGIN_OPTIONS, kafka_python_options
 
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
@@ -180,17 +180,17 @@ def _connection(settings: KafkaSettings) -> dict[str, Any]:
         if path is not None and not Path(path).is_file():
             raise SettingsError(f"{name}: there is no file {path!r}")
     _require_plain_key(settings)
-    for name in CONNECTION:
+    for name in (*CONNECTION, *LOGIN_OPTIONS):
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
             value = value.get_secret_value()
         options[name] = list(value) if name == "bootstrap_servers" else value
-    if settings.sasl_plain_password_file is not None:
-        read_password_files()
-        options["sasl_plain_password"] = PasswordFile.of(settings.sasl_plain_password_file)
     if settings.sasl_oauth_token_provider is not None:
         options["sasl_oauth_token_provider"] = _token_provider(settings.sasl_oauth_token_provider)
-    return options
+    try:
+        return kafka_python_options(options)
+    except ValueError as error:
+        raise SettingsError(f"group kafka: {error}") from error
 
 
 def _require_plain_key(settings: KafkaSettings) -> None:

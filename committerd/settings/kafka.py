@@ -210,6 +210,27 @@ class KafkaSettings(SettingsGroup):
         description="module:name of a class without arguments, or of a function, that makes a "
         "kafka.net.sasl.oauth.AbstractTokenProvider (OAUTHBEARER).",
     )
+    sasl_oauth_token_endpoint_url: str | None = Field(
+        default=None,
+        description="Address at which an OAuth server gives tokens for client credentials (OAUTHBEARER), in place of a "
+        "provider of your own: https://idp.example.com/oauth2/token. A token is renewed before it ends.",
+    )
+    sasl_oauth_client_id: str | None = Field(default=None, description="The client's id at the OAuth server.")
+    sasl_oauth_client_secret: SecretStr | None = Field(
+        default=None, description="The client's secret at the OAuth server."
+    )
+    sasl_oauth_client_secret_file: str | None = Field(
+        default=None,
+        description="File with the client's secret, in place of sasl_oauth_client_secret. It is read for each token, "
+        "so a new secret needs no restart.",
+    )
+    sasl_oauth_scope: str | None = Field(
+        default=None, description="Scope of the tokens; several are separated by spaces. Unset: that of the server."
+    )
+    sasl_oauth_cafile: str | None = Field(
+        default=None,
+        description="PEM file of the authorities that signed the OAuth server's certificate; unset: the machine's.",
+    )
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = Field(
         default="use_all_dns_ips",
         description="Whether bootstrap names are resolved to canonical ones (Kerberos).",
@@ -309,8 +330,12 @@ class KafkaSettings(SettingsGroup):
             raise ValueError(
                 f"sasl_mechanism {mechanism} needs sasl_plain_username and sasl_plain_password (or its file)"
             )
-        if mechanism == "OAUTHBEARER" and self.sasl_oauth_token_provider is None:
-            raise ValueError("sasl_mechanism OAUTHBEARER needs sasl_oauth_token_provider")
+        tokens = self.sasl_oauth_token_provider, self.sasl_oauth_token_endpoint_url
+        if mechanism == "OAUTHBEARER" and tokens == (None, None):
+            raise ValueError(
+                "sasl_mechanism OAUTHBEARER needs sasl_oauth_token_endpoint_url (with sasl_oauth_client_id and its "
+                "secret), or sasl_oauth_token_provider"
+            )
         if mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":
             raise ValueError("sasl_mechanism AWS_MSK_IAM needs security_protocol SASL_SSL")
         return self

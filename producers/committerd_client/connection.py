@@ -15,6 +15,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from committerd_common.private_key import is_encrypted
+from committerd_login import LOGIN_OPTIONS, kafka_python_options
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -44,7 +45,9 @@ class Connection:
     """Seconds."""
     max_record_bytes: int
     options: Mapping[str, Any] = field(default_factory=dict)
-    """More arguments of `KafkaProducer` and `KafkaConsumer`, such as `security_protocol` and `ssl_cafile`."""
+    """More arguments of `KafkaProducer` and `KafkaConsumer`, such as `security_protocol` and `ssl_cafile`, and
+    `LOGIN_OPTIONS`.
+    """
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.dataset):
@@ -52,7 +55,7 @@ class Connection:
                 f"dataset {self.dataset!r} is not a dataset name: 1 to 200 of the characters A-Z a-z 0-9 . _ - are "
                 "needed (the committer's setting dataset.name; the table's URI goes to dataset_uri)"
             )
-        known = {*KafkaProducer.DEFAULT_CONFIG, *KafkaConsumer.DEFAULT_CONFIG}
+        known = {*KafkaProducer.DEFAULT_CONFIG, *KafkaConsumer.DEFAULT_CONFIG, *LOGIN_OPTIONS}
         for name in self.options:
             if name in _OURS:
                 raise ValueError(f"kafka_options: {name!r} is set by the client itself")
@@ -60,6 +63,7 @@ class Connection:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"kafka_options: kafka-python has no option {name!r}{hint}")
+        self._kafka_python_options()  # raises
         key = self.options.get("ssl_keyfile") or self.options.get("ssl_certfile")
         if (
             key
@@ -106,6 +110,12 @@ class Connection:
         """Arguments of the `KafkaAdminClient` that describes topics and groups."""
         return {**self._common(KafkaAdminClient.DEFAULT_CONFIG), "client_id": f"{self.client_id}-diagnosis"}
 
+    def _kafka_python_options(self) -> dict[str, Any]:
+        try:
+            return kafka_python_options(self.options)
+        except ValueError as error:
+            raise ValueError(f"kafka_options: {error}") from error
+
     def _common(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {
             "request_timeout_ms": 7_000,
@@ -117,7 +127,7 @@ class Connection:
             "metrics_enabled": False,  # nobody reads kafka-python's own metrics
         }
         return {
-            **{name: value for name, value in {**defaults, **self.options}.items() if name in accepted},
+            **{name: value for name, value in {**defaults, **self._kafka_python_options()}.items() if name in accepted},
             "bootstrap_servers": list(self.bootstrap_servers),
             "bootstrap_timeout_ms": int(self.connect_timeout * 1000),
             **({"allow_auto_create_topics": False} if "allow_auto_create_topics" in accepted else {}),

@@ -100,7 +100,8 @@ class Options:
         servers = self._text("bootstrap_servers") or self._prefixed("").get(_SERVERS)
         if not servers:
             raise ValueError("there is no Kafka: give option 'bootstrap_servers', as in 'broker1:9092,broker2:9092'")
-        kafka = {name.replace(".", "_"): _value(text) for name, text in self._prefixed("kafka.").items()}
+        named = {name.replace(".", "_"): text for name, text in self._prefixed("kafka.").items()}
+        kafka = {name: text if _is_text(name) else _value(text) for name, text in named.items()}
         kafka.pop("bootstrap_servers", None)
         timeout, attempts = self._number("timeout", float), self._number("attempts", int)
         return QueueOptions(
@@ -159,6 +160,11 @@ def client_of(options: Options) -> SyncCommitClient:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+def _is_text(name: str) -> bool:
+    """Whether the option is a text even if it looks like a number, as a password may."""
+    return name.startswith(("sasl_", "ssl_")) and name != "ssl_check_hostname"
 
 
 def _value(text: str) -> Any:

@@ -26,7 +26,7 @@ from harness.secured_kafka import PASSWORDS, SecuredKafka
 from tests.kafka.acls import allow, listed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "connecting.md").read_text(encoding="utf-8")
-PASSWORD, CERTIFICATE, BUCKET = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PASSWORD, CERTIFICATE, TOKEN, BUCKET = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 
@@ -41,7 +41,7 @@ def meant(text: str, values: dict[str, str]) -> str:
     return text
 
 
-@pytest.mark.parametrize("program", [PASSWORD, CERTIFICATE], ids=["password", "certificate"])
+@pytest.mark.parametrize("program", [PASSWORD, CERTIFICATE, TOKEN], ids=["password", "certificate", "token"])
 def test_a_secured_kafka_is_used_as_printed(
     program: str,
     secured_kafka: SecuredKafka,
@@ -53,10 +53,12 @@ def test_a_secured_kafka_is_used_as_printed(
     allow(secured_kafka.broker, listed("a client", dataset), user="writer")
     uri = str(tmp_path / f"{dataset}.lance")
     lance.write_dataset(pa.table({"id": [0], "name": ["Zoe"]}), uri)
-    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORDS["writer"])
+    for name in ("KAFKA_PASSWORD", "OAUTH_SECRET"):
+        monkeypatch.setenv(name, PASSWORDS["writer"])
     values = {
         "localhost:9093": secured_kafka.servers("mTLS"),
         "localhost:9094": secured_kafka.servers("SCRAM-SHA-512"),
+        "https://idp.example.com/oauth2/token": secured_kafka.oidc.token_url,
         "/tmp/events.lance": uri,
         "/etc/kafka": str(secured_kafka.folder),
     }
@@ -65,8 +67,8 @@ def test_a_secured_kafka_is_used_as_printed(
     ):
         done = run(meant(program, values))
         assert re.fullmatch(r"WriteResult\(version=2, num_inserted_rows=1, .*\)\n", done.stdout), done.stderr
-    asked = "sasl_plain_password" if program is PASSWORD else "ssl_certfile"
-    for option in ("ssl_cafile", asked):
+    asked = {PASSWORD: "sasl_plain_password", CERTIFICATE: "ssl_certfile", TOKEN: "sasl_oauth_client_secret"}
+    for option in ("ssl_cafile", asked[program]):
         without = re.sub(rf'"{option}": .*', "", meant(program, values))
         refused = run(without.replace("kafka_options=security", "kafka_options=security, timeout=1"))
         assert refused.returncode == 1, f"Kafka asks for {option}"

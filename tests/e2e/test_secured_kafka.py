@@ -12,14 +12,15 @@ import pytest
 from committerd_client import SyncCommitClient
 from committerd_common.messages import Status
 from harness.child import Launch
-from harness.scene import STAYS, Scene
+from harness.scene import STAYS, Scene, until
 from harness.secured_kafka import SecuredKafka, Way
 from tests.commands.running import run
 from tests.kafka.acls import allow, listed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
-WAYS: list[Way] = ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+WAYS: list[Way] = ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SECRETS = ("sasl_plain_password", "sasl_oauth_client_secret")
 IN_ITS_POD = ("`heartbeat`", "`dead list`", "`dead replay`", "`topics transactions`")
 """Rows of the page with what the committer's login needs for every runbook, in addition to its own."""
 
@@ -53,6 +54,20 @@ def test_committer_and_client_come_each_way(way: Way, scene: Scene, secured_kafk
         assert client.status().kafka_responds
     daemon.stop()
     assert daemon.code == 0
+
+
+def test_tokens_are_renewed_before_they_end(scene: Scene, secured_kafka: SecuredKafka) -> None:
+    """The broker closes a connection whose token has ended."""
+    oidc = secured_kafka.oidc
+    oidc.lifetime_seconds = 2
+    oidc.asked.clear()
+    try:
+        daemon = scene.started(**STAYS, **secured_kafka.settings("OAUTHBEARER"))
+        until(lambda: len(oidc.asked) > 2)
+        scene.committed()
+        assert [line for line in daemon.lines() if line["level"] != "info"] == []
+    finally:
+        oidc.lifetime_seconds = 3600
 
 
 def test_each_command_comes_with_a_login_over_tls(scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path) -> None:
@@ -92,14 +107,16 @@ def test_each_command_comes_with_a_login_over_tls(scene: Scene, secured_kafka: S
         ("TLS", ("ssl_cafile",), "unable to get local issuer certificate"),
         ("PLAIN", ("sasl_plain_password",), "Invalid username or password"),
         ("SCRAM-SHA-512", ("sasl_plain_password",), "due to invalid credentials"),
+        ("OAUTHBEARER", ("sasl_oauth_client_secret",), "invalid_client"),
+        ("OAUTHBEARER", ("sasl_oauth_cafile",), "Name the file of its authority in sasl_oauth_cafile"),
     ],
 )
 def test_who_is_not_let_in_is_told_why(
     way: Way, without: Sequence[str], said: str, scene: Scene, secured_kafka: SecuredKafka
 ) -> None:
-    """A password is wrong where it is missing."""
+    """Instead of none, a wrong password or secret is given."""
     options = secured_kafka.options(way, "writer")
-    given = {name: "gue55ed" if name == "sasl_plain_password" else text for name, text in options.items()}
+    given = {name: "gue55ed" if name in without and name in SECRETS else text for name, text in options.items()}
     given = {name: text for name, text in given.items() if name not in without or text == "gue55ed"}
     servers = secured_kafka.servers(way)
     settings = {f"KAFKA__{name.upper()}": text for name, text in given.items()} | {"KAFKA__BOOTSTRAP_SERVERS": servers}

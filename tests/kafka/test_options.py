@@ -85,7 +85,7 @@ def test_servers_come_from_the_environment_as_they_are_written(monkeypatch: pyte
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
         ({"sasl_mechanism": "PLAIN"}, "needs security_protocol SASL_SSL or SASL_PLAINTEXT"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "needs sasl_plain_username"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs sasl_oauth_token_provider"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs sasl_oauth_token_endpoint_url"),
         ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}, "needs security_protocol SASL_SSL"),
         ({"topic_prefix": "a/b"}, "topic_prefix"),
         ({"topics_mode": "make"}, "topics_mode"),
@@ -180,6 +180,22 @@ def test_a_token_provider_that_is_none_is_refused(path: str, said: str) -> None:
 
 def oauth(path: str) -> KafkaSettings:
     return settings(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=path)
+
+
+def test_tokens_come_from_an_oauth_server_for_all_clients_of_the_process() -> None:
+    given = {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_endpoint_url": "https://idp.example.com/token",
+        "sasl_oauth_client_id": "me",
+        "sasl_oauth_client_secret": "s3cret",
+    }
+    chosen = settings(**given)
+    assert "s3cret" not in repr(chosen)
+    providers = {options["sasl_oauth_token_provider"] for options in all_options(chosen).values()}
+    assert providers == {writer_options(chosen)["sasl_oauth_token_provider"]}
+    with pytest.raises(SettingsError, match="group kafka: sasl_oauth_client_id needs sasl_oauth_client_secret"):
+        all_options(settings(**{**given, "sasl_oauth_client_secret": None}))
 
 
 def test_a_missing_file_is_named() -> None:

@@ -9,7 +9,17 @@ import pytest
 
 ALLOWED = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyarrow", "pyroaring", "typing_extensions"},
-    "committerd_client": {"committerd_common", "anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
+    "committerd_login": {"kafka"},
+    "committerd_client": {
+        "committerd_common",
+        "committerd_login",
+        "anyio",
+        "kafka",
+        "lance",
+        "numpy",
+        "pyarrow",
+        "pyroaring",
+    },
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
     "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
     "committerd_ray": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "ray"},

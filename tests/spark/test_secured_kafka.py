@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from committerd_spark.options import Options
 from harness.secured_kafka import SecuredKafka
 from tests.kafka.acls import allow, listed
 from tests.spark.queue import Queue
@@ -25,3 +26,9 @@ def test_a_job_comes_with_a_certificate(
         given = {"bootstrap_servers": queue.kafka, "timeout": "200", **options}
         spark.range(10).write.format("committerd").mode("append").options(**given).save(queue.uri)
         assert queue.column("id") == list(range(10))
+
+
+def test_a_password_of_digits_stays_a_text() -> None:
+    given = {"kafka.sasl.plain.password": "0123", "kafka.ssl.check.hostname": "false", "kafka.request.timeout.ms": "9"}
+    options = Options.of({"bootstrap_servers": "b:1", "uri": "/t.lance", **given}).queue.kafka_options
+    assert options == {"sasl_plain_password": "0123", "ssl_check_hostname": False, "request_timeout_ms": 9}

@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka.net.sasl import get_sasl_mechanism, register_sasl_mechanism
 
-from committerd.errors import SettingsError
+from committerd_login.secret_file import read_secret
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -20,7 +20,7 @@ class PasswordFile(str):
 
     @classmethod
     def of(cls, path: str) -> PasswordFile:
-        """Read the file; a newline at its end does not count. Raises `SettingsError`."""
+        """Read the file. Raises `ValueError`."""
         made = cls(_read(Path(path)))
         made.path = Path(path)
         return made
@@ -29,7 +29,7 @@ class PasswordFile(str):
         """The password that the file holds now; the password that it held when this was made, if it can't be read."""
         try:
             return _read(self.path)
-        except SettingsError:
+        except ValueError:
             return str(self)
 
 
@@ -53,10 +53,4 @@ def _reading(mechanism: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(path: Path) -> str:
-    try:
-        found = path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"sasl_plain_password_file: {str(path)!r} can't be read: {error}") from error
-    if not found:
-        raise SettingsError(f"sasl_plain_password_file: {str(path)!r} is empty")
-    return found
+    return read_secret(path, "sasl_plain_password_file")

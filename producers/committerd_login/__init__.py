@@ -1,0 +1,44 @@
+"""How client and committer log in to Kafka beyond what kafka-python knows: passwords in files, and OAuth's tokens.
+
+`kafka_python_options` turns options of these names into kafka-python's:
+
+* `sasl_plain_password_file`: the password for PLAIN and SCRAM, read at each login;
+* `sasl_oauth_token_endpoint_url`, `sasl_oauth_client_id`, `sasl_oauth_client_secret` or
+  `sasl_oauth_client_secret_file`, `sasl_oauth_scope`, `sasl_oauth_cafile`: tokens for OAUTHBEARER by the grant of
+  client credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from committerd_login.client_credentials import ClientCredentials, provider_of
+from committerd_login.password_file import PasswordFile, read_password_files
+
+_PASSWORD_FILE = "sasl_plain_password_file"
+_OAUTH = {f"sasl_oauth_{field.name}": field.name for field in fields(ClientCredentials)}
+LOGIN_OPTIONS = frozenset({_PASSWORD_FILE, *_OAUTH})
+
+
+def kafka_python_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with kafka-python's names in place of `LOGIN_OPTIONS`; an option that is None counts as not given.
+
+    Raises `ValueError` if options are missing, exclude each other, or name a file that can't be read.
+    """
+    given = {name: value for name, value in options.items() if name in LOGIN_OPTIONS and value is not None}
+    made = {name: value for name, value in options.items() if name not in LOGIN_OPTIONS}
+    if _PASSWORD_FILE in given:
+        if made.get("sasl_plain_password") is not None:
+            raise ValueError("sasl_plain_password and sasl_plain_password_file exclude each other: set one of them")
+        read_password_files()
+        made["sasl_plain_password"] = PasswordFile.of(given.pop(_PASSWORD_FILE))
+    if given:
+        if made.get("sasl_oauth_token_provider") is not None:
+            raise ValueError(f"sasl_oauth_token_provider and {min(given)} exclude each other: set one of them")
+        if made.get("sasl_mechanism") != "OAUTHBEARER":
+            raise ValueError(f"{min(given)} needs sasl_mechanism OAUTHBEARER: otherwise it is not used")
+        credentials = ClientCredentials(**{_OAUTH[name]: value for name, value in given.items()})
+        made["sasl_oauth_token_provider"] = provider_of(credentials)
+    return made

@@ -1,0 +1,234 @@
+"""Tokens by client credentials, from an OAuth server: their life, new secrets, and what is said about failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from committerd_client import CommitClient
+from committerd_login import kafka_python_options
+from committerd_login.client_credentials import ClientCredentials, ClientCredentialsProvider, NoToken
+from harness.certificates import Authority
+from harness.oidc import OidcServer
+
+SECRET = "s3cret/+=%&: é"
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcServer]:
+    folder = tmp_path_factory.mktemp("oidc")
+    with OidcServer(Authority(folder), folder) as made:
+        yield made
+
+
+@pytest.fixture
+def oidc(server: OidcServer) -> OidcServer:
+    server.secrets = {"me:you": SECRET}
+    server.instead, server.lifetime_seconds = None, 100
+    server.answers.set()
+    server.asked.clear()
+    return server
+
+
+def credentials(oidc: OidcServer, **given: Any) -> ClientCredentials:
+    usual = {"token_endpoint_url": oidc.token_url, "client_id": "me:you", "cafile": str(oidc.authority.file)}
+    return ClientCredentials(**{**usual, "client_secret": SECRET, **given})
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def provider(oidc: OidcServer, clock: Clock) -> ClientCredentialsProvider:
+    return ClientCredentialsProvider(credentials(oidc, scope="kafka write"), clock)
+
+
+def test_a_token_serves_all_threads_until_most_of_its_life_is_over(
+    oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock
+) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        (first,) = set(threads.map(lambda _: provider.token(), range(8)))
+    assert oidc.asked == [{"grant_type": "client_credentials", "scope": "kafka write", "client_id": "me:you"}]
+    clock.now += 79
+    assert provider.token() == first
+    assert len(oidc.asked) == 1
+    oidc.lifetime_seconds = 50
+    clock.now += 1
+    second = provider.token()
+    assert second != first
+    clock.now += 39
+    assert provider.token() == second
+    assert len(oidc.asked) == 2
+
+
+def test_a_token_is_used_until_its_end_while_the_server_is_unwell(
+    oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = provider.token()
+    oidc.instead = 503, b"unwell"
+    clock.now += 99
+    assert [provider.token() for _ in range(3)] == [token] * 3
+    assert len(oidc.asked) == 2  # and not again within a second
+    assert (
+        "HTTP 503. Check sasl_oauth_token_endpoint_url, and whether the server is well; the last token" in caplog.text
+    )
+    clock.now += 1
+    with pytest.raises(NoToken, match="HTTP 503"):
+        provider.token()
+    oidc.instead = None
+    clock.now += 1
+    assert provider.token() != token
+    assert SECRET not in caplog.text
+
+
+def test_a_server_that_hangs_is_asked_once_for_all_threads(
+    oidc: OidcServer, provider: ClientCredentialsProvider
+) -> None:
+    oidc.answers.clear()
+
+    def why(_: int) -> str:
+        with pytest.raises(NoToken) as raised:
+            provider.token()
+        return str(raised.value)
+
+    with ThreadPoolExecutor(4) as threads:
+        (said,) = set(threads.map(why, range(4)))
+    assert re.search(r"the token endpoint \S+/token can't be used: .*timed out$", said)
+    assert len(oidc.asked) == 1
+
+
+def test_a_secret_in_a_file_is_read_for_each_token(oidc: OidcServer, clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}\n")
+    provider = ClientCredentialsProvider(credentials(oidc, client_secret=None, client_secret_file=str(file)), clock)
+    assert provider.token()
+    oidc.secrets = {"me:you": "another"}
+    clock.now += 100
+    with pytest.raises(NoToken, match=r"refuses client 'me:you': HTTP 401 \('invalid_client, unknown client or wrong"):
+        provider.token()
+    file.write_text("another")
+    clock.now += 1
+    assert provider.token()
+    file.write_text("")
+    clock.now += 100
+    with pytest.raises(NoToken, match=r"sasl_oauth_client_secret_file: .* is empty"):
+        provider.token()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (401, b'{"error": "invalid_client"}', "Check sasl_oauth_client_id, and sasl_oauth_client_secret or its file"),
+        (400, b'{"error": "invalid_scope"}', "Check sasl_oauth_scope"),
+        (302, b"", "HTTP 302. Check sasl_oauth_token_endpoint_url"),
+        (500, b"[" * 100_000, "HTTP 500. Check"),
+        (200, b"<html>", "without an access_token: is sasl_oauth_token_endpoint_url the address"),
+        (200, b'["x"]', "without an access_token"),
+        (200, b'{"access_token": "a\\u0001b"}', "without an access_token"),
+        (400, b'{"error": "' + b"x" * 10_000 + b'"}', "HTTP 400 ('" + "x" * 200 + "')"),
+    ],
+)
+def test_a_failure_says_what_and_where_and_what_to_do(
+    oidc: OidcServer, provider: ClientCredentialsProvider, status: int, body: bytes, said: str
+) -> None:
+    oidc.instead = status, body
+    with pytest.raises(NoToken) as raised:
+        provider.token()
+    assert said in str(raised.value)
+    assert oidc.token_url in str(raised.value)
+    assert len(oidc.asked) == 1
+
+
+def test_a_server_that_does_not_say_how_long_a_token_lives_is_asked_each_minute(
+    oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock
+) -> None:
+    oidc.instead = 200, b'{"access_token": "abc"}'
+    assert {provider.token(), provider.token()} == {"abc"}
+    clock.now += 48
+    assert provider.token() == "abc"
+    assert len(oidc.asked) == 2
+
+
+def test_an_unknown_authority_and_a_closed_port_are_named(oidc: OidcServer) -> None:
+    with pytest.raises(NoToken, match=r"can't be used: .*Name the file of its authority in sasl_oauth_cafile"):
+        ClientCredentialsProvider(credentials(oidc, cafile=None)).token()
+    with pytest.raises(NoToken, match=r"https://127.0.0.1:1/token can't be used: .*refused"):
+        ClientCredentialsProvider(credentials(oidc, token_endpoint_url="https://127.0.0.1:1/token")).token()
+
+
+OAUTH = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url": "https://idp/token"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (OAUTH, "need sasl_oauth_client_id"),
+        (OAUTH | {"sasl_oauth_client_id": "me"}, "needs sasl_oauth_client_secret or its file, and not both"),
+        (
+            OAUTH
+            | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s", "sasl_oauth_client_secret_file": "/s"},
+            "and not both",
+        ),
+        (
+            OAUTH | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret_file": "/no/where"},
+            "'/no/where' can't be read",
+        ),
+        (
+            OAUTH | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s", "sasl_oauth_cafile": "/no/where"},
+            "sasl_oauth_cafile: there is no file '/no/where'",
+        ),
+        (
+            OAUTH
+            | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s"}
+            | {"sasl_oauth_token_endpoint_url": "https://me:s3cret@idp/token"},
+            "without a user or password",
+        ),
+        (
+            OAUTH
+            | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s"}
+            | {"sasl_oauth_token_endpoint_url": "file:///etc/passwd"},
+            "must be https://host/path",
+        ),
+        ({"sasl_oauth_scope": "x", "sasl_mechanism": "PLAIN"}, "sasl_oauth_scope needs sasl_mechanism OAUTHBEARER"),
+        (OAUTH | {"sasl_oauth_token_provider": object()}, "exclude each other"),
+        ({"sasl_plain_password": "a", "sasl_plain_password_file": "/b"}, "exclude each other"),
+        ({"sasl_plain_password_file": "/no/where"}, "'/no/where' can't be read"),
+    ],
+)
+def test_a_client_with_options_that_do_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="kafka_options: ") as raised:
+        CommitClient("b:1", dataset="d", kafka_options=given)
+    assert said in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_file_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "password").write_bytes(b"s3cret\xff")
+    with pytest.raises(ValueError, match="it is not UTF-8") as raised:
+        kafka_python_options({"sasl_plain_password_file": str(tmp_path / "password")})
+    assert "s3cret" not in str(raised.value)
+
+
+def test_clients_of_a_process_share_a_provider() -> None:
+    given = OAUTH | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s3cret"}
+    made = [kafka_python_options(given)["sasl_oauth_token_provider"] for _ in range(2)]
+    assert made[0] is made[1]
+    assert "s3cret" not in repr(
+        ClientCredentials(token_endpoint_url="https://a", client_id="b", client_secret="s3cret")
+    )
