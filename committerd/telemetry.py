@@ -1,10 +1,14 @@
 """The Prometheus metrics: name, unit, labels, and a sentence of documentation for each.
 
-Names and labels are a public interface; `docs/metrics.md` is generated from this module. The values of a label are a
-closed set, and any other value becomes `other`. So requests can't increase the number of time series: a label never
-holds a uuid, a path or text from outside.
+Names and labels are a public interface; `docs/metrics.md` is generated from this module. Each metric of a committer has
+the label `dataset` (`dataset.queue` of the settings); what belongs to the process has not. The values of any other
+label are a closed set, and any other value becomes `other`. So requests can't increase the number of time series: a
+label never holds a uuid, a path or text from a record.
 
-The registry is an argument: two committers in one process, or two tests, share nothing.
+A series begins with its first event. It exists before that (`zeros`) only where an alert must see the first event as an
+increase, or compares with the series.
+
+The registry is an argument: two processes, or two tests, share nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -26,6 +30,7 @@ from committerd.queue.race import Race
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
 from committerd_common.messages import Transaction
 
+DATASET = "dataset"
 OTHER = "other"
 
 OPERATIONS = tuple(field.name for field in Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields)
@@ -82,6 +87,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
+_BoundT = TypeVar("_BoundT", "LabelledCounter", "LabelledGauge", "LabelledHistogram")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +104,28 @@ class Description:
 
 
 class _LabelledMetric(Generic[_M]):
-    """A metric with labels, each with a closed set of values."""
+    """A metric of one dataset, or of the process, with labels that each have a closed set of values."""
 
-    def __init__(self, metric: _M, labels: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, metric: _M, labels: Mapping[str, Sequence[str]], zeros: Sequence[str], dataset: str | None
+    ) -> None:
         self._metric: _M = metric
+        self._bound = () if dataset is None else (dataset,)
         self._values = {label: frozenset(values) for label, values in labels.items()}
-        self._children: dict[tuple[tuple[str, str], ...], _M] = {} if labels else {(): metric}
-        """Cache by label values; holds at most one entry per combination of known values."""
-        if len(labels) == 1:  # so that a rate is 0 instead of missing until the first event
-            for value in next(iter(labels.values())):
-                metric.labels(value)
+        self._children: dict[tuple[tuple[str, str], ...], _M] = {}
+        """By label values; holds at most one entry per combination of known values and `other`."""
+        self._forgotten = False
+        if not labels:
+            self._child({})
+        for label in labels:
+            for value in zeros:  # so that a rate is 0 instead of missing until the first event
+                self._child({label: value})
+
+    def forget(self) -> None:
+        """Remove the dataset's series. What is counted afterwards shows nowhere."""
+        self._forgotten = True
+        for key in self._children:
+            self._metric.remove(*self._bound, *(value for _, value in key))
 
     def _child(self, given: Mapping[str, str]) -> _M:
         key = tuple(given.items())
@@ -116,10 +134,18 @@ class _LabelledMetric(Generic[_M]):
             return known
         if given.keys() != self._values.keys():
             raise ValueError(f"labels are {sorted(self._values)}, not {sorted(given)}")
-        closed = {label: given[label] if given[label] in values else OTHER for label, values in self._values.items()}
-        child: _M = self._metric.labels(**closed)
-        if closed == given:
-            self._children[key] = child
+        closed = tuple(
+            (label, given[label] if given[label] in values else OTHER) for label, values in self._values.items()
+        )
+        if closed not in self._children:
+            self._children[closed] = self._made([value for _, value in closed])
+        return self._children[closed]
+
+    def _made(self, values: Sequence[str]) -> _M:
+        names = (*self._bound, *values)
+        child: _M = self._metric.labels(*names) if names else self._metric
+        if self._forgotten:
+            self._metric.remove(*names)
         return child
 
 
@@ -157,54 +183,132 @@ class LabelledHistogram(_LabelledMetric[Histogram]):
             self._child(labels).observe(anyio.current_time() - start)
 
 
-class _Catalogue:
-    """Creates the metrics and collects their descriptions."""
+class _Registered:
+    """The metrics that a registry has, each registered once; those of a dataset have the label `dataset`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._metrics: dict[str, Any] = {}
+
+    def metric(self, kind: Callable[..., _M], name: str, meaning: str, labels: Sequence[str], **options: Any) -> _M:
+        """The metric of this name; registers it at its first use."""
+        if name not in self._metrics:
+            self._metrics[name] = kind(name, meaning, labels, registry=self._registry, **options)
+        found: _M = self._metrics[name]
+        return found
+
+
+class _Catalogue:
+    """Binds metrics to a dataset, or to the process if `dataset` is None, and collects their descriptions."""
+
+    def __init__(self, registered: _Registered, dataset: str | None) -> None:
+        self._registered = registered
+        self._dataset = dataset
         self.descriptions: list[Description] = []
+        self.bound: list[LabelledCounter | LabelledGauge | LabelledHistogram] = []
 
-    def counter(self, name: str, meaning: str, **labels: Sequence[str]) -> LabelledCounter:
-        self._describe(name, "counter", meaning, labels)
-        return LabelledCounter(Counter(name, meaning, labels, registry=self._registry), labels)
+    def counter(
+        self, name: str, meaning: str, *, zeros: Sequence[str] = (), **labels: Sequence[str]
+    ) -> LabelledCounter:
+        """A counter. `zeros`: the values of its only label that have a series before their first event."""
+        names = self._described(name, "counter", meaning, labels)
+        metric = self._registered.metric(Counter, name, meaning, names)
+        return self._kept(LabelledCounter(metric, labels, zeros, self._dataset))
 
-    def gauge(self, name: str, meaning: str, **labels: Sequence[str]) -> LabelledGauge:
-        self._describe(name, "gauge", meaning, labels)
-        return LabelledGauge(Gauge(name, meaning, labels, registry=self._registry), labels)
+    def gauge(self, name: str, meaning: str, *, zeros: Sequence[str] = (), **labels: Sequence[str]) -> LabelledGauge:
+        """A gauge; `zeros` as of `counter`."""
+        names = self._described(name, "gauge", meaning, labels)
+        metric = self._registered.metric(Gauge, name, meaning, names)
+        return self._kept(LabelledGauge(metric, labels, zeros, self._dataset))
 
     def histogram(
-        self, name: str, meaning: str, buckets: Iterable[float] = SECONDS, **labels: Sequence[str]
+        self,
+        name: str,
+        meaning: str,
+        buckets: Iterable[float] = SECONDS,
+        *,
+        zeros: Sequence[str] = (),
+        **labels: Sequence[str],
     ) -> LabelledHistogram:
-        self._describe(name, "histogram", meaning, labels)
-        metric = Histogram(name, meaning, labels, registry=self._registry, buckets=tuple(map(float, buckets)))
-        return LabelledHistogram(metric, labels)
+        """A histogram; `zeros` as of `counter`."""
+        names = self._described(name, "histogram", meaning, labels)
+        metric = self._registered.metric(Histogram, name, meaning, names, buckets=tuple(map(float, buckets)))
+        return self._kept(LabelledHistogram(metric, labels, zeros, self._dataset))
 
-    def _describe(self, name: str, kind: str, meaning: str, labels: Mapping[str, Sequence[str]]) -> None:
+    def _kept(self, bound: _BoundT) -> _BoundT:
+        self.bound.append(bound)
+        return bound
+
+    def _described(self, name: str, kind: str, meaning: str, labels: Mapping[str, Sequence[str]]) -> Sequence[str]:
+        """Describe a metric; returns the names of its labels."""
         last = name.removesuffix("_total").rsplit("_", 1)[-1]
         unit = last if last in ("seconds", "bytes") else ""
+        if self._dataset is not None:
+            labels = {DATASET: (self._dataset,), **labels}
         self.descriptions.append(Description(name=name, kind=kind, unit=unit, labels=labels, meaning=meaning))
+        return tuple(labels)
 
 
-class MaintenanceTelemetry:
-    """The metrics of `committerd maintain`, and those of its process (`process_*`)."""
+class Metrics:
+    """The metrics of one process that commits: its own (also `process_*`), and those of each of its datasets."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        metrics = _Catalogue(registry)
+        self._registered = _Registered(registry)
+        self.process = ProcessTelemetry(_Catalogue(self._registered, None))
+        ProcessCollector(registry=registry)
+
+    def of(self, dataset: str) -> Telemetry:
+        """The metrics of one dataset (`dataset.queue` of the settings). `Telemetry.forget` ends them."""
+        return Telemetry(_Catalogue(self._registered, dataset), self.process)
+
+
+class MaintenanceMetrics:
+    """The metrics of a process of `committerd maintain`: its own (`process_*`), and those of each of its datasets."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registered = _Registered(registry)
+        ProcessCollector(registry=registry)
+
+    def of(self, dataset: str) -> MaintenanceTelemetry:
+        """The metrics of one dataset (`dataset.queue` of the settings). `MaintenanceTelemetry.forget` ends them."""
+        return MaintenanceTelemetry(_Catalogue(self._registered, dataset))
+
+
+class _OfDataset:
+    """The metrics of one dataset."""
+
+    def __init__(self, catalogue: _Catalogue) -> None:
+        self.descriptions: Sequence[Description] = tuple(catalogue.descriptions)
+        self._bound = tuple(catalogue.bound)
+
+    def forget(self) -> None:
+        """Remove the dataset's series: this process serves it no more. What is counted afterwards shows nowhere."""
+        for metric in self._bound:
+            metric.forget()
+
+
+class MaintenanceTelemetry(_OfDataset):
+    """The metrics of `committerd maintain` for one dataset; `MaintenanceMetrics.of` makes them."""
+
+    def __init__(self, metrics: _Catalogue) -> None:
         self.rewritten_bytes = metrics.counter(
             "committerd_maintenance_rewritten_bytes_total",
             "Bytes of data files that tasks have read (`before`) and written (`after`).",
             files=MAINTENANCE_FILES,
+            zeros=MAINTENANCE_FILES,
         )
         self.rewritten_fragments = metrics.counter(
             "committerd_maintenance_rewritten_fragments_total",
             "Fragments that were replaced (`before`) and fragments that replaced them (`after`).",
             files=MAINTENANCE_FILES,
+            zeros=MAINTENANCE_FILES,
         )
         self.removed_files = metrics.counter(
             "committerd_maintenance_removed_files_total",
             "Files that were deleted, by reason: the `manifest` of a version, files that only such a `version` named, "
             "files `unnamed` by any version or waiting record, and `temporary` files.",
             why=MAINTENANCE_REASONS,
+            zeros=MAINTENANCE_REASONS,
         )
         self.removed_bytes = metrics.counter(
             "committerd_maintenance_removed_bytes_total", "Bytes of the files that were deleted."
@@ -220,12 +324,16 @@ class MaintenanceTelemetry:
             "Time that the committer has spent on the commits of maintenance (maintain.committer_share).",
         )
         self.failures = metrics.counter(
-            "committerd_maintenance_failures_total", "Steps that failed; they are tried again.", step=MAINTENANCE_STEPS
+            "committerd_maintenance_failures_total",
+            "Steps that failed; they are tried again.",
+            step=MAINTENANCE_STEPS,
+            zeros=MAINTENANCE_STEPS,
         )
         self.succeeded = metrics.gauge(
             "committerd_maintenance_succeeded_timestamp_seconds",
             "When a step last succeeded, whether or not there was something to do (Unix time).",
             step=MAINTENANCE_STEPS,
+            zeros=MAINTENANCE_STEPS,
         )
         self.fragments = metrics.gauge("committerd_maintenance_fragments", "Fragments of the table.")
         self.small_fragments = metrics.gauge(
@@ -262,29 +370,72 @@ class MaintenanceTelemetry:
             "Fragments and indices that pylance can't rewrite, and that are left alone until they are tried again; the "
             "log and `committerd status` name them.",
             what=MAINTENANCE_LEFT_ALONE,
+            zeros=MAINTENANCE_LEFT_ALONE,
         )
         self.oldest_read_version = metrics.gauge(
             "committerd_maintenance_oldest_read_version",
             "Lowest read version of the records that were waiting at the last cleanup. Cleanup keeps that version and "
             "all later ones. The latest version if no record waited.",
         )
+        super().__init__(metrics)
+
+
+class ProcessTelemetry:
+    """What belongs to a process that commits, however many datasets it serves."""
+
+    def __init__(self, metrics: _Catalogue) -> None:
+        self.build_info = metrics.gauge(
+            "committerd_build_info",
+            "Always 1; the labels say which committerd and Python this is.",
+            version=(__version__,),
+            python=(platform.python_version(),),
+        )
+        self.memory_limit = metrics.gauge(
+            "committerd_memory_limit_bytes", "Memory that the container may take; 0 = no limit, or not known."
+        )
+        self.certificate_expiry = metrics.gauge(
+            "committerd_certificate_expiry_timestamp_seconds",
+            "Unix time at which a certificate that the settings name expires: that of Kafka's authorities, of the "
+            "client that logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
+            certificate=CERTIFICATES,
+            zeros=CERTIFICATES,
+        )
+        self.kafka_connected = metrics.gauge(
+            "committerd_kafka_connected",
+            "1 while the broker that leads the staged topic responds to this member, 0 when it has not responded "
+            "for 20 s.",
+        )
+        self.credentials_expiry = metrics.gauge(
+            "committerd_credentials_expiry_timestamp_seconds",
+            "Unix time at which the temporary credentials that the AWS chain has fetched for S3 or DynamoDB expire; "
+            "the chain renews them 10 to 15 minutes before. 0 = they are not temporary.",
+            service=STORE_SERVICES,
+            zeros=STORE_SERVICES,
+        )
+        self.store_failed_requests = metrics.counter(
+            "committerd_store_failed_requests_total",
+            "HTTP requests to S3, DynamoDB or a cloud's store that failed, including those that were then repeated: "
+            "`throttled` is 429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, "
+            "`refused` a failure that repeating can't cure. A reply that an object is absent or a key is taken is no "
+            "failure.",
+            service=STORE_SERVICES,
+            fault=STORE_FAULTS,
+        )
         self.descriptions: Sequence[Description] = tuple(metrics.descriptions)
-        ProcessCollector(registry=registry)
-
-
-class Telemetry:
-    """The metrics of one committer, and those of the process (`process_*`)."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        catalogue = _Catalogue(registry)
-        self._outcomes(catalogue)
-        self._commits(catalogue)
-        self._queue(catalogue)
-        self._state(catalogue)
-        self._store(catalogue)
-        self.descriptions: Sequence[Description] = tuple(catalogue.descriptions)
         self.build_info.set(1, version=__version__, python=platform.python_version())
-        ProcessCollector(registry=registry)
+
+
+class Telemetry(_OfDataset):
+    """The metrics of one committer; `Metrics.of` makes them."""
+
+    def __init__(self, metrics: _Catalogue, process: ProcessTelemetry) -> None:
+        self.process = process
+        self._outcomes(metrics)
+        self._commits(metrics)
+        self._queue(metrics)
+        self._state(metrics)
+        self._store(metrics)
+        super().__init__(metrics)
 
     def _outcomes(self, metrics: _Catalogue) -> None:
         self.transactions = metrics.counter(
@@ -302,16 +453,19 @@ class Telemetry:
             "committerd_dead_letters_total",
             "Records written to the dead letter topic, by reason.",
             reason=DEAD_LETTER_REASONS,
+            zeros=("app_marks_full",),
         )
         self.internal_errors = metrics.counter(
             "committerd_internal_errors_total",
             "Records that were refused because committerd itself failed on them, by stage of the work.",
             stage=INTERNAL_STAGES,
+            zeros=INTERNAL_STAGES,
         )
         self.machine_errors = metrics.counter(
             "committerd_machine_errors_total",
             "Errors of the process or its machine, by what is lacking. They belong to no record, and records wait.",
             lacks=SHORTAGES,
+            zeros=SHORTAGES,
         )
         self.republished_outcomes = metrics.counter(
             "committerd_republished_answers_total",
@@ -321,6 +475,7 @@ class Telemetry:
             "committerd_submit_to_outcome_seconds",
             "From the record's timestamp in Kafka until its outcome was published, by status.",
             outcome=OUTCOMES,
+            zeros=(Status.COMMITTED.value.lower(), Status.UNDECIDED.value.lower()),
         )
 
     def _commits(self, metrics: _Catalogue) -> None:
@@ -351,6 +506,7 @@ class Telemetry:
             "Commits tried again, by reason: a foreign writer or another committer took the "
             "version, the reply to the put was lost, or the store or Kafka was unavailable.",
             reason=RETRY_REASONS,
+            zeros=RETRY_REASONS,
         )
         self.commit_duration = metrics.histogram(
             "committerd_commit_duration_seconds",
@@ -370,6 +526,7 @@ class Telemetry:
             "Puts with a lost reply whose result is known by now: a later try created the version; the version that "
             "was there was ours, another committer's or foreign; or the committer read table and queue anew.",
             result=SETTLEMENTS,
+            zeros=SETTLEMENTS,
         )
         self.foreign_commits = metrics.counter(
             "committerd_foreign_commits_total",
@@ -421,15 +578,11 @@ class Telemetry:
             "Wrong settings of the three topics; the log names them. The committer checks them every "
             "kafka.topics_recheck_seconds.",
         )
-        self.kafka_connected = metrics.gauge(
-            "committerd_kafka_connected",
-            "1 while the broker that leads the staged topic responds to this member, 0 when it has not responded "
-            "for 20 s.",
-        )
         self.queue_retries = metrics.counter(
             "committerd_queue_retries_total",
             "Calls to Kafka that failed and were tried again.",
             call=QUEUE_CALLS,
+            zeros=QUEUE_CALLS,
         )
         self.holds = metrics.counter(
             "committerd_holds_total",
@@ -445,21 +598,6 @@ class Telemetry:
         )
 
     def _state(self, metrics: _Catalogue) -> None:
-        self.certificate_expiry = metrics.gauge(
-            "committerd_certificate_expiry_timestamp_seconds",
-            "Unix time at which a certificate that the settings name expires: that of Kafka's authorities, of the "
-            "client that logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
-            certificate=CERTIFICATES,
-        )
-        self.credentials_expiry = metrics.gauge(
-            "committerd_credentials_expiry_timestamp_seconds",
-            "Unix time at which the temporary credentials that the AWS chain has fetched for S3 or DynamoDB expire; "
-            "the chain renews them 10 to 15 minutes before. 0 = they are not temporary.",
-            service=STORE_SERVICES,
-        )
-        self.memory_limit = metrics.gauge(
-            "committerd_memory_limit_bytes", "Memory that the container may take; 0 = no limit, or not known."
-        )
         self.active = metrics.gauge("committerd_active", "1 while this member commits, 0 while it stands by.")
         self.waiting_for_table = metrics.gauge(
             "committerd_waiting_for_table", "1 while records wait because there is no table yet."
@@ -468,6 +606,7 @@ class Telemetry:
             "committerd_refused_to_run",
             "1 while table and topic contradict each other and an operator is needed, by cause.",
             cause=CAUSES,
+            zeros=(OTHER,),
         )
         self.last_commit_timestamp = metrics.gauge(
             "committerd_last_commit_timestamp_seconds",
@@ -485,6 +624,7 @@ class Telemetry:
             "committerd_app_marks_dropped_total",
             "Application marks dropped because they were `unused` for 30 days.",
             cause=(UNUSED,),
+            zeros=(UNUSED,),
         )
         self.table_version = metrics.gauge("committerd_table_version", "Latest version known.")
         self.table_fragments = metrics.gauge("committerd_table_fragments", "Fragments in that version.")
@@ -529,12 +669,6 @@ class Telemetry:
             "because the version was dropped or can't be read.",
             found=LEDGER_FINDINGS,
         )
-        self.build_info = metrics.gauge(
-            "committerd_build_info",
-            "Always 1; the labels say which committerd and Python this is.",
-            version=(__version__,),
-            python=(platform.python_version(),),
-        )
 
     def _store(self, metrics: _Catalogue) -> None:
         self.store_requests = metrics.counter(
@@ -549,15 +683,6 @@ class Telemetry:
             "Time of one request to the object store, with its retries.",
             operation=STORE_OPERATIONS,
             status=STORE_STATUSES,
-        )
-        self.store_failed_requests = metrics.counter(
-            "committerd_store_failed_requests_total",
-            "HTTP requests to S3, DynamoDB or a cloud's store that failed, including those that were then repeated: "
-            "`throttled` is 429 or 503 (SlowDown), `server_error` any other 5xx, `truncated` a reply that ended early, "
-            "`refused` a failure that repeating can't cure. A reply that an object is absent or a key is taken is no "
-            "failure.",
-            service=STORE_SERVICES,
-            fault=STORE_FAULTS,
         )
         self.manifest_store_requests = metrics.counter(
             "committerd_manifest_store_requests_total",

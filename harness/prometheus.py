@@ -27,7 +27,7 @@ _SECONDS_MAX = 30
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A scrape target: its URL and labels."""
+    """A scrape target: its URL, and labels for the series that lack them."""
 
     url: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Prometheus(Server):
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "committerd", "static_configs": found}],
+            "scrape_configs": [{"job_name": "committerd", "honor_labels": True, "static_configs": found}],
         }
         # JSON is YAML.
         (self.folder / "prometheus.yml").write_text(json.dumps(configuration), encoding="utf-8")

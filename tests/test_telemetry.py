@@ -14,14 +14,8 @@ from committerd.errors import PutUnknown, StoreUnavailable
 from committerd.stores.local import LocalStore
 from committerd.stores.measured import MeasuredStore
 from committerd.stores.port import Created, Exists
-from committerd.telemetry import (
-    DEAD_LETTER_REASONS,
-    OPERATIONS,
-    OTHER,
-    SECONDS,
-    MaintenanceTelemetry,
-    Telemetry,
-)
+from committerd.telemetry import OPERATIONS, OTHER, SECONDS, MaintenanceMetrics, Metrics, Telemetry
+from scripts.generate.metrics_table import described
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,7 +27,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def telemetry(registry: CollectorRegistry) -> Telemetry:
-    return Telemetry(registry)
+    return Metrics(registry).of("events")
 
 
 def families(registry: CollectorRegistry) -> dict[str, str]:
@@ -46,12 +40,11 @@ def families(registry: CollectorRegistry) -> dict[str, str]:
 
 
 def test_the_registry_holds_what_is_described(telemetry: Telemetry, registry: CollectorRegistry) -> None:
-    assert families(registry) == {metric.name: metric.kind for metric in telemetry.descriptions}
+    described = (*telemetry.descriptions, *telemetry.process.descriptions)
+    assert families(registry) == {metric.name: metric.kind for metric in described}
 
 
-def test_the_documentation_lists_each_metric_with_type_unit_and_labels(
-    telemetry: Telemetry,
-) -> None:
+def test_the_documentation_lists_each_metric_with_type_unit_and_labels() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
     documented = [
         [cell.strip().replace("`", "") for cell in row.strip("|").split("|")]
@@ -60,24 +53,81 @@ def test_the_documentation_lists_each_metric_with_type_unit_and_labels(
     ]
     assert documented == [
         [metric.name, metric.kind, metric.unit, ", ".join(metric.labels), metric.meaning.replace("`", "")]
-        for metric in (*telemetry.descriptions, *MaintenanceTelemetry(CollectorRegistry()).descriptions)
+        for metric in described()
     ]
 
 
-def test_names_follow_the_conventions_of_prometheus(telemetry: Telemetry) -> None:
-    for metric in telemetry.descriptions:
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    for metric in described():
         assert re.fullmatch(r"committerd_[a-z_]+", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.meaning.endswith(".")
         assert "|" not in metric.meaning
 
 
-def test_two_committers_in_one_process_share_nothing() -> None:
+def value(registry: CollectorRegistry, name: str, dataset: str = "events", **labels: str) -> float | None:
+    """The value of a dataset's series; None if there is none."""
+    return registry.get_sample_value(name, {"dataset": dataset, **labels})
+
+
+def test_two_registries_share_nothing() -> None:
     one, two = CollectorRegistry(), CollectorRegistry()
-    Telemetry(one).foreign_commits.add()
-    Telemetry(two)
-    assert one.get_sample_value("committerd_foreign_commits_total") == 1
-    assert two.get_sample_value("committerd_foreign_commits_total") == 0
+    Metrics(one).of("events").foreign_commits.add()
+    Metrics(two).of("events")
+    assert value(one, "committerd_foreign_commits_total") == 1
+    assert value(two, "committerd_foreign_commits_total") == 0
+
+
+def test_datasets_of_one_process_have_series_of_their_own(registry: CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+    events, clicks = metrics.of("events"), metrics.of("clicks")
+    events.foreign_commits.add()
+    clicks.table_version.set(7)
+    name = "committerd_foreign_commits_total"
+    assert (value(registry, name), value(registry, name, "clicks")) == (1, 0)
+    assert value(registry, "committerd_table_version", "clicks") == 7
+    assert events.process is clicks.process
+
+
+def test_what_belongs_to_the_process_has_no_dataset(telemetry: Telemetry) -> None:
+    assert all(next(iter(metric.labels)) == "dataset" for metric in telemetry.descriptions)
+    assert not any("dataset" in metric.labels for metric in telemetry.process.descriptions)
+
+
+def test_a_dataset_that_goes_takes_all_its_series_along(registry: CollectorRegistry) -> None:
+    metrics, maintenance = Metrics(registry), MaintenanceMetrics(registry)
+    metrics.of("events").foreign_commits.add()
+    before = samples(registry)
+    clicks, of_clicks = metrics.of("clicks"), maintenance.of("clicks")
+    clicks.conflicts.add(ours="append", theirs="no such", verdict="retryable")
+    clicks.oldest_pending_age.track(lambda: 1.0)
+    of_clicks.failures.add(step="cleanup")
+    clicks.forget()
+    of_clicks.forget()
+    assert samples(registry) == before
+    clicks.foreign_commits.add()
+    clicks.dead_letters.add(reason="wrong_dataset")
+    assert samples(registry) == before
+    metrics.of("clicks").dead_letters.add(reason="wrong_dataset")
+    assert value(registry, "committerd_dead_letters_total", "clicks", reason="wrong_dataset") == 1
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Each series of committerd's metrics, and its value; without those that tell when a counter began."""
+    return {
+        (sample.name, tuple(sample.labels.items())): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("committerd_") and not sample.name.endswith("_created")
+    }
+
+
+def test_few_series_exist_before_the_first_event(registry: CollectorRegistry) -> None:
+    """Each table has as many, on each of its members."""
+    metrics = Metrics(registry)
+    of_process = len(samples(registry))
+    metrics.of("events")
+    assert len(samples(registry)) - of_process <= 140
 
 
 def test_a_value_outside_the_closed_set_counts_as_other(telemetry: Telemetry, registry: CollectorRegistry) -> None:
@@ -85,12 +135,12 @@ def test_a_value_outside_the_closed_set_counts_as_other(telemetry: Telemetry, re
         telemetry.dead_letters.add(reason=f"made up {number}")
     telemetry.conflicts.add(ours="append", theirs="no such", verdict="retryable")
     name = "committerd_dead_letters_total"
-    assert registry.get_sample_value(name, {"reason": OTHER}) == 3
+    assert value(registry, name, reason=OTHER) == 3
     assert {
         sample.labels["reason"] for family in registry.collect() for sample in family.samples if sample.name == name
-    } == {*DEAD_LETTER_REASONS, OTHER}
+    } == {"app_marks_full", OTHER}
     labels = {"ours": "append", "theirs": OTHER, "verdict": "retryable"}
-    assert registry.get_sample_value("committerd_conflicts_total", labels) == 1
+    assert value(registry, "committerd_conflicts_total", **labels) == 1
 
 
 def test_a_forgotten_label_is_an_error_that_names_the_labels(telemetry: Telemetry) -> None:
@@ -100,13 +150,15 @@ def test_a_forgotten_label_is_an_error_that_names_the_labels(telemetry: Telemetr
         telemetry.foreign_commits.add(x="y")
 
 
-def test_counters_with_one_label_begin_at_zero(telemetry: Telemetry, registry: CollectorRegistry) -> None:
-    labels = {"reason": "uuid_seen"}
-    assert registry.get_sample_value("committerd_duplicates_total", labels) == 0
-    labels = {"cause": "log_rewritten"}
-    assert registry.get_sample_value("committerd_refused_to_run", labels) == 0
-    telemetry.refused_to_run.set(1, **labels)
-    assert registry.get_sample_value("committerd_refused_to_run", labels) == 1
+def test_what_an_alert_must_see_from_its_first_event_begins_at_zero(
+    telemetry: Telemetry, registry: CollectorRegistry
+) -> None:
+    assert value(registry, "committerd_dead_letters_total", reason="app_marks_full") == 0
+    assert value(registry, "committerd_dead_letters_total", reason="wrong_dataset") is None
+    assert value(registry, "committerd_submit_to_outcome_seconds_count", outcome="undecided") == 0
+    assert value(registry, "committerd_refused_to_run", cause=OTHER) == 0
+    telemetry.refused_to_run.set(1, cause="log_rewritten")
+    assert value(registry, "committerd_refused_to_run", cause="log_rewritten") == 1
 
 
 def test_operations_are_the_15_of_the_format() -> None:
@@ -118,7 +170,7 @@ def test_a_tracked_level_is_asked_at_each_scrape(telemetry: Telemetry, registry:
     ages = iter([1.5, 2.5])
     telemetry.oldest_pending_age.track(lambda: next(ages))
     name = "committerd_oldest_pending_age_seconds"
-    assert [registry.get_sample_value(name) for _ in range(2)] == [1.5, 2.5]
+    assert [value(registry, name) for _ in range(2)] == [1.5, 2.5]
 
 
 async def test_a_timed_stage_is_observed_when_it_fails_too(telemetry: Telemetry, registry: CollectorRegistry) -> None:
@@ -126,10 +178,9 @@ async def test_a_timed_stage_is_observed_when_it_fails_too(telemetry: Telemetry,
         await anyio.sleep(0.03)
     with pytest.raises(KeyError), telemetry.commit_duration.timed(stage="judge"):
         raise KeyError
-    labels = {"stage": "judge"}
     name = "committerd_commit_duration_seconds"
-    assert registry.get_sample_value(f"{name}_count", labels) == 2
-    assert 0.03 <= (registry.get_sample_value(f"{name}_sum", labels) or 0) < 60
+    assert value(registry, f"{name}_count", stage="judge") == 2
+    assert 0.03 <= (value(registry, f"{name}_sum", stage="judge") or 0) < 60
 
 
 def test_buckets_reach_from_a_millisecond_to_a_minute() -> None:
@@ -167,7 +218,7 @@ async def test_requests_to_a_store_are_counted_by_what_they_found(
     }
     labels = {"operation": "get", "status": "absent"}
     name = "committerd_store_request_duration_seconds_count"
-    assert registry.get_sample_value(name, labels) == 1
+    assert value(registry, name, **labels) == 1
 
 
 class FailingStore(LocalStore):

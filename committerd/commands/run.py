@@ -23,7 +23,7 @@ from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
 from committerd.settings.load import Settings
 from committerd.table.branches import require_branch
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ async def commit_until_stopped(configured: Settings) -> None:
     return_large_blocks(_LARGE_BYTES)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()
-    telemetry = Telemetry(registry)
-    async with stores_of(configured, telemetry=telemetry) as stores:
-        dataset = configured.dataset
-        store = stores.open(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
-        check = partial(require_branch, stores.open(dataset.uri), dataset.branch) if dataset.branch else None
+    telemetry = Metrics(registry).of(configured.dataset.queue)
+    async with stores_of(configured, telemetry=telemetry.process) as stores:
+        dataset, open_store = configured.dataset, partial(stores.open, telemetry=telemetry)
+        store = open_store(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
+        check = partial(require_branch, open_store(dataset.uri), dataset.branch) if dataset.branch else None
         async with pylance_for(dataset.place, configured.commit.unknown) as pylance, opened_queue(configured) as queue:
             await daemon.run(
                 configured,
@@ -101,7 +101,7 @@ async def commit_until_stopped(configured: Settings) -> None:
                     monotonic=monotonic,
                     rng=random.Random(),
                     new_uuid=uuid.uuid4,
-                    open_store=stores.open,
+                    open_store=open_store,
                     work=HeavyThread(),
                     pylance=pylance,
                 ),

@@ -15,7 +15,7 @@ from committerd.table.branches import require_branch
 from committerd_common.branches import branch_uri
 
 if TYPE_CHECKING:
-    from committerd.telemetry import Telemetry
+    from committerd.telemetry import ProcessTelemetry
 
 
 def wall_clock() -> datetime:
@@ -28,7 +28,7 @@ def monotonic() -> float:
     return time.monotonic()
 
 
-def stores_of(settings: Settings | StorageSettings, *, telemetry: Telemetry | None = None) -> Stores:
+def stores_of(settings: Settings | StorageSettings, *, telemetry: ProcessTelemetry | None = None) -> Stores:
     """The stores that the settings describe; a context manager."""
     return Stores(
         settings.s3,

@@ -53,7 +53,7 @@ from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.knowledge import Knowledge
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
-from committerd.telemetry import Telemetry
+from committerd.telemetry import ProcessTelemetry, Telemetry
 from committerd_common.messages import Refusal
 
 _log = logging.getLogger(__name__)
@@ -277,7 +277,7 @@ async def run(settings: Settings, around: Dependencies) -> None:
     beat = _Beat(around.monotonic)
     pulse = Probes(committer.state, around.member, beat, committer.machine)
     track_queue(committer.state, around)
-    track_process(settings, around.telemetry)
+    track_process(settings, around.telemetry.process)
     _log.info(
         "daemon.start",
         extra={
@@ -321,13 +321,13 @@ def track_queue(state: State, around: Dependencies) -> None:
     telemetry.held_back_records.track(held_back_records)
     telemetry.held_back_seconds.track(held_back_seconds)
     telemetry.topic_problems.track(lambda: len(member.topic_problems()))
-    telemetry.kafka_connected.track(lambda: float(member.silent_seconds() < SILENT_SECONDS))
+    telemetry.process.kafka_connected.track(lambda: float(member.silent_seconds() < SILENT_SECONDS))
     telemetry.queue_lag_records.track(lambda: _lag(state, member))
     telemetry.unread_age.track(unread_seconds)
     telemetry.staged_retention.track(retention_seconds)
 
 
-def track_process(settings: Settings, telemetry: Telemetry) -> None:
+def track_process(settings: Settings, telemetry: ProcessTelemetry) -> None:
     """Let the metrics show the limits of this process: its memory, and how long its certificates are valid."""
     telemetry.memory_limit.track(limit_bytes)
     for certificate, end in ends_of(settings).items():

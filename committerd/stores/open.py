@@ -21,7 +21,7 @@ from committerd.stores.retries import Fault, ignored
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
     from committerd.stores.obstore_store import ObstoreClient
-    from committerd.telemetry import Telemetry
+    from committerd.telemetry import ProcessTelemetry, Telemetry
 
 # Imported lazily: the modules for S3 and DynamoDB take 17 MiB of memory, obstore 10, and only tables there need them.
 
@@ -40,7 +40,7 @@ class Stores:
         *,
         clouds: Mapping[Cloud, CloudSettings] | None = None,
         durable: bool = True,
-        telemetry: Telemetry | None = None,
+        telemetry: ProcessTelemetry | None = None,
     ) -> None:
         """`clouds`: the settings of each cloud (`cloud_settings`); None = defaults."""
         self._s3 = s3
@@ -51,13 +51,12 @@ class Stores:
         self._clients: dict[str, AwsClient] = {}
         self._containers: dict[str, ObstoreClient] = {}
 
-    def open(self, uri: str) -> ObjectStore:
-        """Open the store that a URI names; with telemetry, its requests are measured.
+    def open(self, uri: str, telemetry: Telemetry | None = None) -> ObjectStore:
+        """Open the store that a URI names; with the telemetry of a dataset, its requests are measured.
 
         Raises `SettingsError` for a scheme that is not supported.
         """
         path = local_path(uri)
-        telemetry = self._telemetry
         if path is not None:
             local = LocalStore(path, durable=self._durable)
             return local if telemetry is None else MeasuredLocalStore(local, telemetry)

@@ -38,8 +38,8 @@ def text() -> str:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .readonly()
         .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-        .with_variable(_chosen("namespace", "label_values(committerd_build_info, namespace)"))
-        .with_variable(_chosen("dataset", 'label_values(committerd_build_info{namespace=~"$namespace"}, dataset)'))
+        .with_variable(_chosen("namespace", "label_values(committerd_active, namespace)"))
+        .with_variable(_chosen("dataset", 'label_values(committerd_active{namespace=~"$namespace"}, dataset)'))
         .annotation(
             dashboard.AnnotationQuery()
             .name("Alerts")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from committerd.telemetry import OTHER, Description, MaintenanceTelemetry, Telemetry
+from committerd.telemetry import DATASET, OTHER, Description, MaintenanceMetrics, Metrics
 
 FILE, SOURCE = "docs/metrics.md", "committerd/telemetry.py"
 
@@ -14,7 +14,10 @@ INTRODUCTION = f"""# Metrics
 
 Served on `/metrics`, in Prometheus' text format or OpenMetrics. Names and labels are an API: they
 change only with a note in the changelog. Labels take the values listed below, or `{OTHER}`; none
-of them comes from a record. `process_*` (memory, CPU, file descriptors) stand beside them on Linux.
+of them comes from a record. The label `{DATASET}` names the dataset by its topics (`dataset.queue`,
+default: `dataset.name`); metrics without it belong to the process. A series begins with its first event,
+except where an alert needs a 0 before it. `process_*` (memory, CPU, file descriptors) stand beside them on
+Linux.
 `committerd maintain` serves the metrics that begin with `committerd_maintenance_`, and a committer the
 others.
 
@@ -31,6 +34,8 @@ def page(metrics: Sequence[Description]) -> str:
         rows.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {names} | {metric.meaning} |")
         if metric.name != "committerd_build_info":  # its values change with each release
             for label, values in metric.labels.items():
+                if label == DATASET:
+                    continue
                 labels.setdefault((label, tuple(values)), []).append(metric.name)
     rows += ["", "## Labels", "", "| label | of | values |", "|---|---|---|"]
     for (label, values), users in labels.items():
@@ -39,10 +44,13 @@ def page(metrics: Sequence[Description]) -> str:
     return INTRODUCTION + "\n" + "\n".join(rows) + "\n"
 
 
+def described() -> Sequence[Description]:
+    """Return the descriptions of all metrics: of a committer, of its process, of maintenance."""
+    committer = Metrics(CollectorRegistry()).of("events")
+    maintenance = MaintenanceMetrics(CollectorRegistry()).of("events")
+    return (*committer.descriptions, *committer.process.descriptions, *maintenance.descriptions)
+
+
 def text() -> str:
     """Return the page of all metrics."""
-    descriptions = (
-        *Telemetry(CollectorRegistry()).descriptions,
-        *MaintenanceTelemetry(CollectorRegistry()).descriptions,
-    )
-    return page(descriptions)
+    return page(described())

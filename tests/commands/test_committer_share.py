@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain.committer_share import CommitterShare
-from committerd.telemetry import MaintenanceTelemetry
+from committerd.telemetry import MaintenanceMetrics
 from committerd_client import RetryableConflict
 from committerd_client.reexecution import ask
 from committerd_client.results import CommitResult, CommitStatus
@@ -53,18 +53,22 @@ async def test_the_next_task_waits_until_the_commits_are_at_most_this_share_of_t
     share: float, commits_ms: tuple[int, ...], seconds: float
 ) -> None:
     registry = CollectorRegistry()
-    limited = CommitterShare(Client(*commits_ms), share, MaintenanceTelemetry(registry))
+    limited = CommitterShare(Client(*commits_ms), share, MaintenanceMetrics(registry).of("events"))
     for _ in commits_ms:
         await limited.commit(None)  # type: ignore[arg-type]
     assert limited.seconds_left == pytest.approx(seconds)
-    counted = registry.get_sample_value("committerd_maintenance_committer_seconds_total")
-    assert counted == pytest.approx(sum(commits_ms) / 1000)
+    assert counted(registry) == pytest.approx(sum(commits_ms) / 1000)
+
+
+def counted(registry: CollectorRegistry) -> float | None:
+    """The seconds that the committer has spent on commits of maintenance."""
+    return registry.get_sample_value("committerd_maintenance_committer_seconds_total", {"dataset": "events"})
 
 
 async def test_time_that_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(anyio, "current_time", lambda: now)
-    limited = CommitterShare(Client(20, 100), 0.5, MaintenanceTelemetry(CollectorRegistry()))
+    limited = CommitterShare(Client(20, 100), 0.5, MaintenanceMetrics(CollectorRegistry()).of("events"))
     await limited.commit(None)  # type: ignore[arg-type]
     now += 60
     assert limited.seconds_left == 0
@@ -75,7 +79,7 @@ async def test_time_that_was_not_used_is_not_saved_up(monkeypatch: pytest.Monkey
 async def test_the_client_is_asked_as_the_caller_asks() -> None:
     client = Client(1)
     transaction: Any = object()
-    await CommitterShare(client, 0.5, MaintenanceTelemetry(CollectorRegistry())).commit(
+    await CommitterShare(client, 0.5, MaintenanceMetrics(CollectorRegistry()).of("events")).commit(
         transaction, timeout=7.0, attempts=3
     )
     assert client.asked == [(transaction, {"timeout": 7.0, "reexecute": None, "attempts": 3})]
@@ -107,7 +111,7 @@ class RefusingClient(Client):
 async def test_tries_that_were_refused_count_too(in_thread: bool) -> None:
     registry = CollectorRegistry()
     client = RefusingClient([refused(3_000), refused(2_000)], 5_000)
-    limited = CommitterShare(client, 0.5, MaintenanceTelemetry(registry))
+    limited = CommitterShare(client, 0.5, MaintenanceMetrics(registry).of("events"))
     asked: list[Any] = []
 
     async def again(one: Any) -> Any:
@@ -120,13 +124,17 @@ async def test_tries_that_were_refused_count_too(in_thread: bool) -> None:
     await limited.commit(b"", reexecute=plain if in_thread else again)
     assert [one.commit_ms for one in asked] == [3_000, 2_000]
     assert limited.seconds_left == pytest.approx(17)  # 20 s from the start of the first try
-    assert registry.get_sample_value("committerd_maintenance_committer_seconds_total") == pytest.approx(10)
+    assert registry.get_sample_value(
+        "committerd_maintenance_committer_seconds_total", {"dataset": "events"}
+    ) == pytest.approx(10)
 
 
 @pytest.mark.parametrize("reexecute", [None, lambda _: None])
 async def test_a_commit_that_was_refused_for_good_counts_once(reexecute: Any) -> None:
     registry = CollectorRegistry()
-    limited = CommitterShare(RefusingClient([refused(3_000)]), 0.5, MaintenanceTelemetry(registry))
+    limited = CommitterShare(RefusingClient([refused(3_000)]), 0.5, MaintenanceMetrics(registry).of("events"))
     with pytest.raises(RetryableConflict):
         await limited.commit(b"", reexecute=reexecute)
-    assert registry.get_sample_value("committerd_maintenance_committer_seconds_total") == pytest.approx(3)
+    assert registry.get_sample_value(
+        "committerd_maintenance_committer_seconds_total", {"dataset": "events"}
+    ) == pytest.approx(3)

@@ -19,7 +19,7 @@ from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.maintenance.left_alone import Failure
 from committerd.maintenance.passed_over import PassedOver
 from committerd.settings.maintain import MaintainSettings
-from committerd.telemetry import MaintenanceTelemetry
+from committerd.telemetry import MaintenanceMetrics
 from committerd_client import RetryableConflict
 from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup, RewriteReason
 from committerd_client.maintenance.table import FragmentState, IndexState, TableState
@@ -166,7 +166,10 @@ class World:
         return self.there
 
     def failures(self, step: str) -> float:
-        return self.registry.get_sample_value("committerd_maintenance_failures_total", {"step": step}) or 0.0
+        return (
+            self.registry.get_sample_value("committerd_maintenance_failures_total", {"dataset": "events", "step": step})
+            or 0.0
+        )
 
 
 def loop_of(
@@ -190,7 +193,7 @@ def loop_of(
         reporter,
         exists=world.exists,
         share=share,
-        telemetry=MaintenanceTelemetry(world.registry),
+        telemetry=MaintenanceMetrics(world.registry).of("events"),
         wall_clock=lambda: datetime(2026, 1, 1, next(world.hours), tzinfo=UTC),
         stop=stop,
     )
@@ -274,8 +277,8 @@ async def test_a_cleanup_is_told_when_the_other_steps_last_succeeded() -> None:
         **left,
     }
     gauge = "committerd_maintenance_left_alone"
-    assert world.registry.get_sample_value(gauge, {"what": "fragments"}) == 3
-    assert world.registry.get_sample_value(gauge, {"what": "indices"}) == 1
+    assert world.registry.get_sample_value(gauge, {"dataset": "events", "what": "fragments"}) == 3
+    assert world.registry.get_sample_value(gauge, {"dataset": "events", "what": "indices"}) == 1
 
 
 @in_virtual_time

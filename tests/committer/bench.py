@@ -32,7 +32,7 @@ from committerd.stores.port import TailOrError
 from committerd.table.caches import DeletionVectorCache
 from committerd.table.fetching import Fetcher, run
 from committerd.table.versions import Table
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_common.messages import Transaction
 from tests.lance.samples import fragment
 from tests.table.scene import Scene, append, sources
@@ -101,7 +101,7 @@ class Bench:
         self.options = options or DecideOptions()
         self.intake = Intake(cast(Queue, None))
         self.registry = CollectorRegistry()
-        self.telemetry = Telemetry(self.registry)
+        self.telemetry = Metrics(self.registry).of("events")
         self.deletion_vectors = DeletionVectorCache()
         self.prefetcher = Prefetcher(
             intake=self.intake,

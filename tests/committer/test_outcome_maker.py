@@ -9,7 +9,7 @@ from committerd.committer.outcome_maker import Entry, OutcomeMaker, read_parts
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import READ_BYTES_MAX, TopicIdentity
 from committerd.queue.position import start_of
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_common.messages import COMMITTED, INVALID, Member, Outcome, Refusal
 from tests.simulation.queue import FakeBroker, FakeQueue
 
@@ -44,7 +44,7 @@ async def test_each_part_has_no_more_bytes_than_are_read_at_a_time(
 
 
 async def test_outcomes_are_made_again_with_few_dead_letters_at_a_time(broker: FakeBroker) -> None:
-    maker = OutcomeMaker(queue=FakeQueue(broker), telemetry=Telemetry(CollectorRegistry()))
+    maker = OutcomeMaker(queue=FakeQueue(broker), telemetry=Metrics(CollectorRegistry()).of("events"))
     settled = Settled(version=3, uuid="", operation="", ours=True)
     entries: list[Entry] = [
         (settled, Refusal(offset=offset, status=INVALID, reason="missing_file")) for offset in range(5)

@@ -21,7 +21,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists
 from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_common.messages import Transaction
 from committerd_common.paths import manifest_key
 from tests.lance.samples import column, fragment, manifest, transaction
@@ -64,7 +64,7 @@ class Bench:
         latest = await table.latest()
         prepared = await prepare(table, latest, staged, options=ANY, sources=sources())
         assert isinstance(prepared, Prepared)
-        telemetry = Telemetry(CollectorRegistry())
+        telemetry = Metrics(CollectorRegistry()).of("events")
         putter = Putter(queue=cast(Queue, None), telemetry=telemetry, rng=random.Random(0), recheck_seconds=10.0)
         loaded = await load(table, Loading(monotonic=lambda: self.now))
         head = loaded.head(start_of(TOPIC, 0))

@@ -33,7 +33,7 @@ def removal(id: int) -> Transaction:
 def counted(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
     """The values of the metrics of verdicts that are not 0, by name and labels."""
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *[value for label, value in sample.labels.items() if label != "dataset"]): sample.value
         for family in registry.collect()
         if family.name in ("committerd_conflicts", "committerd_rebases", "committerd_followed_rows")
         for sample in family.samples

@@ -40,7 +40,7 @@ from committerd.stores.port import Created
 from committerd.table.case import Sources
 from committerd.table.versions import Table
 from committerd.table.writing import put, write_files
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_common.messages import Member, Refusal, Transaction
 from tests.conformance.commit import commit_alone, open_store
 from tests.conformance.facts import latest_facts, manifests
@@ -169,7 +169,7 @@ async def committed_by_round(
     root: Path, staged: Sequence[Transaction], *, rng: random.Random | None = None
 ) -> AsyncIterator[InRound]:
     """Commit these as the committer does that finds all of them waiting; yields each version when it is there."""
-    table, telemetry = Table(open_store(str(root))), Telemetry(CollectorRegistry())
+    table, telemetry = Table(open_store(str(root))), Metrics(CollectorRegistry()).of("events")
     options = DecideOptions(allowed=ANYTHING)
     decider = Decider(
         options=options,

@@ -32,7 +32,7 @@ from committerd.stores.measured import MeasuredLocalStore
 from committerd.stores.obstore_store import ObstoreClient, ObstoreStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.s3 import S3Place, S3Store, s3_client
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd.testing.object_stores import race
 from tests.contracts.entries import FakeManifests, Shelf
 from tests.simulation.store import Bucket, FakeStore
@@ -74,7 +74,7 @@ def open_store(place: str) -> ObjectStore:
             objects, _, entries = where.partition("||")
             return ExternalManifests(s3_store(objects), dynamo_store(entries))
         case "measured-local":
-            return MeasuredLocalStore(LocalStore(Path(where)), Telemetry(CollectorRegistry()))
+            return MeasuredLocalStore(LocalStore(Path(where)), Metrics(CollectorRegistry()).of("events"))
         case _:
             raise ValueError(f"no such kind of store: {kind}")
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.stores.measured import MeasuredManifests
 from committerd.stores.port import ManifestStore
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd.testing import ManifestStoreTests, OpenManifests
 from harness.dynamodb import DynamoDBEndpoint
 from tests.contracts.entries import FakeManifests, Shelf
@@ -26,7 +26,7 @@ class TestManifestStore(ManifestStoreTests):
             make = lambda: FakeManifests(shelf)  # noqa: E731
         elif request.param == "measured":
             shelf = Shelf()
-            make = lambda: MeasuredManifests(FakeManifests(shelf), Telemetry(CollectorRegistry()))  # noqa: E731
+            make = lambda: MeasuredManifests(FakeManifests(shelf), Metrics(CollectorRegistry()).of("events"))  # noqa: E731
         else:
             endpoint: DynamoDBEndpoint = request.getfixturevalue("dynamodb")
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", endpoint.access_key)

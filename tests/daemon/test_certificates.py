@@ -14,7 +14,7 @@ from committerd import memory
 from committerd.daemon.certificates import ends_of, not_after
 from committerd.daemon.process import track_process
 from committerd.settings.load import Settings
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 
 _LATER, _LATEST = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC), datetime(2055, 1, 1, tzinfo=UTC)
 """X.509 has another form for the years from 2050 on."""
@@ -73,7 +73,7 @@ def test_what_is_no_certificate_is_refused(der: bytes) -> None:
 
 def test_a_certificate_that_is_replaced_is_seen_at_the_next_scrape(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    track_process(_settings(tmp_path), Telemetry(registry))
+    track_process(_settings(tmp_path), Metrics(registry).process)
     for end in (_LATER, _LATEST):
         (tmp_path / "s3.pem").write_bytes(_issued(end))
         shown = registry.get_sample_value(

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from committerd.daemon import http
 from committerd.daemon.http import CONNECTIONS_MAX, Address, Health, serve
 from committerd.errors import SettingsError
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +108,20 @@ async def test_metrics_in_the_format_that_was_asked_for(
     content_type: str,
     parse: Callable[[str], list[object]],
 ) -> None:
-    Telemetry(registry).table_version.set(41)
+    Metrics(registry).of("events").table_version.set(41)
     headers = {} if accept is None else {"Accept": accept}
     async with client.get("/metrics", headers={**headers, "Accept-Encoding": "identity"}) as answer:
         assert answer.status == 200
         assert answer.content_type == content_type
         text = await answer.text()
-    assert "committerd_table_version 41.0\n" in text
+    assert 'committerd_table_version{dataset="events"} 41.0\n' in text
     assert list(parse(text))
 
 
 async def test_metrics_are_compressed_for_who_can_read_it(
     client: aiohttp.ClientSession, registry: CollectorRegistry
 ) -> None:
-    Telemetry(registry)
+    Metrics(registry).of("events")
     async with client.get("/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
         assert answer.headers["Content-Encoding"] == "gzip"
         assert b"committerd_active" in gzip.decompress(await answer.read())

@@ -15,7 +15,7 @@ from committerd.committer import State
 from committerd.daemon.process import Dependencies, Probes, track_queue
 from committerd.errors import StoreUnavailable
 from committerd.machine import Machine
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -65,9 +65,9 @@ _NAMES = ("queue_lag_records", "unread_age_seconds", "staged_retention_seconds")
 def told(member: Membership, *, position: int | None, names: Sequence[str] = _NAMES) -> dict[str, float | None]:
     """Lag, age and retention as they are scraped; or other metrics."""
     registry = CollectorRegistry()
-    around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
+    around: Any = SimpleNamespace(member=member, telemetry=Metrics(registry).of("events"), wall_clock=lambda: NOW)
     track_queue(State(position=position), cast(Dependencies, around))
-    return {name: registry.get_sample_value(f"committerd_{name}") for name in names}
+    return {name: registry.get_sample_value(f"committerd_{name}", {"dataset": "events"}) for name in names}
 
 
 def test_the_holder_of_the_partition_tells_how_far_behind_it_is() -> None:
@@ -105,7 +105,7 @@ def test_a_topic_that_keeps_for_ever_or_is_not_known_makes_no_record_old() -> No
 def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float, connected: int) -> None:
     registry = CollectorRegistry()
     member = Membership(silent=silent)
-    around: Any = SimpleNamespace(member=member, telemetry=Telemetry(registry), wall_clock=lambda: NOW)
+    around: Any = SimpleNamespace(member=member, telemetry=Metrics(registry).of("events"), wall_clock=lambda: NOW)
     state = State(name="active", position=7, version=3)
     track_queue(state, cast(Dependencies, around))
     assert registry.get_sample_value("committerd_kafka_connected") == connected

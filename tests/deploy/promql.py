@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 
 import promql_parser
-from prometheus_client import CollectorRegistry
 from promql_parser import BinaryExpr, Call, Expr, VectorSelector
 
-from committerd.telemetry import MaintenanceTelemetry, Telemetry
+from scripts.generate.metrics_table import described
 
 _SETS = {"and", "or", "unless"}
 _COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
@@ -56,8 +55,7 @@ def metrics(expr: str) -> set[str]:
 def known_metrics() -> set[str]:
     """All series names of committers and of maintenance, with those of histograms, and of processes that we use."""
     names = set(_OF_PROCESSES)
-    committers, maintenance = Telemetry(CollectorRegistry()), MaintenanceTelemetry(CollectorRegistry())
-    for metric in (*committers.descriptions, *maintenance.descriptions):
+    for metric in described():
         suffixes = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         names.update(metric.name + suffix for suffix in suffixes)
     return names

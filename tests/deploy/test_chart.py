@@ -331,6 +331,7 @@ def test_prometheus_finds_the_pods_and_names_the_dataset(full: Rendered) -> None
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] == service["spec"]["ports"][0]["name"]
     # Prometheus writes every character of an annotation's name that a label's may not have as an underscore.
+    assert endpoint["honorLabels"] is True  # the metrics of a dataset name it themselves
     assert endpoint["relabelings"][0] == {
         "sourceLabels": ["__meta_kubernetes_pod_annotation_committerd_dataset"],
         "targetLabel": "dataset",

@@ -67,7 +67,7 @@ def test_its_variables_work_with_and_without_the_labels() -> None:
         assert one["includeAll"]
         assert one["allValue"] == ".*"
         assert one["current"]["value"] == "$__all"
-        assert one["query"].startswith("label_values(committerd_build_info")
+        assert one["query"].startswith("label_values(committerd_active")
 
 
 def test_every_panel_asks_the_chosen_data_source_and_has_its_own_id_and_place() -> None:

@@ -75,7 +75,7 @@ def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, 
             assert client.append([{"id": 2}]).version == 2
         assert dev.next("version")["operation"] == "overwrite"
         assert dev.next("version")["transactions"] == 1
-        until(lambda: b"committerd_table_version 2.0" in _read(facts["metrics"]))
+        until(lambda: b'committerd_table_version{dataset="events"} 2.0' in _read(facts["metrics"]))
         assert dev.stop() == 0
         assert dev.left() == []
     with Dev(uri, cache=cache, environment=no_java) as again:

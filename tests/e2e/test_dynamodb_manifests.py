@@ -26,7 +26,7 @@ from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions
 from committerd.table.versions import Table
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_client import staging
 from committerd_common.messages import Transaction
 from committerd_common.paths import parse_staging_name
@@ -141,7 +141,7 @@ def manifests_of(versions: int) -> list[str]:
     return [f"{2**64 - 1 - version:020}.manifest" for version in range(1, versions + 1)]
 
 
-def opened(s3: S3Endpoint, dynamodb: DynamoDBEndpoint, telemetry: Telemetry | None = None) -> Stores:
+def opened(s3: S3Endpoint, dynamodb: DynamoDBEndpoint) -> Stores:
     settings = {
         "endpoint_url": s3.url,
         "region": s3.region,
@@ -149,7 +149,7 @@ def opened(s3: S3Endpoint, dynamodb: DynamoDBEndpoint, telemetry: Telemetry | No
         "secret_access_key": s3.secret_key,
         "addressing_style": "path",
     }
-    return Stores(S3Settings.model_validate(settings), DynamoDBSettings(endpoint_url=dynamodb.url), telemetry=telemetry)
+    return Stores(S3Settings.model_validate(settings), DynamoDBSettings(endpoint_url=dynamodb.url))
 
 
 @pytest.fixture(scope="module")
@@ -333,10 +333,10 @@ async def test_a_table_that_was_plain_s3_before_goes_on(ground: Ground) -> None:
 
 async def test_requests_of_one_commit_are_few_and_measured(ground: Ground) -> None:
     uri = ground.create("measured")
-    telemetry = Telemetry(registry := CollectorRegistry())
-    async with opened(ground.s3, ground.dynamodb, telemetry) as stores:
+    telemetry = Metrics(registry := CollectorRegistry()).of("events")
+    async with opened(ground.s3, ground.dynamodb) as stores:
         transaction = ground.stage(uri, [1])
-        await commit(stores.open(uri), transaction, stores)
+        await commit(stores.open(uri, telemetry), transaction, stores)
     made = {
         (family.name, sample.labels["operation"]): sample.value
         for family in registry.collect()

@@ -26,7 +26,7 @@ from committerd.settings.kafka import KafkaSettings
 from committerd.settings.load import Settings
 from committerd.settings.memory import MemorySettings
 from committerd.settings.store import StoreSettings
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics, Telemetry
 from committerd_common.messages import DataFragment
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos, Event
@@ -265,7 +265,7 @@ class World:
 @functools.cache
 def _telemetry() -> Telemetry:
     """One for all: making the metrics takes as long as a hundred commits, and no test reads them here."""
-    return Telemetry(CollectorRegistry())
+    return Metrics(CollectorRegistry()).of("events")
 
 
 class Violated(Exception):

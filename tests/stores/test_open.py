@@ -19,7 +19,7 @@ from committerd.settings.load import load_storage_settings
 from committerd.table.fetching import Fetcher
 from committerd.table.places import located
 from committerd.table.versions import Table
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from committerd_common.messages import BasePath, Transaction
 from harness.s3 import S3Endpoint
 from tests.stores.fake_s3 import Answer, FakeS3
@@ -40,9 +40,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *, url: str, access_key: str, secret_ke
 async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeS3() as server:
         use(monkeypatch, url=server.url, access_key="a", secret_key="b")
-        telemetry = Telemetry(registry := CollectorRegistry())
-        async with stores_of(load_storage_settings(), telemetry=telemetry) as stores:
-            table, base = stores.open("s3a://bucket/t.lance/"), stores.open
+        telemetry = Metrics(registry := CollectorRegistry()).of("events")
+        async with stores_of(load_storage_settings(), telemetry=telemetry.process) as stores:
+            table, base = stores.open("s3a://bucket/t.lance/", telemetry), stores.open
             assert table.uri == "s3://bucket/t.lance"
             await table.put("o", b"1")
             assert await base("s3://bucket/t.lance").get("o") == b"1"
@@ -50,7 +50,7 @@ async def test_a_uri_opens_its_store_and_all_share_a_client_that_ends(monkeypatc
             assert await table.head("o") == 1
     counted = {"service": "s3", "fault": "throttled"}
     assert registry.get_sample_value("committerd_store_failed_requests_total", counted) == 2
-    asked = {"operation": "head", "status": "ok"}
+    asked = {"dataset": "events", "operation": "head", "status": "ok"}
     assert registry.get_sample_value("committerd_store_requests_total", asked) == 1
     assert stores.open("/data/t").uri == "/data/t"
 

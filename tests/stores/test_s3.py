@@ -22,7 +22,7 @@ from committerd.stores.open import Stores
 from committerd.stores.port import Created, Exists, Tail
 from committerd.stores.retries import Fault
 from committerd.stores.s3 import S3Place, S3Store, s3_client, s3_place
-from committerd.telemetry import Telemetry
+from committerd.telemetry import Metrics
 from harness.s3 import S3Endpoint
 from tests.stores.answers import (
     DROPPED,
@@ -302,7 +302,7 @@ async def test_the_end_of_temporary_credentials_is_known(
     temporary = server.settings(access_key_id=None, secret_access_key=None, profile="lake")
     for settings, known in ((server.settings(), 0), (temporary, end.timestamp())):
         registry = CollectorRegistry()
-        async with Stores(settings, DynamoDBSettings(), telemetry=Telemetry(registry)) as stores:
+        async with Stores(settings, DynamoDBSettings(), telemetry=Metrics(registry).process) as stores:
             await stores.open("s3://bucket/t").put("a", b"")
             name = "committerd_credentials_expiry_timestamp_seconds"
             assert registry.get_sample_value(name, {"service": "s3"}) == known

@@ -32,7 +32,7 @@ from committerd.lance.format.kind import Kind
 from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
-from committerd.telemetry import MaintenanceTelemetry
+from committerd.telemetry import MaintenanceMetrics
 from committerd_client import CommitClient
 from committerd_common.branches import branch_uri
 from committerd_common.extras import install_line
@@ -96,7 +96,7 @@ async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run
                 "correct dataset.uri"
             )
         operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
-        access, telemetry = client_access(configured), MaintenanceTelemetry(registry)
+        access, telemetry = client_access(configured), MaintenanceMetrics(registry).of(configured.dataset.queue)
         client = _client(configured, access)
         share = CommitterShare(client, configured.maintain.committer_share, telemetry)
         stop = await stack.enter_async_context(_stopping())
