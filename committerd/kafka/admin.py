@@ -167,7 +167,8 @@ class TopicAdmin:
         """The group's committed offset; None if it has none."""
         deadline = time.monotonic() + _COORDINATOR_SECONDS_MAX
         found: Any = None
-        with self._request(f"reading the offset of group {group}", "Describe", group=group) as client:
+        doing = f"reading the offset of group {group}"
+        with self._request(doing, "Describe", topic=partition.topic, group=group) as client:
             while True:
                 try:
                     found = client.list_group_offsets({group: [partition]})[group].get(partition)
@@ -208,7 +209,7 @@ class TopicAdmin:
             try:
                 response = self._metadata(topic, node)
             except errors.KafkaError as error:
-                failed = self.failed(f"asking for topic {topic}", error)
+                failed = self.failed(f"asking for topic {topic}", error, topic=topic)
                 if node is None:
                     raise failed from error
                 node = None  # any node may know the new leader

@@ -114,7 +114,8 @@ def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[Any]:
     try:
         yield opened.client
     except errors.KafkaError as error:
-        raise QueueUnavailable(f"reading {topic}: {denied(error, 'Read', topic=topic) or in_words(error)}") from error
+        why = denied(error, "Read", topic=topic, group=options.get("group_id") or "") or in_words(error)
+        raise QueueUnavailable(f"reading {topic}: {why}") from error
     finally:
         with suppress(errors.KafkaError):
             opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)

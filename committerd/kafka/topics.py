@@ -17,7 +17,7 @@ from kafka import codec, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.errors import QueueUnavailable, SettingsError
-from committerd.kafka.access import lacking
+from committerd.kafka.access import denied, lacking
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.options import BATCH_BYTES, RECORD_OVERHEAD_BYTES, Topics, topics_of
 from committerd.queue.dead_letter import OVERHEAD_BYTES
@@ -217,7 +217,7 @@ def checks(
                 setting="configuration",
                 expected="readable",
                 actual="unreadable",
-                problem=f"{plan.name}: its configuration can't be read; allow DescribeConfigs on the topic",
+                problem=f"{plan.name}: {lacking('DescribeConfigs', 'Topic', plan.name)}",
             )
 
 
@@ -422,9 +422,10 @@ def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]
         elif issubclass(error, errors.RetriableError):
             raise error(topic["name"])
         elif error is not errors.TopicAlreadyExistsError:
+            why = denied(error(), "Create", topic=topic["name"])
             raise SettingsError(
-                f"topic {topic['name']} can't be created: {topic.get('error_message') or error()}. "
-                "Create it by hand and set topics_mode = check, or allow Create on it"
+                f"topic {topic['name']} can't be created: {why or topic.get('error_message') or error()}. "
+                f"{'Or' if why else 'Remedy:'} create it by hand and set topics_mode = check"
             )
     client.wait_for_topics([plan.name for plan in plans], timeout_ms=max(seconds, 1) * 1000)
     return created

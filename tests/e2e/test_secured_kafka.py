@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kafka.admin import ACLOperation, ResourceType
 
-from committerd_client import SyncCommitClient
+from committerd_client import KafkaUnavailable, SyncCommitClient
 from committerd_common.messages import Status
 from harness.child import Launch
 from harness.scene import STAYS, Scene, until
 from harness.secured_kafka import SecuredKafka, Way
 from tests.commands.running import run
-from tests.kafka.acls import allow, listed
+from tests.kafka.acls import allow, forbid, listed
+from tests.kafka.staging import delete_topic, settings_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -36,13 +38,13 @@ def scene(secured_kafka: SecuredKafka, dataset: str, tmp_path: Path, launch: Lau
         yield made
 
 
-def client_of(scene: Scene, kafka: SecuredKafka, way: Way, **options: str) -> SyncCommitClient:
+def client_of(scene: Scene, kafka: SecuredKafka, way: Way, *, seconds: float = 20) -> SyncCommitClient:
     return SyncCommitClient(
         kafka.servers(way),
         dataset=scene.name,
         dataset_uri=scene.table.uri,
-        kafka_options=kafka.options(way, "writer") | options,
-        connect_timeout=20,
+        kafka_options=kafka.options(way, "writer"),
+        connect_timeout=seconds,
     )
 
 
@@ -98,6 +100,56 @@ def test_each_command_comes_with_a_login_over_tls(scene: Scene, secured_kafka: S
         done = run(scene, *words, **settings)
         assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
     assert 1_000_000 in scene.table.ids()
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("`committerd run`", ["position", "show"]),
+        ("`audit`", ["audit"]),
+        ("... if it creates", ["topics", "create"]),
+        ("`topics transactions`", ["topics", "transactions"]),
+    ],
+)
+def test_a_command_without_one_of_its_rights_names_it(
+    row: str, words: Sequence[str], secured_kafka: SecuredKafka, dataset: str, tmp_path: Path
+) -> None:
+    """A topic that may not be read or written may not be described either."""
+    settings = secured_kafka.settings("SCRAM-SHA-512")
+    rights = listed(row, dataset)
+    with Scene(kafka=secured_kafka.bootstrap_servers, name=dataset, folder=tmp_path) as scene:
+        scene.table.create()
+        assert run(scene, "topics", "create").code == 0
+        for right in rights:
+            allow(secured_kafka.broker, [one for one in rights if one != right], user="committer")
+            operation, resource, name = right
+            if operation is ACLOperation.CREATE:
+                delete_topic(name, settings_for(secured_kafka.bootstrap_servers))
+            done = run(scene, *words, **settings)
+            if resource is ResourceType.TRANSACTIONAL_ID:
+                assert done.code == 0  # none is open
+                continue
+            assert done.code != 0, right
+            kind = "Group" if resource is ResourceType.GROUP else "Topic"
+            named = {operation.name.title().replace("_C", "C"), "Describe"}
+            assert any(f"no ACL {one} on {kind} {name}" in done.out + done.err for one in named), (right, done)
+            for one in rights:
+                forbid(secured_kafka.broker, one, user="committer")
+        allow(secured_kafka.broker, rights, user="committer")
+        assert run(scene, *words, **settings).code == 0
+
+
+def test_a_client_without_one_of_its_rights_names_it(scene: Scene, secured_kafka: SecuredKafka) -> None:
+    scene.started(**STAYS)
+    for right in listed("a client", scene.name):
+        forbid(secured_kafka.broker, right, user="writer")
+        operation, _, name = right
+        with (
+            pytest.raises(KafkaUnavailable, match=f"topic '{name}' .* has no ACL {operation.name.title()} on it"),
+            client_of(scene, secured_kafka, "SCRAM-SHA-512", seconds=3),
+        ):
+            pass
+        allow(secured_kafka.broker, [right], user="writer")
 
 
 @pytest.mark.parametrize(

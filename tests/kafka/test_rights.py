@@ -68,6 +68,9 @@ async def make(broker: KafkaBroker, dataset: str, rights: Sequence[Right]) -> To
         ((ACLOperation.WRITE, "outcomes"), "no ACL Write on Topic {outcomes}"),
         ((ACLOperation.WRITE, "dead"), "no ACL Describe on Topic {dead}"),
         ((ACLOperation.READ, "group"), "no ACL Read on Group {group}"),
+        ((ACLOperation.DESCRIBE_CONFIGS, "staged"), "no ACL DescribeConfigs on Topic {staged}"),
+        ((ACLOperation.DESCRIBE_CONFIGS, "outcomes"), "no ACL DescribeConfigs on Topic {outcomes}"),
+        ((ACLOperation.DESCRIBE_CONFIGS, "dead"), "no ACL DescribeConfigs on Topic {dead}"),
     ],
 )
 async def test_a_start_without_one_of_the_rights_names_it(
