@@ -1,0 +1,72 @@
+"""The login for AWS_MSK_IAM that kafka-python sends, held against botocore's signer; nobody has an MSK cluster here.
+
+Its form: https://github.com/aws/aws-msk-iam-auth, "Details". It is a presigned URL (AWS Signature Version 4, query
+string), whose parameters are members of a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import botocore.auth
+import pytest
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from kafka.net.sasl import get_sasl_mechanism
+
+from committerd.kafka.options import producer_options
+from committerd.settings.kafka import KafkaSettings
+
+HOST = "b-1.lake.abc123.c2.kafka.eu-central-1.amazonaws.com"
+KEY, SECRET, SESSION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "a session/token+=="
+
+
+@pytest.fixture(params=["", SESSION], ids=["keys of a user", "keys of a role"])
+def session_token(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Credentials in the environment; those of a role have a session token."""
+    for name, value in {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "DEFAULT_REGION": "eu-central-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    token = str(request.param)
+    if token:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    else:
+        monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    return token
+
+
+def login() -> dict[str, str]:
+    """What a client with our options sends to a broker."""
+    settings = KafkaSettings(
+        bootstrap_servers=(f"{HOST}:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM"
+    )
+    options = producer_options(settings, "outcomes", "t", record_bytes_max=1024)
+    sent = get_sasl_mechanism(options["sasl_mechanism"])(host=HOST, **options).auth_bytes()
+    made: dict[str, str] = json.loads(sent)
+    return made
+
+
+def signed_by_botocore(at: str, token: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The parameters of the URL that botocore signs at this time."""
+    moment = datetime.strptime(at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: moment)
+    request = AWSRequest(method="GET", url=f"https://{HOST}/?Action=kafka-cluster%3AConnect")
+    credentials = Credentials(KEY, SECRET, token or None)
+    signer = botocore.auth.SigV4QueryAuth(credentials, "kafka-cluster", "eu-central-1", expires=900)
+    signer.add_auth(request)
+    return {name.lower(): value for name, value in parse_qsl(urlsplit(request.url).query)}
+
+
+def test_the_login_is_what_botocore_signs(session_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = login()
+    expected: dict[str, Any] = signed_by_botocore(sent["x-amz-date"], session_token, monkeypatch)
+    assert sent == {**expected, "version": "2020_10_22", "host": HOST, "user-agent": "kafka-python"}
+    assert ("x-amz-security-token" in sent) is bool(session_token)
+
+
+def test_a_login_reads_the_credentials_anew(session_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a role change every hour."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDANOTHER")
+    assert login()["x-amz-credential"].startswith("AKIDANOTHER/")
