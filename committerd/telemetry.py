@@ -5,8 +5,8 @@ the label `dataset` (`dataset.queue` of the settings); what belongs to the proce
 label are a closed set, and any other value becomes `other`. So requests can't increase the number of time series: a
 label never holds a uuid, a path or text from a record.
 
-A series begins with its first event. It exists before that (`zeros`) only where an alert must see the first event as an
-increase, or compares with the series.
+A series begins with its first event. It exists before that (`zeros`) only where the first event must be an increase, for
+an alert or because events are few, or where an alert compares with it.
 
 The registry is an argument: two processes, or two tests, share nothing.
 """
@@ -34,6 +34,7 @@ DATASET = "dataset"
 OTHER = "other"
 
 OPERATIONS = tuple(field.name for field in Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields)
+REBASED_OFTEN = ("delete", "update", "rewrite")
 OUTCOMES = tuple(status.value.lower() for status in Status)
 VERDICTS = ("rebasable", "retryable", "incompatible")
 STAGES = ("judge", "build", "put", "publish")
@@ -448,6 +449,7 @@ class Telemetry(_OfDataset):
             "committerd_duplicates_total",
             "Records that got DUPLICATE, by what the committer recognised.",
             reason=DUPLICATE_REASONS,
+            zeros=DUPLICATE_REASONS,
         )
         self.dead_letters = metrics.counter(
             "committerd_dead_letters_total",
@@ -491,12 +493,14 @@ class Telemetry(_OfDataset):
             "committerd_rebases_total",
             "Transactions changed so that they apply on top of what was committed since their read version.",
             operation=OPERATIONS,
+            zeros=REBASED_OFTEN,
         )
         self.followed_rows = metrics.counter(
             "committerd_followed_rows_total",
             "Rows that were followed to where a Rewrite moved them, so that a Delete or an Update passed the Rewrite, "
             "or the Rewrite passed it.",
             operation=OPERATIONS,
+            zeros=REBASED_OFTEN,
         )
         self.commit_attempts = metrics.counter(
             "committerd_commit_attempts_total", "Puts of a manifest, first tries and retries."
@@ -588,6 +592,7 @@ class Telemetry(_OfDataset):
             "committerd_holds_total",
             "Holds, in which commits waited for re-executions: these arrived, or the time was up.",
             ended=HOLD_ENDINGS,
+            zeros=HOLD_ENDINGS,
         )
         self.hold_seconds = metrics.counter("committerd_hold_seconds_total", "Time that commits spent in holds.")
         self.precedences = metrics.counter(
@@ -595,6 +600,7 @@ class Telemetry(_OfDataset):
             "Reservations of rows and keys for refused transactions, by how they ended: the re-execution was committed "
             "or refused, or did not arrive in time.",
             ended=HOLD_ENDINGS,
+            zeros=HOLD_ENDINGS,
         )
 
     def _state(self, metrics: _Catalogue) -> None:
@@ -656,6 +662,7 @@ class Telemetry(_OfDataset):
             "How often the content of a deletion file was needed: `kept` if it was in memory, `read` if it came from "
             "the store.",
             found=DELETION_VECTOR_FINDINGS,
+            zeros=DELETION_VECTOR_FINDINGS,
         )
         self.cache_bytes = metrics.gauge(
             "committerd_cache_bytes",
@@ -668,6 +675,7 @@ class Telemetry(_OfDataset):
             "Uuids that the ledger had to look up, by result: `committed` or `refused` before, `new`, or `unknown` "
             "because the version was dropped or can't be read.",
             found=LEDGER_FINDINGS,
+            zeros=LEDGER_FINDINGS,
         )
 
     def _store(self, metrics: _Catalogue) -> None:
@@ -702,4 +710,5 @@ class Telemetry(_OfDataset):
             "place; `repaired`, we put a manifest into place that its writer had left behind; `registered`, a manifest "
             "of a writer without a manifest store got its entry.",
             event=MANIFEST_EVENTS,
+            zeros=MANIFEST_EVENTS,
         )

@@ -16,7 +16,7 @@ Served on `/metrics`, in Prometheus' text format or OpenMetrics. Names and label
 change only with a note in the changelog. Labels take the values listed below, or `{OTHER}`; none
 of them comes from a record. The label `{DATASET}` names the dataset by its topics (`dataset.queue`,
 default: `dataset.name`); metrics without it belong to the process. A series begins with its first event,
-except where an alert needs a 0 before it. `process_*` (memory, CPU, file descriptors) stand beside them on
+except where the first must be seen as an increase. `process_*` (memory, CPU, file descriptors) stand beside them on
 Linux.
 `committerd maintain` serves the metrics that begin with `committerd_maintenance_`, and a committer the
 others.
