@@ -336,6 +336,14 @@ class AuditedHistory:
                     version=found.settled.version,
                     offset=member.offset,
                 )
+            elif before is not None and member.HasField("app_after") and member.app_after != before[0]:
+                self.findings.add(
+                    "app_version_missing",
+                    f"application {member.app_id} commits its version {member.app_version}, which must follow its "
+                    f"version {member.app_after}, after version {before[0]} of its work in version {before[1]}",
+                    version=found.settled.version,
+                    offset=member.offset,
+                )
             self._apps[key] = member.app_version, found.settled.version
 
 

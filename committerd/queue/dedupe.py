@@ -1,4 +1,6 @@
-"""Decides whether a record was settled before: its uuid, or its version of an application."""
+"""Decides whether a record was settled before, by its uuid or its version of an application, and whether that version
+follows the last one.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def dedupe(
     members: Container[str] = (),
     refusals: Iterable[Refusal] = (),
 ) -> Refused | None:
-    """The outcome of a record that was settled before; None for a new record.
+    """The outcome of a record that was settled before, or whose unit of an application can't be next; None for others.
 
     `earlier` is the history of the record's uuid. `members` (uuids) and `refusals` are those of the group being formed,
     which becomes `version`; `marks` include the group's marks. For the replay of a dead letter no refusal counts.
@@ -116,7 +118,7 @@ def _undecided(request: Request, version: int) -> Refused:
 
 def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
     if mark is None or mark.released:
-        return None
+        return _moved(app, 0) if app.after else None
     if app.run != mark.run:
         return Refused(
             status=Status.INVALID,
@@ -134,7 +136,17 @@ def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
             f"{app.version}",
             known,
         )
-    return None
+    return _moved(app, mark.version) if app.after not in (None, mark.version) else None
+
+
+def _moved(app: AppUnit, version: int) -> Refused:
+    last = f"the last one in the table is {version}" if version else "the table has none"
+    return Refused(
+        status=Status.RETRYABLE,
+        reason="mark_moved",
+        message=f"version {app.version} of application {app.app_id!r} must follow its version {app.after} (header "
+        f"app-after), and {last}: read the table's mark, and go on behind it",
+    )
 
 
 def _duplicate(reason: str, message: str, version: int) -> Refused:

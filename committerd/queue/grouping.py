@@ -119,6 +119,8 @@ def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0,
     )
     if app is not None:
         member.app_id, member.app_version, member.app_run = app.app_id, app.version, app.run
+        if app.after is not None:
+            member.app_after = app.after
     if shared:
         member.properties.update(request.transaction.transaction_properties)
         for one in (KEYS, KEY_HASH):  # large, and part of the version's own

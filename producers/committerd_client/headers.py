@@ -32,17 +32,21 @@ class App(NamedTuple):
     """Identifies the source of these versions, such as the id of a Spark query.
 
     A record with the same app id and another run is INVALID."""
+    after: int | None = None
+    """The number of the unit that must be the last one in the table, 0 = there must be none; None = any.
+
+    Otherwise the record is RETRYABLE `mark_moved`: for a source that two processes may read at once."""
 
 
-AppUnit = App | tuple[str, int] | tuple[str, int, str]
+AppUnit = App | tuple[str, int] | tuple[str, int, str] | tuple[str, int, str, int | None]
 
 
 def app_unit(given: AppUnit) -> App:
     """The unit, with all its parts. Raises `TypeError` for anything else; its values are checked with the record."""
-    kinds = (str, int, str)
+    kinds = (str, int, str, int | None)
     if (
         not isinstance(given, tuple)
-        or len(given) not in (2, 3)
+        or len(given) not in (2, 3, 4)
         or not all(isinstance(one, kind) for one, kind in zip(given, kinds, strict=False))
         or isinstance(given[1], bool)
     ):
@@ -217,6 +221,8 @@ def _encode(asking: RecordOptions, staged: Staged | None) -> list[tuple[str, byt
         texts["app-id"], texts["app-version"] = app.app_id, str(app.version)
         if app.run:
             texts["app-run"] = app.run
+        if app.after is not None:
+            texts["app-after"] = str(app.after)
     if asking.create_only or (staged is not None and staged.create_only):
         texts["create-only"] = "true"
     if create_options:

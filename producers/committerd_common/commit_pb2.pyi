@@ -233,6 +233,7 @@ class Member(_message.Message):
     RESERVED_COUNT_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    APP_AFTER_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     uuid: _builtins.str
     producer: _builtins.str
@@ -251,6 +252,8 @@ class Member(_message.Message):
     """As staged; only in a version of several (a version of one has its own). Empty in older versions, which held Appends."""
     note: _builtins.str
     """For people, as the outcome's message: what a rebase changed; at most 300 characters. Empty for most."""
+    app_after: _builtins.int
+    """Header `app-after`, if the record has it."""
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """transaction_properties as staged; only in a version of several (a version of one has them in its own)."""
@@ -272,12 +275,15 @@ class Member(_message.Message):
         reserved_count: _builtins.int = ...,
         operation: _builtins.str = ...,
         note: _builtins.str = ...,
+        app_after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_app_after", b"_app_after", "app_after", b"app_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "note", b"note", "offset", b"offset", "operation", b"operation", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_app_after", b"_app_after", "app_after", b"app_after", "app_id", b"app_id", "app_run", b"app_run", "app_version", b"app_version", "note", b"note", "offset", b"offset", "operation", b"operation", "outcome_partition", b"outcome_partition", "producer", b"producer", "properties", b"properties", "read_version", b"read_version", "reserved_count", b"reserved_count", "reserved_first", b"reserved_first", "traceparent", b"traceparent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__app_after: _TypeAlias = _typing.Literal["app_after"]  # noqa: Y015
+    _WhichOneofArgType__app_after: _TypeAlias = _typing.Literal["_app_after", b"_app_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__app_after) -> _WhichOneofReturnType__app_after | None: ...
 
 Global___Member: _TypeAlias = Member  # noqa: Y015
 

@@ -25,6 +25,7 @@ _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 HEADER_BYTES_MAX: Mapping[str, int] = {
+    "app-after": 128,
     "app-id": 512,
     "app-run": 1024,
     "app-version": 128,
@@ -57,11 +58,13 @@ COPIED_BYTES_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppUnit:
-    """One unit of work of a replayable source (headers `app-id`, `app-version`, `app-run`)."""
+    """One unit of work of a replayable source (headers `app-id`, `app-version`, `app-run`, `app-after`)."""
 
     app_id: str
     version: int
     run: str = ""
+    after: int | None = None
+    """The version of the unit that must be the last one in the table, 0 = there must be none; None = any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +250,7 @@ def decode_transaction(body: bytes, *, bytes_max: int) -> Transaction:
 def _app(texts: Mapping[str, str]) -> AppUnit | None:
     app_id = texts.get("app-id")
     if app_id is None:
-        for name in ("app-version", "app-run"):
+        for name in ("app-version", "app-run", "app-after"):
             if name in texts:
                 raise _wrong(name, texts[name], "header app-id beside it")
         return None
@@ -260,7 +263,10 @@ def _app(texts: Mapping[str, str]) -> AppUnit | None:
             texts.get("app-version", "missing"),
             "a decimal number below 2^53 with each app-id",
         )
-    return AppUnit(app_id=app_id, version=version, run=texts.get("app-run", ""))
+    after = _number(texts, "app-after")
+    if after is not None and after >= version:
+        raise _wrong("app-after", texts["app-after"], f"a number below that of app-version ({version})")
+    return AppUnit(app_id=app_id, version=version, run=texts.get("app-run", ""), after=after)
 
 
 def _claim(texts: Mapping[str, str]) -> ClaimCheck | None:

@@ -236,6 +236,17 @@ def headers() -> Iterator[Vector]:
         version=14,
         reason="app_version_seen",
     )
+    following = {"app-id": "stream", "app-version": "2", "app-run": "run-1", "app-after": "1"}
+    yield vector("application that follows", append(26, 18, "h"), headers=following, **committed(19))
+    yield vector(
+        "application that was overtaken",
+        append(27, 18, "h"),
+        headers={**following, "app-version": "3"},
+        status=Status.RETRYABLE,
+        reason="mark_moved",
+        message="version 3 of application 'stream' must follow its version 1 (header app-after), and the last one in "
+        "the table is 2: read the table's mark, and go on behind it",
+    )
 
 
 def refusals() -> Iterator[Vector]:
@@ -247,7 +258,7 @@ def refusals() -> Iterator[Vector]:
         headers={"create-only": "true"},
         status=Status.RETRYABLE,
         reason="table_exists",
-        message="the table exists already, at version 18",
+        message="the table exists already, at version 20",
     )
     deleted = Transaction.Delete(updated_fragments=[fragment(0, 10, "a", deleted=FIRST_DELETED)])
     yield vector(

@@ -107,6 +107,19 @@ def test_a_version_of_an_application_is_committed_once_in_a_life_of_its_mark() -
     assert "app_version_twice" in codes(audited([foreign_version(1), unmarked, unit(3, 1, 6)]))
 
 
+def test_a_unit_that_must_follow_another_one_follows_it() -> None:
+    def unit(number: int, offset: int, app_version: int, **after: int) -> AuditedVersion:
+        mark = AppMark(run="", version=app_version, uuid="", table_version=number, used_ms=0)
+        brought = member(offset, app_id="a", app_version=app_version, **after)
+        return queue_version(number, position(offset + 1), brought, marks={"a": mark})
+
+    first = [foreign_version(1), unit(2, 0, 150, app_after=100)]  # what was before is not known
+    assert "app_version_missing" not in codes(audited([*first, unit(3, 1, 200, app_after=150)]))
+    overlapping = audited([*first, unit(3, 1, 200, app_after=100)])
+    assert "app_version_missing" in codes(overlapping)
+    assert "must follow its version 100, after version 150 of its work in version 2" in overlapping.findings[0].message
+
+
 def test_a_version_that_can_not_be_read_is_found() -> None:
     history = AuditedHistory()
     history.unreadable(7, "bad magic")

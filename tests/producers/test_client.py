@@ -98,7 +98,7 @@ async def test_wishes_travel_in_headers_that_the_committer_reads(servers: str, d
         async with CommitClient(servers, dataset=dataset) as client:
             await client.commit(
                 append(),
-                app=("spark.1", 7, "query-2"),
+                app=("spark.1", 7, "query-2", 5),
                 create_only=True,
                 create_options={"enable_stable_row_ids": True},
                 read_uuid=UUID,
@@ -109,7 +109,7 @@ async def test_wishes_travel_in_headers_that_the_committer_reads(servers: str, d
             )
             await client.commit(Staged(transaction=append(), create_only=True, create_options={"a": 1}, read_uuid=UUID))
     full, staged = (decode_envelope(record.headers) for record in committer.records)
-    assert full.app == AppUnit(app_id="spark.1", version=7, run="query-2")
+    assert full.app == AppUnit(app_id="spark.1", version=7, run="query-2", after=5)
     assert full.create_only
     assert full.create_options == {"enable_stable_row_ids": True}
     assert (full.read_uuid, full.retry_of, full.attempt) == (UUID, UUID, 2)

@@ -200,8 +200,12 @@ def test_a_member_remembers_who_asked_and_for_which_unit_of_work() -> None:
     )
     member = member_of(request(append(), envelope=envelope), shared=False, reserved=(7, 2))
     assert (member.app_id, member.app_version, member.app_run) == ("spark", 5, "q")
+    assert not member.HasField("app_after")
     assert (member.producer, member.outcome_partition, member.traceparent) == ("p", 3, "t")
     assert (member.reserved_first, member.reserved_count) == (7, 2)
+    following = Envelope(app=AppUnit(app_id="ingest", version=5, after=0))
+    member = member_of(request(append(), envelope=following), shared=False)
+    assert (member.HasField("app_after"), member.app_after) == (True, 0)
 
 
 def test_a_refusal_remembers_what_can_be_known_of_a_record() -> None:

@@ -90,6 +90,33 @@ class TestDedupe:
     def test_the_next_application_version_is_new(self) -> None:
         assert dedupe(asked(app=AppUnit(app_id="spark", version=8, run="q1")), NOT_SEEN, MARKS, version=50) is None
 
+    @pytest.mark.parametrize(
+        ("marks", "after", "refused"),
+        [
+            (MARKS, 7, False),
+            (MARKS, 6, True),
+            (MARKS, 8, True),
+            (MARKS, 0, True),
+            ({}, 0, False),
+            ({}, 7, True),
+            ({"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}, 0, False),
+            ({"spark": AppMark(run="", version=-1, uuid="u7", table_version=40, used_ms=0, life=1)}, 7, True),
+        ],
+    )
+    def test_a_unit_that_must_follow_another_one_follows_no_other(
+        self, marks: dict[str, AppMark], after: int, *, refused: bool
+    ) -> None:
+        app = AppUnit(app_id="spark", version=9, run="q1", after=after)
+        answer = dedupe(asked(app=app), NOT_SEEN, marks, version=50)
+        found = None if answer is None else (answer.status, answer.reason)
+        assert found == ((Status.RETRYABLE, "mark_moved") if refused else None)
+
+    def test_a_unit_in_the_table_is_a_duplicate_whatever_it_must_follow(self) -> None:
+        app = AppUnit(app_id="spark", version=7, run="q1", after=5)
+        answer = dedupe(asked(app=app), NOT_SEEN, MARKS, version=50)
+        assert answer is not None
+        assert answer.status is Status.DUPLICATE
+
     def test_another_run_of_the_same_application_is_refused_and_told_the_way_out(self) -> None:
         answer = dedupe(asked(app=AppUnit(app_id="spark", version=0, run="q2")), NOT_SEEN, MARKS, version=50)
         assert answer is not None

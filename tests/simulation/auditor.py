@@ -113,6 +113,8 @@ class Auditor:
     _there: set[int] = field(default_factory=set)
     """Versions that can be read."""
     _marks: dict[str, AppMark] = field(default_factory=dict)
+    _units: dict[str, int] = field(default_factory=dict)
+    """The last unit of each application that a version commits."""
     _answered_below: int = 0
     _swapped: bool = False
     """Whether the table is another one, for which the operator has not adopted the queue yet."""
@@ -191,6 +193,7 @@ class Auditor:
         self._refused.clear()
         self._there.clear()
         self._marks.clear()
+        self._units.clear()
         self._keys.clear()
         self._moved.clear()
         self._unnamed = self._brought = 0
@@ -523,6 +526,11 @@ class Auditor:
         mark = self._marks.get(member.app_id)
         if member.app_id and mark is not None and member.app_version <= mark.version:
             self.fail(f"version {version} commits app {member.app_id} version {member.app_version} twice")
+        if asked.app is not None:
+            last = self._units.get(asked.app.app_id, 0)
+            if asked.app.after not in (None, last):
+                self.fail(f"version {version} commits a unit that must follow {asked.app.after}, and it follows {last}")
+            self._units[asked.app.app_id] = asked.app.version
 
     def _brings(self, asked: Candidate, member: Member, version: int) -> None:
         """Check that each file of the transaction existed at some time since it was staged."""
@@ -625,6 +633,10 @@ class Auditor:
             return []
         fragments = [*transaction.append.fragments, *transaction.update.new_fragments]
         return [file.path for fragment in fragments for file in fragment.files]
+
+    def unit_of(self, app_id: str) -> int:
+        """The last unit of an application that is in the table; 0 = none."""
+        return self._units.get(app_id, 0)
 
     def _learn_marks(self, seen: Seen) -> None:
         if not seen.settled.ours:

@@ -372,6 +372,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.believes_a_hash: OFTEN_DEAD,
     m.forgets_uuids_of_its_own_group: ANYWHERE,
     m.does_not_look_at_app_versions: ANYWHERE,
+    m.does_not_look_at_what_a_unit_must_follow: ANYWHERE,
     m.lets_a_mark_speak_for_every_record_of_its_uuid: FORGETFUL,
     m.believes_an_old_listing: SLEEPY,
     m.looks_above_a_head_of_long_ago: SLEEPY,

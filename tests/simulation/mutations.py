@@ -254,6 +254,11 @@ def does_not_look_at_app_versions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dedupe, "_marked", lambda app, mark: None)
 
 
+def does_not_look_at_what_a_unit_must_follow(patch: pytest.MonkeyPatch) -> None:
+    marked = dedupe._marked
+    patch.setattr(dedupe, "_marked", lambda app, mark: marked(replace(app, after=None), mark))
+
+
 def lets_a_mark_speak_for_every_record_of_its_uuid(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(position.AppMark, "names", lambda self, uuid, *, era, offset: self.uuid == uuid)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _BURSTS = (1, 2, 4, 8)
 APPS = ("spark.a", "spark.b")
+READER = "ingest.a"
+"""A source that several processes read at once."""
 
 
 class Producers:
@@ -54,6 +56,9 @@ class Producers:
         """The shares of the upserts that depend on rows with their keys alone, and that do not name their keys."""
         """The share of changes of rows whose producers say that they execute them again; some do, and some do not."""
         self._naming = random.Random(f"{world.seed} keys")
+        self._reading = random.Random(f"{world.seed} reading")
+        self._read = [0]
+        """The ends of what was read of `READER`."""
         self._reopening = random.Random(f"{world.seed} reopening")
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
@@ -172,6 +177,8 @@ class Producers:
 
     def _unit(self) -> Staged:
         app_id = self.rng.choice(APPS)
+        if self._reading.random() < 0.4:
+            return self._read_on()
         self._app_versions[app_id] += 1
         return self.unit(app_id, self._app_versions[app_id])
 
@@ -180,6 +187,18 @@ class Producers:
         app_id = self.rng.choice(APPS)
         run = "first" if self.rng.random() < 0.8 else "second"
         return self.unit(app_id, max(self._app_versions[app_id] - self.rng.randint(0, 2), 0), run=run)
+
+    def _read_on(self) -> Staged:
+        """What a process has read behind the mark that it knows, or behind what it has staged before.
+
+        Another process may have read the same, as far as this one, less far or farther.
+        """
+        known = self.world.auditor.unit_of(READER)
+        after = self._reading.choice((known, known, self._read[-1], self._reading.choice(self._read)))
+        self._read.append(after + self._reading.randint(1, 3))
+        paths = self._paths(1)
+        given = headers(app_id=READER, app_version=self._read[-1], app_after=after)
+        return self._staged(staging.append(self._uuid(), paths), paths, given)
 
     def unit(self, app_id: str, version: int, *, run: str = "first") -> Staged:
         paths = self._paths(1)
