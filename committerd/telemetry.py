@@ -5,8 +5,8 @@ the label `dataset` (`dataset.queue` of the settings); what belongs to the proce
 label are a closed set, and any other value becomes `other`. So requests can't increase the number of time series: a
 label never holds a uuid, a path or text from a record.
 
-A series begins with its first event. It exists before that (`zeros`) only where the first event must be an increase, for
-an alert or because events are few, or where an alert compares with it.
+A series begins with its first event. It exists before that (`zeros`) only where the first event must be an increase,
+for an alert or because events are few, or where an alert compares with it.
 
 The registry is an argument: two processes, or two tests, share nothing.
 """
