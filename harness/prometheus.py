@@ -42,18 +42,18 @@ class Series:
 
 
 class Prometheus(Server):
-    """Scrapes every second and evaluates rules every second."""
+    """Scrapes and evaluates rules every second, or less often."""
 
     name = "prometheus"
 
-    def __init__(self, *, targets: Sequence[Target], rules: str = "") -> None:
-        """`rules`: the text of a rules file."""
+    def __init__(self, *, targets: Sequence[Target], rules: str = "", seconds: int = 1) -> None:
+        """`rules`: the text of a rules file. `seconds`: between two scrapes, and two evaluations."""
         super().__init__()
         self._data = self.folder / "data"
         (self.folder / "rules.yml").write_text(rules or "groups: []\n", encoding="utf-8")
         found = [{"targets": [urlsplit(one.url).netloc], "labels": dict(one.labels)} for one in targets]
         configuration = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{seconds}s"),
             "rule_files": ["rules.yml"],
             "scrape_configs": [{"job_name": "committerd", "honor_labels": True, "static_configs": found}],
         }

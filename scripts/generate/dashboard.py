@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import TypeVar
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
-from scripts.generate.dashboard_panels import ROWS, Panel, Query
+from scripts.generate.dashboard_panels import ROWS, Panel, Query, Row
 
 FILE, SOURCE = "helm/committerd/files/dashboard.json", "scripts/generate/dashboard_panels.py"
 
@@ -22,15 +23,28 @@ _DATA_SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
 _LINES_WIDTH, _LINES_HEIGHT = 8, 8
 
-_PanelT = TypeVar("_PanelT", stat.Panel, timeseries.Panel)
+_PanelT = TypeVar("_PanelT", stat.Panel, timeseries.Panel, bargauge.Panel)
 
 
 def text() -> str:
     """Return the dashboard as JSON; the same panels give the same text."""
-    made = (
-        dashboard.Dashboard("committerd")
-        .uid("committerd")
-        .description("Queued commits for Lance tables: what each dataset commits, refuses and waits for.")
+    whole = document(
+        "committerd",
+        uid="committerd",
+        description="Queued commits for Lance tables: what a dataset commits, refuses and waits for.",
+    )
+    dataset = _chosen("dataset", 'label_values(committerd_active{namespace=~"$namespace"}, dataset)')
+    whole = whole.with_variable(dataset)
+    return written(whole, ROWS, alerts_of='dataset=~"$dataset"')
+
+
+def document(title: str, *, uid: str, description: str) -> dashboard.Dashboard:
+    """Return a dashboard without panels, with variables for the data source and the namespace."""
+    namespace = _chosen("namespace", "label_values(committerd_active, namespace)")
+    return (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(description)
         .tags(["committerd", "lance"])
         .timezone("browser")
         .time("now-1h", "now")
@@ -38,27 +52,35 @@ def text() -> str:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .readonly()
         .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-        .with_variable(_chosen("namespace", "label_values(committerd_active, namespace)"))
-        .with_variable(_chosen("dataset", 'label_values(committerd_active{namespace=~"$namespace"}, dataset)'))
-        .annotation(
-            dashboard.AnnotationQuery()
-            .name("Alerts")
-            .datasource(_DATA_SOURCE)
-            .enable(True)
-            .icon_color("red")
-            .expr('ALERTS{alertname=~"Committerd.+",alertstate="firing",dataset=~"$dataset"}')
+        # All is `.*`, which also matches series without the label.
+        .with_variable(
+            namespace.include_all(True)
+            .all_value(".*")
+            .current(models.VariableOption(selected=True, text="All", value="$__all"))
         )
     )
+
+
+def written(whole: dashboard.Dashboard, rows: Sequence[Row], *, alerts_of: str) -> str:
+    """Return the dashboard with these rows as JSON. `alerts_of`: whose alerts are marked, as matchers of labels."""
+    whole = whole.annotation(
+        dashboard.AnnotationQuery()
+        .name("Alerts")
+        .datasource(_DATA_SOURCE)
+        .enable(True)
+        .icon_color("red")
+        .expr(f'ALERTS{{alertname=~"Committerd.+",alertstate="firing",{alerts_of}}}')
+    )
     numbers = itertools.count(1)
-    for row in ROWS:
-        made = made.with_row(dashboard.Row(row.title).id(next(numbers)))
+    for row in rows:
+        whole = whole.with_row(dashboard.Row(row.title).id(next(numbers)))
         for panel in row.panels:
-            made = made.with_panel(_stat(panel, next(numbers)) if panel.stat else _lines(panel, next(numbers)))
-    return json.dumps(made.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+            whole = whole.with_panel(_KINDS[panel.kind](panel, next(numbers)))
+    return json.dumps(whole.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
 def _chosen(name: str, query: str) -> dashboard.QueryVariable:
-    """Return a matcher for a label's value. All is `.*`, which also matches series without the label."""
+    """Return a matcher for a label's value: the first that there is, until somebody chooses others."""
     return (
         dashboard.QueryVariable(name)
         .label(name.capitalize())
@@ -67,15 +89,12 @@ def _chosen(name: str, query: str) -> dashboard.QueryVariable:
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
         .multi(True)
-        .include_all(True)
-        .all_value(".*")
-        .current(models.VariableOption(selected=True, text="All", value="$__all"))
     )
 
 
 def _target(query: Query, number: int) -> prometheus.Dataquery:
-    made = prometheus.Dataquery().expr(query.expr).range().legend_format(query.legend)
-    return made.ref_id(chr(ord("A") + number))
+    made = prometheus.Dataquery().expr(query.expr).legend_format(query.legend)
+    return (made.instant() if query.instant else made.range()).ref_id(chr(ord("A") + number))
 
 
 def _filled(made: _PanelT, panel: Panel) -> _PanelT:
@@ -126,6 +145,28 @@ def _lines(panel: Panel, number: int) -> timeseries.Panel:
     if panel.stacked:
         made = made.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))
     return _filled(made, panel)
+
+
+def _bars(panel: Panel, number: int) -> bargauge.Panel:
+    made = (
+        bargauge.Panel()
+        .id(number)
+        .title(panel.title)
+        .datasource(_DATA_SOURCE)
+        .unit(panel.unit)
+        .min(0)
+        .no_value("none")
+        .orientation(kinds.VizOrientation.HORIZONTAL)
+        .display_mode(kinds.BarGaugeDisplayMode.BASIC)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(_thresholds(panel))
+        .span(_LINES_WIDTH)
+        .height(_LINES_HEIGHT)
+    )
+    return _filled(made, panel)
+
+
+_KINDS = {"stat": _stat, "lines": _lines, "bars": _bars}
 
 
 def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:

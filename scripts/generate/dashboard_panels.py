@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 CHOSEN = 'namespace=~"$namespace",dataset=~"$dataset"'
-"""If the variables are at All (`.*`), this also matches targets without these labels."""
+"""The metrics of the chosen datasets. `namespace` at All (`.*`) also matches targets without that label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +20,13 @@ class Query:
 
     expr: str
     legend: str = "{{dataset}}"
+    instant: bool = False
+    """Ask for the newest value only, and not for all of the chosen time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel: a number (`stat`), or lines over time."""
+    """One panel."""
 
     title: str
     queries: Sequence[Query] = ()
@@ -32,9 +35,10 @@ class Panel:
     unit: str = "short"
     """The unit, by Grafana's name."""
     description: str = ""
-    stat: bool = False
+    kind: Literal["lines", "stat", "bars"] = "lines"
+    """Lines over time, one number, or a bar for each series."""
     red_from: float | None = None
-    """The number from which on a `stat` is red."""
+    """The number from which on a `stat` or a bar is red."""
     red_below: float | None = None
     """The number below which a `stat` is red."""
     stacked: bool = False
@@ -83,9 +87,19 @@ def quantiles(name: str, *matchers: str) -> list[Query]:
     ]
 
 
+def of_members(expr: str) -> str:
+    """The series of an expression that are of processes which serve the chosen datasets."""
+    return f"{expr} and on (namespace, job, instance) {metric('committerd_active')}"
+
+
+def of_process(name: str) -> str:
+    """The series of a metric that belongs to the process and need not name a dataset."""
+    return f'{name}{{namespace=~"$namespace"}}'
+
+
 def per_process(name: str) -> Query:
-    """A metric of the process, restricted to committerd's processes."""
-    return Query(expr=f"{metric(name)} and {metric('committerd_active')}", legend="{{dataset}} {{instance}}")
+    """A metric of the process, for each that serves the chosen datasets."""
+    return Query(expr=of_members(of_process(name)), legend="{{instance}}")
 
 
 def by_label(name: str, label: str, *matchers: str) -> Query:
@@ -97,6 +111,7 @@ _AGE = metric("", '__name__=~"committerd_oldest_pending_age_seconds|committerd_u
 _ANSWERS = "committerd_submit_to_outcome_seconds_count"
 _CONFLICTS = 'outcome=~"retryable|incompatible"'
 _GROUP = "committerd_commit_transactions"
+_FAILED = f"rate({of_process('committerd_store_failed_requests_total')}[$__rate_interval])"
 
 NOW = Row(
     title="Now",
@@ -105,24 +120,25 @@ NOW = Row(
             title="Active members",
             expr=f"sum by (dataset) ({metric('committerd_active')})",
             description="One is right; with none, records wait. The other members stand by.",
-            stat=True,
+            kind="stat",
             red_below=1,
             red_from=2,
         ),
         Panel(
             title="Kafka responds",
-            expr=level("committerd_kafka_connected"),
+            expr=f"max by (dataset) ({metric('committerd_active')} * 0 "
+            f"+ on (namespace, job, instance) group_left () {of_process('committerd_kafka_connected')})",
             description="1 while Kafka responds to at least one member.",
-            stat=True,
+            kind="stat",
             red_below=1,
         ),
-        Panel(title="Members", expr=f"count by (dataset) ({metric('committerd_active')})", stat=True),
-        Panel(title="Lag", expr=level("committerd_queue_lag_records"), stat=True, red_from=1000),
+        Panel(title="Members", expr=f"count by (dataset) ({metric('committerd_active')})", kind="stat"),
+        Panel(title="Lag", expr=level("committerd_queue_lag_records"), kind="stat", red_from=1000),
         Panel(
             title="Oldest record without an outcome",
             expr=f"max by (dataset) ({_AGE})",
             unit="s",
-            stat=True,
+            kind="stat",
             red_from=600,
         ),
         Panel(
@@ -130,30 +146,30 @@ NOW = Row(
             expr=f"max by (dataset) ({_AGE}) / min by (dataset) ({metric('committerd_staged_retention_seconds')})",
             unit="percentunit",
             description="Age of the oldest unread record against how long the staged topic keeps it.",
-            stat=True,
+            kind="stat",
             red_from=0.5,
         ),
         Panel(
             title="Refuses to run",
             expr=f"max by (dataset) (max_over_time({metric('committerd_refused_to_run')}[2m]))",
-            stat=True,
+            kind="stat",
             red_from=1,
         ),
-        Panel(title="Waits for the table", expr=level("committerd_waiting_for_table"), stat=True, red_from=1),
+        Panel(title="Waits for the table", expr=level("committerd_waiting_for_table"), kind="stat", red_from=1),
         Panel(
             title="Held back by an open Kafka transaction",
             expr=level("committerd_held_back_seconds"),
             unit="s",
             description="Nothing that was staged since can be read.",
-            stat=True,
+            kind="stat",
             red_from=60,
         ),
-        Panel(title="Wrong settings of topics", expr=level("committerd_topic_problems"), stat=True, red_from=1),
+        Panel(title="Wrong settings of topics", expr=level("committerd_topic_problems"), kind="stat", red_from=1),
         Panel(
             title="Since the last commit",
             expr=f"time() - ({level('committerd_last_commit_timestamp_seconds')} > 0)",
             unit="s",
-            stat=True,
+            kind="stat",
         ),
     ],
 )
@@ -385,8 +401,8 @@ STORE = Row(
             title="Failed requests",
             queries=[
                 Query(
-                    expr=rate("committerd_store_failed_requests_total", by="service, fault"),
-                    legend="{{dataset}} {{service}} {{fault}}",
+                    expr=f"sum by (service, fault) ({of_members(_FAILED)})",
+                    legend="{{service}} {{fault}}",
                 )
             ],
             unit="reqps",
@@ -428,7 +444,10 @@ PROCESSES = Row(
             title="Memory",
             queries=[
                 per_process("process_resident_memory_bytes"),
-                Query(expr=level("committerd_memory_limit_bytes"), legend="{{dataset}} limit"),
+                Query(
+                    expr=f"max ({of_members(of_process('committerd_memory_limit_bytes'))})",
+                    legend="limit",
+                ),
             ],
             unit="bytes",
         ),
@@ -436,14 +455,14 @@ PROCESSES = Row(
             title="Until certificates and credentials end",
             queries=[
                 Query(
-                    expr="clamp_min(min by (dataset, certificate) "
-                    f"({metric('committerd_certificate_expiry_timestamp_seconds')}) - time(), 0)",
-                    legend="{{dataset}} {{certificate}}",
+                    expr="clamp_min(min by (certificate) ("
+                    f"{of_members(of_process('committerd_certificate_expiry_timestamp_seconds'))}) - time(), 0)",
+                    legend="{{certificate}}",
                 ),
                 Query(
-                    expr="clamp_min(min by (dataset, service) "
-                    f"({metric('committerd_credentials_expiry_timestamp_seconds')}) - time(), 0)",
-                    legend="{{dataset}} credentials for {{service}}",
+                    expr="clamp_min(min by (service) ("
+                    f"{of_members(of_process('committerd_credentials_expiry_timestamp_seconds'))}) - time(), 0)",
+                    legend="credentials for {{service}}",
                 ),
             ],
             unit="s",
@@ -453,9 +472,8 @@ PROCESSES = Row(
             title="CPU",
             queries=[
                 Query(
-                    expr=f"rate({metric('process_cpu_seconds_total')}[$__rate_interval]) "
-                    f"and {metric('committerd_active')}",
-                    legend="{{dataset}} {{instance}}",
+                    expr=of_members(f"rate({of_process('process_cpu_seconds_total')}[$__rate_interval])"),
+                    legend="{{instance}}",
                 )
             ],
             unit="percentunit",
@@ -464,9 +482,8 @@ PROCESSES = Row(
             title="Open files, share of the limit",
             queries=[
                 Query(
-                    expr=f"{metric('process_open_fds')} / {metric('process_max_fds')} "
-                    f"and {metric('committerd_active')}",
-                    legend="{{dataset}} {{instance}}",
+                    expr=of_members(f"{of_process('process_open_fds')} / {of_process('process_max_fds')}"),
+                    legend="{{instance}}",
                 )
             ],
             unit="percentunit",
@@ -475,8 +492,8 @@ PROCESSES = Row(
             title="Up since",
             queries=[
                 Query(
-                    expr=f"(time() - {metric('process_start_time_seconds')}) and {metric('committerd_active')}",
-                    legend="{{dataset}} {{instance}}",
+                    expr=of_members(f"(time() - {of_process('process_start_time_seconds')})"),
+                    legend="{{instance}}",
                 )
             ],
             unit="s",
@@ -485,8 +502,8 @@ PROCESSES = Row(
             title="committerd",
             queries=[
                 Query(
-                    expr=f"count by (dataset, version, python) ({metric('committerd_build_info')})",
-                    legend="{{dataset}} {{version}} on Python {{python}}",
+                    expr=f"count by (version, python) ({of_members(of_process('committerd_build_info'))})",
+                    legend="{{version}} on Python {{python}}",
                 )
             ],
         ),

@@ -14,6 +14,7 @@ ALERTS = ROOT / "helm" / "committerd" / "files" / "alerts.yml"
 DATASETS = ROOT / "deploy" / "prometheus" / "datasets.yml"
 ALERTS_TESTS = [ROOT / "deploy" / "prometheus" / name for name in ("alerts_test.yml", "alerts_maintenance_test.yml")]
 DASHBOARD = ROOT / "helm" / "committerd" / "files" / "dashboard.json"
+FLEET = ROOT / "helm" / "committerd" / "files" / "fleet.json"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 
 Alert = dict[str, Any]
@@ -36,19 +37,19 @@ def pages() -> dict[str, str]:
     return {page.stem: page.read_text(encoding="utf-8") for page in RUNBOOKS.glob("Committerd*.md")}
 
 
-def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana reads it."""
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+def dashboard(file: Path = DASHBOARD) -> dict[str, Any]:
+    """A dashboard as Grafana reads it."""
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
-def panels() -> list[dict[str, Any]]:
+def panels(file: Path = DASHBOARD) -> list[dict[str, Any]]:
     """All panels that show something."""
-    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    return [panel for panel in dashboard(file)["panels"] if panel["type"] != "row"]
 
 
-def queries() -> Iterator[tuple[str, str]]:
-    """Each query of the dashboard with its panel's title."""
-    for panel in panels():
+def queries(file: Path = DASHBOARD) -> Iterator[tuple[str, str]]:
+    """Each query of a dashboard with its panel's title."""
+    for panel in panels(file):
         for target in panel["targets"]:
             yield panel["title"], target["expr"]

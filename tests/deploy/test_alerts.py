@@ -224,3 +224,4 @@ def test_the_chart_lists_the_datasets_that_must_have_a_committer(chart: Chart) -
 def test_the_chart_installs_this_very_dashboard(chart: Chart) -> None:
     made = chart.render(merged(MINIMAL, {"dashboard": {"enabled": True}})).one("ConfigMap")
     assert json.loads(made["data"]["committerd.json"]) == alerts.dashboard()
+    assert json.loads(made["data"]["committerd-fleet.json"]) == alerts.dashboard(alerts.FLEET)

@@ -399,7 +399,8 @@ def test_the_dashboard_is_found_by_grafanas_sidecar_and_untouched(complete: Char
     made = complete.render(merged(MINIMAL, wishes)).one("ConfigMap")
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert made["metadata"]["annotations"] == {"grafana_folder": "Lake"}
-    assert made["data"] == {"committerd.json": '{"title": "{{dataset}}"}'}
+    assert made["data"].keys() == {"committerd.json", "committerd-fleet.json"}
+    assert made["data"]["committerd.json"] == '{"title": "{{dataset}}"}'
 
 
 def test_objects_of_the_operator_come_along_with_templates_filled_in(full: Rendered) -> None:

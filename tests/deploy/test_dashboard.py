@@ -1,15 +1,20 @@
-"""The dashboard as a document: that it is generated, whole, and asks for what there is. Its queries run elsewhere."""
+"""The dashboards as documents: they are generated, whole, and ask for what there is. Their queries run elsewhere."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
+import pytest
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
+from prometheus_client import CollectorRegistry
 
-from scripts.generate import dashboard
+from committerd.telemetry import Metrics
+from scripts.generate import dashboard, fleet_dashboard
+from scripts.generate.dashboard_panels import CHOSEN
 from tests.deploy import alerts
 from tests.deploy.promql import known_metrics, metrics
 
@@ -19,22 +24,28 @@ def parsed(expr: str) -> str:
     return re.sub(r"\$__rate_interval", "1m", expr)
 
 
-def test_it_is_what_the_panels_say_and_the_same_each_time() -> None:
-    assert dashboard.text() == dashboard.text()
-    assert alerts.DASHBOARD.read_text(encoding="utf-8") == dashboard.text()
+BOTH = pytest.mark.parametrize("file", [alerts.DASHBOARD, alerts.FLEET], ids=lambda file: file.stem)
 
 
-def test_it_is_a_dashboard_as_grafana_describes_one() -> None:
+def test_they_are_what_the_panels_say_and_the_same_each_time() -> None:
+    for file, made in ((alerts.DASHBOARD, dashboard), (alerts.FLEET, fleet_dashboard)):
+        assert made.text() == made.text()
+        assert file.read_text(encoding="utf-8") == made.text()
+
+
+@BOTH
+def test_it_is_a_dashboard_as_grafana_describes_one(file: Path) -> None:
     """Read by the types of Grafana's own schema, and written again: nothing is unknown to them, nothing is missing."""
     plugins.register_default_plugins()
-    whole = alerts.dashboard()
+    whole = alerts.dashboard(file)
     again = json.loads(json.dumps(models.Dashboard.from_json(whole), cls=JSONEncoder))
     assert again == whole
 
 
-def test_each_query_names_metrics_that_there_are() -> None:
-    known = known_metrics()
-    for title, expr in alerts.queries():
+@BOTH
+def test_each_query_names_metrics_that_there_are(file: Path) -> None:
+    known = known_metrics() | {"ALERTS"}
+    for title, expr in alerts.queries(file):
         assert metrics(parsed(expr)) <= known, title
 
 
@@ -47,32 +58,51 @@ def test_each_metric_is_on_it() -> None:
 
 
 def test_each_query_is_of_the_chosen_datasets_and_its_series_are_named_after_them() -> None:
-    selector = re.compile(r"\{([^{}]*)\}")
-    for title, expr in alerts.queries():
-        selectors = selector.findall(expr)
-        assert selectors, title
-        for found in selectors:
-            assert found.startswith('namespace=~"$namespace",dataset=~"$dataset"'), title
+    """Those of processes are of the processes that serve these datasets, and are named after the process."""
+    selector = re.compile(r"(\w*)\{([^{}]*)\}")
+    of_process = {metric.name for metric in Metrics(CollectorRegistry()).process.descriptions}
     for panel in alerts.panels():
         for target in panel["targets"]:
-            assert target["legendFormat"].startswith("{{dataset}}"), panel["title"]
+            found = selector.findall(target["expr"])
+            assert found, panel["title"]
+            chosen = [name for name, matchers in found if matchers.startswith(CHOSEN)]
+            others = {name for name, matchers in found if not matchers.startswith(CHOSEN)}
+            assert chosen, panel["title"]
+            assert all(name in of_process or name.startswith("process_") for name in others), panel["title"]
+            assert others or target["legendFormat"].startswith("{{dataset}}"), panel["title"]
 
 
-def test_its_variables_work_with_and_without_the_labels() -> None:
-    """All is `.*`, which matches a series that lacks the label as well."""
-    source, *labels = alerts.dashboard()["templating"]["list"]
+def test_it_shows_one_dataset_until_somebody_chooses_more() -> None:
+    """So its cost does not grow with the datasets. All namespaces is `.*`, which matches series without that label."""
+    source, namespace, dataset = alerts.dashboard()["templating"]["list"]
     assert (source["type"], source["query"]) == ("datasource", "prometheus")
-    assert [one["name"] for one in labels] == ["namespace", "dataset"]
-    for one in labels:
-        assert one["includeAll"]
-        assert one["allValue"] == ".*"
-        assert one["current"]["value"] == "$__all"
+    assert (namespace["name"], dataset["name"]) == ("namespace", "dataset")
+    assert (namespace["includeAll"], namespace["allValue"], namespace["current"]["value"]) == (True, ".*", "$__all")
+    assert dataset["multi"]
+    assert not dataset["includeAll"]
+    assert not dataset.get("current", {}).get("value")
+    for one in (namespace, dataset):
         assert one["query"].startswith("label_values(committerd_active")
 
 
-def test_every_panel_asks_the_chosen_data_source_and_has_its_own_id_and_place() -> None:
-    whole = alerts.dashboard()
-    assert whole["uid"] == "committerd"
+def test_the_fleets_queries_are_few_and_each_gives_few_series() -> None:
+    """The queries of its variable and its marks among them."""
+    _, namespace = alerts.dashboard(alerts.FLEET)["templating"]["list"]
+    assert namespace["name"] == "namespace"
+    found = [target for panel in alerts.panels(alerts.FLEET) for target in panel["targets"]]
+    assert len(found) + 2 <= 40
+    for panel in alerts.panels(alerts.FLEET):
+        assert not panel.get("repeat")
+        for target in panel["targets"]:
+            first = re.match(r"(topk|bottomk)\(10,|(count|max)\(|sum by \(outcome\)|sum\(", target["expr"])
+            assert first, target["expr"]
+            assert target.get("instant") or panel["type"] == "timeseries", panel["title"]
+
+
+@BOTH
+def test_every_panel_asks_the_chosen_data_source_and_has_its_own_id_and_place(file: Path) -> None:
+    whole = alerts.dashboard(file)
+    assert whole["uid"] == whole["title"].replace(" ", "-")
     assert "id" not in whole  # Grafana's own
     assert len({panel["id"] for panel in whole["panels"]}) == len(whole["panels"])
     taken: set[tuple[int, int]] = set()
@@ -82,7 +112,7 @@ def test_every_panel_asks_the_chosen_data_source_and_has_its_own_id_and_place() 
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
-    for panel in alerts.panels():
+    for panel in alerts.panels(file):
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert [target["refId"] for target in panel["targets"]] == [chr(65 + n) for n in range(len(panel["targets"]))]
