@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from committerd.settings.kafka import KafkaSettings
 from committerd.settings.load import Settings
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -34,6 +35,22 @@ def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
         "s3_authorities": (settings.s3.ca_bundle, _last_end),
     }
     return {label: partial(end, path) for label, (path, end) in found.items() if path is not None}
+
+
+def ended_certificates(kafka: KafkaSettings, wall_clock: Callable[[], datetime]) -> str:
+    """Which certificates of Kafka's settings have ended, and what to do; empty if none has."""
+    files = {"kafka.ssl_certfile": (kafka.ssl_certfile, _first_end), "kafka.ssl_cafile": (kafka.ssl_cafile, _last_end)}
+    now = wall_clock()
+    ends = {
+        (name, path): datetime.fromtimestamp(at, UTC)
+        for name, (path, end) in files.items()
+        if path is not None and (at := end(path))
+    }
+    return "; ".join(
+        f"the certificate in {path!r} ({name}) ended at {end:%Y-%m-%dT%H:%M:%SZ}: replace the file"
+        for (name, path), end in ends.items()
+        if end <= now
+    )
 
 
 def _last_end(path: str) -> float:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from committerd.committer.prefetching import Prefetcher
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
-from committerd.daemon.certificates import ends_of
+from committerd.daemon.certificates import ended_certificates, ends_of
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.memory import limit_bytes
@@ -67,6 +68,7 @@ _AHEAD_MAX = timedelta(minutes=5)
 """How far a version's timestamp may be ahead of Kafka's clock, so that it is later than that of the version before."""
 SILENT_SECONDS = 20.0
 """If Kafka has not responded for this long, it is away. It is asked every 5 s, and each response may take as long."""
+_REASON_CHARACTERS_MAX = 500
 
 
 Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
@@ -114,6 +116,10 @@ class Membership(Protocol):
 
     def silent_seconds(self) -> float:
         """Seconds since Kafka last responded; up to a few seconds even if all is well."""
+        ...
+
+    def silence_reason(self) -> str:
+        """Why Kafka does not respond, as far as is known; empty if it responds."""
         ...
 
 
@@ -275,7 +281,8 @@ async def run(settings: Settings, around: Dependencies) -> None:
     """Commit until SIGTERM or SIGINT, then drain."""
     committer = make_committer(settings, around)
     beat = _Beat(around.monotonic)
-    pulse = Probes(committer.state, around.member, beat, committer.machine)
+    ended = partial(ended_certificates, settings.kafka, around.wall_clock)
+    pulse = Probes(committer.state, around.member, beat, committer.machine, ended=ended)
     track_queue(committer.state, around)
     track_process(settings, around.telemetry.process)
     _log.info(
@@ -392,7 +399,11 @@ class _Beat:
 class Probes:
     """The responses of /livez and /readyz. A stalled store raises an alert, and does not cause a restart."""
 
-    def __init__(self, state: State, member: Membership, beat: _Beat, machine: Machine) -> None:
+    def __init__(
+        self, state: State, member: Membership, beat: _Beat, machine: Machine, *, ended: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`ended`: which certificate of Kafka's settings has ended; empty if none has."""
+        self._ended = ended
         self._machine = machine
         self._state = state
         self._member = member
@@ -417,7 +428,9 @@ class Probes:
             return False, f"unavailable: {self._machine.trouble}"
         silent = self._member.silent_seconds()
         if silent >= SILENT_SECONDS:
-            return False, f"Kafka has not responded for {silent:.0f} s; before that: {text}"
+            reasons = [why for why in (self._ended(), self._member.silence_reason()[:_REASON_CHARACTERS_MAX]) if why]
+            because = f" ({'; '.join(reasons)})" if reasons else ""
+            return False, f"Kafka has not responded for {silent:.0f} s{because}; before that: {text}"
         return good, text
 
     def _part(self) -> tuple[bool, str]:

@@ -34,6 +34,8 @@ class KafkaContact:
         self._lane = CapacityLimiter(1)
         self.responded_at = time.monotonic()
         """When Kafka last responded (monotonic clock, seconds); before the first response, when this was created."""
+        self.failure = ""
+        """Why the last request got no response; empty if it got one."""
 
     async def run(self) -> None:
         """Send requests until cancelled."""
@@ -58,6 +60,8 @@ class KafkaContact:
             self._admin.bounds([self._staged])
         except RefusedToRun:
             pass  # Kafka has responded: the topic does not exist
-        except CommitterError:
+        except CommitterError as error:
+            self.failure = str(error)
             return
+        self.failure = ""
         self.responded_at = time.monotonic()

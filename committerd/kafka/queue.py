@@ -133,6 +133,10 @@ class KafkaQueue:
         """Seconds since Kafka last responded; up to a few seconds even if all is well."""
         return time.monotonic() - self._contact.responded_at
 
+    def silence_reason(self) -> str:
+        """Why Kafka does not respond, as far as its client knows; empty if it responds."""
+        return self._contact.failure
+
     # The port; `committerd.queue.port.Queue` documents each method
 
     async def next_event(self) -> QueueEvent:

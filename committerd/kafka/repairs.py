@@ -11,6 +11,8 @@ when a newer version needs no repair. Patched are:
   refuses a login, or the response to a request.
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
+* Backoff. A connection that the broker refuses after the handshake of TCP or TLS counts as a success, so kafka-python
+  connects again at once, some thirty times a second, for as long as a certificate or a login is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 from kafka import KafkaProducer, errors
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
@@ -32,7 +35,7 @@ HEADERS_MAX = 1000
 
 _CLOSE_SECONDS = 1.0
 
-Method = Callable[[Any], Any]
+Method = Callable[..., Any]
 
 
 def repair_kafka_python() -> None:
@@ -42,6 +45,7 @@ def repair_kafka_python() -> None:
         (KafkaTCPTransport, "_sock_recv", _with_last_bytes),
         (KafkaSSLTransport, "_sock_recv", _with_last_bytes),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
+        (KafkaConnectionManager, "reset_backoff", _if_connected),
     ):
         method = getattr(owner, name)
         if not hasattr(method, "__wrapped__"):
@@ -88,6 +92,18 @@ def _with_last_bytes(receive: Method) -> Method:
         return (data, None) if data else (data, error)
 
     return received
+
+
+def _if_connected(reset_backoff: Method) -> Method:
+    def reset(manager: Any, node_id: Any) -> None:
+        connection = manager._conns.get(node_id)
+        # A connection that failed is not kept. The backoff of "metadata" is that of no connection.
+        if node_id != "metadata" and (connection is None or not connection.connected):
+            manager.update_backoff(node_id)
+        else:
+            reset_backoff(manager, node_id)
+
+    return reset
 
 
 def _until_joined(need_rejoin: Method) -> Method:

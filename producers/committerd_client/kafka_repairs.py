@@ -24,13 +24,15 @@ def connect(kind: Any, config: Mapping[str, Any]) -> Any:
     If a client can't connect, kafka-python leaves its sockets open and a consumer's thread running; this function
     closes them. kafka-python also waits up to 36 s for a connection whose packets are lost, and its clients have no
     option for that; this function sets a limit of 5 s. And it drops the bytes that a broker sends right before it
-    closes a connection, such as the reason why it refuses a login; connections of these clients read them.
+    closes a connection, such as the reason why it refuses a login; connections of these clients read them. And it
+    connects again without a pause while a broker refuses it; these clients wait longer each time.
     """
     networks: list[Any] = []
 
     def network(**options: Any) -> Any:
         networks.append(kind.DEFAULT_CONFIG["kafka_client"](**{**options, **_SETUP}))
         _read_last_bytes(networks[-1]._manager)
+        _keep_backoff(networks[-1]._manager)
         return networks[-1]
 
     try:
@@ -82,6 +84,21 @@ def _read_last_bytes(manager: Any) -> None:
         return transport
 
     manager._build_transport = built
+
+
+def _keep_backoff(manager: Any) -> None:
+    """Let a connection that failed after its TLS handshake count as a failure; kafka-python resets the backoff."""
+    reset = manager.reset_backoff
+
+    def reset_if_connected(node_id: Any) -> None:
+        connection = manager._conns.get(node_id)
+        # A connection that failed is not kept. The backoff of "metadata" is that of no connection.
+        if node_id != "metadata" and (connection is None or not connection.connected):
+            manager.update_backoff(node_id)
+        else:
+            reset(node_id)
+
+    manager.reset_backoff = reset_if_connected
 
 
 def _close_producer(producer: Any) -> None:

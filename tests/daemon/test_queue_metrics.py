@@ -58,6 +58,9 @@ class Membership:
     def silent_seconds(self) -> float:
         return self.silent
 
+    def silence_reason(self) -> str:
+        return "refused" * 100 if self.silent else ""
+
 
 _NAMES = ("queue_lag_records", "unread_age_seconds", "staged_retention_seconds")
 
@@ -112,7 +115,8 @@ def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float,
     ready, text = Probes(state, member, cast(Any, None), Machine()).ready()
     assert ready is bool(connected)
     assert "active: version 3, position 7" in text
-    assert text.startswith(f"Kafka has not responded for {silent:.0f} s; before that: active") is not ready
+    why = ("refused" * 100)[:500]
+    assert text.startswith(f"Kafka has not responded for {silent:.0f} s ({why}); before that: active") is not ready
 
 
 def test_a_machine_that_lacks_something_is_not_ready() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kafka.admin import ACLOperation, ResourceType
 
 from committerd_client import KafkaUnavailable, SyncCommitClient
 from committerd_common.messages import Status
+from harness.certificates import Authority
 from harness.child import Launch
 from harness.scene import STAYS, Scene, until
 from harness.secured_kafka import SecuredKafka, Way
@@ -70,6 +72,38 @@ def test_tokens_are_renewed_before_they_end(scene: Scene, secured_kafka: Secured
         assert [line for line in daemon.lines() if line["level"] != "info"] == []
     finally:
         oidc.lifetime_seconds = 3600
+
+
+def test_new_certificates_need_no_restart_and_an_expired_one_is_named(
+    secured_kafka: SecuredKafka, scene: Scene, tmp_path: Path
+) -> None:
+    """Whoever connects reads the files anew."""
+    broker, foreign = secured_kafka.broker, Authority(tmp_path, "foreign")
+    settings = secured_kafka.settings("mTLS")
+    files = {name: tmp_path / f"own-{name}.pem" for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
+    given = {name: Path(settings[f"KAFKA__{name.upper()}"]).read_bytes() for name in files}
+    for name, file in files.items():
+        file.write_bytes(given[name])
+    daemon = scene.started(**settings | {f"KAFKA__{name.upper()}": str(file) for name, file in files.items()})
+    expired = secured_kafka.authority.issue("committer", ends=datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC), file="expired")
+    files["ssl_certfile"].write_bytes(expired.chain.read_bytes())
+    files["ssl_keyfile"].write_bytes(expired.key.read_bytes())
+    broker.kill()
+    broker.start()
+    said = f"the certificate in {str(files['ssl_certfile'])!r} (kafka.ssl_certfile) ended at 2025-01-02T03:04:05Z"
+    until(lambda: said in daemon.ready()[1])
+    for name, file in files.items():
+        file.write_bytes(given[name])
+    daemon.wait_ready(text="active")
+    scene.committed()
+
+    files["ssl_cafile"].write_bytes(foreign.file.read_bytes())
+    broker.kill()
+    broker.start()
+    until(lambda: any("certificate verify failed" in str(line) for line in daemon.lines()))
+    files["ssl_cafile"].write_bytes(given["ssl_cafile"])
+    scene.committed()
+    assert len(list(daemon.lines("daemon.start"))) == 1
 
 
 def test_each_command_comes_with_a_login_over_tls(scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path) -> None:

@@ -167,6 +167,9 @@ class _Membership:
     def silent_seconds(self) -> float:
         return 0.0
 
+    def silence_reason(self) -> str:
+        return ""
+
 
 def _no_http(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AbstractAsyncContextManager[str]:
     raise AssertionError("a committer serves nothing by itself")
