@@ -1,10 +1,11 @@
-"""Keeps kafka-python from flooding the application's log.
+"""Keeps kafka-python from flooding the application's log, and passwords out of it.
 
 kafka-python logs an error, several times a second, for what is normal: a broker that is away, a connection that its
 owner closes. In threads that work for a `CommitClient`, its warnings and errors become one warning a minute for each
 address, and those about the client's own closing are left out. `KafkaUnavailable` and `CommitTimeout` name the cause.
-Lines below WARNING pass, at most once in ten seconds each. The filter changes neither the application's handlers,
-levels and formats nor the lines of the application's own Kafka clients.
+Lines at INFO pass, at most once in ten seconds each. Lines at DEBUG do not pass: they hold whole requests, such as a
+login. The filter changes neither the application's handlers, levels and formats nor the lines of the application's own
+Kafka clients.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class _KafkaLogFilter(RepeatFilter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         servers = _servers()
+        if servers is not None and record.levelno < logging.INFO:
+            return False  # whole frames, with passwords
         if servers is None or record.levelno < logging.WARNING:
             return super().filter(record)
         said = record.getMessage()
@@ -66,7 +69,8 @@ def filter_kafka_log(client_id: str, servers: str) -> None:
     for name in _OWN_THREADS:
         _threads[f"{client_id}-{name}"] = servers
     for name in _KAFKA_CLIENTS:
-        _threads[f"kafka-io-{client_id}-{name}"] = servers  # as kafka-python names its threads
+        for thread in (f"kafka-io-{client_id}-{name}", f"{client_id}-{name}-network-thread"):
+            _threads[thread] = servers  # as kafka-python names its threads
     below = [name for name in logging.root.manager.loggerDict if name.startswith("kafka.")]
     for name in ("kafka", *below):
         logging.getLogger(name).addFilter(_filter)  # `addFilter` ignores a filter that is there already

@@ -30,7 +30,11 @@ GROUPS = {
         "tests/e2e/test_rights_of_commands.py",
         "tests/kafka/test_rights.py",
     ),
-    "a broker with TLS and logins": ("tests/e2e/test_connecting.py", "tests/e2e/test_secured_kafka.py"),
+    "a broker with TLS and logins": (
+        "tests/e2e/test_connecting.py",
+        "tests/e2e/test_secrets.py",
+        "tests/e2e/test_secured_kafka.py",
+    ),
     "a broker that is away": ("tests/kafka/test_outages.py", "tests/producers/test_client_outages.py"),
     "a dataset for commands": ("tests/commands/",),
 }
