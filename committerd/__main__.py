@@ -32,6 +32,8 @@ _COMMANDS = (
     "probe",
     "heartbeat",
     "maintain",
+    "pause",
+    "resume",
     "position",
     "app",
     "recreate",

@@ -604,7 +604,15 @@ class Telemetry(_OfDataset):
         )
 
     def _state(self, metrics: _Catalogue) -> None:
-        self.active = metrics.gauge("committerd_active", "1 while this member commits, 0 while it stands by.")
+        self.active = metrics.gauge(
+            "committerd_active",
+            "1 while this member commits, or would if the queue were not paused; 0 while it stands by.",
+        )
+        self.paused = metrics.gauge(
+            "committerd_paused",
+            "1 while this member is active and settles nothing, because an operator has paused the queue "
+            "(`committerd pause`).",
+        )
         self.waiting_for_table = metrics.gauge(
             "committerd_waiting_for_table", "1 while records wait because there is no table yet."
         )

@@ -129,6 +129,7 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
                 transaction=transaction,
                 options=create,
                 position=position,
+                pause=found.loaded.pause,
                 reason=asked.reason,
             )
     if as_json:

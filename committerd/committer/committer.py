@@ -35,6 +35,7 @@ from committerd.errors import CorruptTable, RefusedToRun, Unavailable, Unsupport
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
+from committerd.queue.position import Pause
 from committerd.queue.race import Race, VersionSummary
 from committerd.table.backoff import Backoff
 from committerd.telemetry import Telemetry
@@ -82,6 +83,8 @@ class Committer:
             telemetry=parts.telemetry,
         )
         self._refused_code = ""
+        self._pause: Pause | None = None
+        """The pause that is in the log already."""
         self._metrics = HeadMetrics(parts.telemetry, app_marks_max=parts.assembler.decider.options.app_marks_max)
         self.machine = parts.assembler.containment.machine
         """What this process or its machine lacks."""
@@ -187,6 +190,7 @@ class Committer:
                 _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
         self._parts.telemetry.active.set(0)
+        self._parts.telemetry.paused.set(0)
 
     async def _commit_groups(self, current: CurrentHead) -> None:
         """Commit waiting records, version by version."""
@@ -199,12 +203,17 @@ class Committer:
             self._metrics.show(current)
             unread = current.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
-            self.state.show("active", f"commits{reading}")
+            self._note_pause(current.head.pause)
+            if current.head.pause is None:
+                self.state.show("active", f"commits{reading}")
             self.state.version, self.state.position = current.head.version, current.head.position.next_offset
             parts.assembler.prefetcher.latest = current.head.manifest
             try:
-                if current.head.lacks_keys():
-                    formed: FormedVersion | None = await self._pipeline.form_keys(current.head)
+                if current.head.pause is not None:
+                    await self._stay_paused(current, current.head.pause)
+                    formed: FormedVersion | None = None
+                elif current.head.lacks_keys():
+                    formed = await self._pipeline.form_keys(current.head)
                     _log.info("keys.put_back", extra={"version": current.head.version + 1})
                 else:
                     formed = await self._next(current)
@@ -217,6 +226,17 @@ class Committer:
                 parts.telemetry.commit_retries.add(reason=error.code)
                 _log.warning("commit.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
+
+    async def _stay_paused(self, current: CurrentHead, pause: Pause) -> None:
+        """Settle nothing, and look for the version that ends the pause. Records wait in the queue meanwhile."""
+        self.state.show("paused", str(pause))
+        # They are in the table already.
+        await self._publish_held_back(self._holding.pass_time(), current)
+        current.learn_history()
+        until = anyio.current_time() + min(self._intervals.recheck, self._holding.seconds_until())
+        while self._goes_on(current.generation) and anyio.current_time() < until:
+            await self._parts.intake.changed(timeout=until - anyio.current_time())
+        await self._look_for_foreign(current)
 
     async def _next(self, current: CurrentHead) -> FormedVersion | None:
         """Form the next version when it is due; None when the caller must check its state and call again."""
@@ -333,6 +353,16 @@ class Committer:
         if any(one.settled.ours for one in found):
             raise StartAgain("another committer has committed")
 
+    def _note_pause(self, pause: Pause | None) -> None:
+        """Log when a pause begins or ends."""
+        if pause == self._pause:
+            return
+        self._pause = pause
+        if pause is None:
+            _log.info("queue.resumed")
+        else:
+            _log.warning("queue.paused", extra={"reason": pause.reason, "who": pause.who, "since_ms": pause.since_ms})
+
     def _note_unavailable(self, raised: Exception) -> Unavailable:
         """Show an error of the store, the queue or the machine, and return it; raises any other."""
         error = as_unavailable(raised)
@@ -345,6 +375,7 @@ class Committer:
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""
         self._parts.telemetry.active.set(0)
+        self._parts.telemetry.paused.set(0)
         cause = error.code if isinstance(error, RefusedToRun) else type(error).code
         self._parts.telemetry.refused_to_run.set(1, cause=cause)
         if self._refused_code != error.code:

@@ -30,6 +30,8 @@ class CurrentHead:
     """Of the assignment in which Start has made it."""
     read_at: float = 0.0
     """When the head's version was last known to be the latest, in monotonic seconds."""
+    looked_at: float = 0.0
+    """When the latest version was last looked for, in monotonic seconds."""
     confirmed_at: float = 0.0
     """When the head's version was last known to exist and to be the same, in monotonic seconds."""
 
@@ -78,7 +80,8 @@ class CurrentHead:
 
     async def _newest(self) -> int:
         """Return the latest version; 0 = there is no table. May not notice that the head's own version is gone."""
-        is_recent = self.monotonic() - self.read_at <= RECENT_SECONDS_MAX
+        self.looked_at = self.monotonic()
+        is_recent = self.looked_at - self.read_at <= RECENT_SECONDS_MAX
         return await self.table.latest_version(recent=self.head.version if is_recent else 0) or 0
 
     @property

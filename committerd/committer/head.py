@@ -14,7 +14,7 @@ from pyroaring import BitMap
 
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import Ledger
-from committerd.queue.position import AppMark, Position, highest, kept_marks, merge_marks
+from committerd.queue.position import AppMark, Pause, Position, highest, kept_marks, merge_marks
 from committerd.queue.race import VersionSummary
 from committerd.table.versions import Committed, History, Table
 
@@ -42,6 +42,10 @@ class Head:
     """The position that the latest version itself carries; None = it carries none."""
     carried_marks: Mapping[str, AppMark]
     """The marks that the latest version itself carries."""
+    pause: Pause | None = None
+    """The pause that an operator has put in place; None = the queue is not paused."""
+    carried_pause: Pause | None = None
+    """The pause that the latest version itself carries."""
 
     @property
     def table(self) -> Table:
@@ -61,12 +65,13 @@ class Head:
         the content of its new deletion files, by key. Raises `StartAgain` when an operator has set the position.
         """
         ledger, position, marks, is_carried = self.ledger, self.position, self.marks, self.is_carried
+        pause = self.pause
         for one in versions:
             ledger = ledger.then(one.settled)
             if one.settled.ours:
                 # It carries all that counts of the versions before it. A mark that it dropped is gone, as after a
                 # restart.
-                marks = one.marks
+                marks, pause = one.marks, one.pause
             elif not is_carried:
                 marks = dict(marks)
                 merge_marks(marks, one.marks)
@@ -86,6 +91,8 @@ class Head:
             is_carried=is_carried,
             carried=last.position,
             carried_marks=last.marks,
+            pause=pause,
+            carried_pause=last.pause,
         )
 
     def without_what_is_gone(self) -> Head:
@@ -104,10 +111,10 @@ class Head:
         return replace(self, history=self.history.of_the_table())
 
     def lacks_keys(self) -> bool:
-        """Whether the latest version carries another position or other marks than the head, which must be put back."""
+        """Whether the latest version carries another position, pause or marks than the head, which must be put back."""
         if not self.is_carried:
             return False
-        if self.carried != self.position:
+        if (self.carried, self.carried_pause) != (self.position, self.pause):
             return True
         return any(self.carried_marks.get(app_id) != mark for app_id, mark in kept_marks(self.marks).items())
 

@@ -23,7 +23,16 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
 from committerd.queue.ledger import LEDGER_BYTES, Ledger
 from committerd.queue.outcomes import Settled, settled_by
-from committerd.queue.position import AppMark, Position, decode_marks, decode_position, highest, merge_marks
+from committerd.queue.position import (
+    AppMark,
+    Pause,
+    Position,
+    decode_marks,
+    decode_pause,
+    decode_position,
+    highest,
+    merge_marks,
+)
 from committerd.queue.race import VersionSummary
 from committerd.table.versions import History, Table, VersionState
 
@@ -71,6 +80,8 @@ class Loaded:
     marks: Mapping[str, AppMark] = field(default_factory=dict)
     carried: Position | None = None
     carried_marks: Mapping[str, AppMark] = field(default_factory=dict)
+    pause: Pause | None = None
+    carried_pause: Pause | None = None
     newest_ours: int = 0
     """The newest readable version of the queue; 0 = none. Only this one may lack its transaction file."""
     older: OlderHistory
@@ -93,6 +104,8 @@ class Loaded:
             is_carried=self.position is not None,
             carried=self.carried,
             carried_marks=self.carried_marks,
+            pause=self.pause,
+            carried_pause=self.carried_pause,
         )
 
 
@@ -145,6 +158,8 @@ async def load(table: Table, how: Loading) -> Loaded:
         marks=marks,
         carried=latest.found.position,
         carried_marks=latest.found.marks,
+        pause=carrying[0].pause if carrying else None,
+        carried_pause=latest.found.pause,
         newest_ours=newest_ours,
         older=older,
     )
@@ -193,6 +208,29 @@ async def _read_up_to(table: Table, base: int, newest: int) -> News:
     return News([*found, latest.found], latest.manifest)
 
 
+async def after(loaded: Loaded, version: int) -> Loaded | None:
+    """Return the state after a later version of the queue, from that version alone; None if it is not such a version.
+
+    It carries all that counts of the versions before it. Without the history: `ledger` and `older` stay as they were.
+    """
+    read = await _read_old(loaded.table, version)
+    if read is None or not read.found.settled.ours or read.found.position is None:
+        return None
+    found = read.found
+    return replace(
+        loaded,
+        version=version,
+        manifest=read.manifest,
+        position=found.position,
+        marks=found.marks,
+        pause=found.pause,
+        newest_ours=version,
+        carried=found.position,
+        carried_marks=found.marks,
+        carried_pause=found.pause,
+    )
+
+
 async def position_of(table: Table, version: int) -> Position | None:
     """Return the position that an old version carries; None when it carries none, or is unreadable."""
     read = await _read_old(table, version)
@@ -213,8 +251,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
     if file is None:
         return None
     settled = settled_by(await table.transaction(file), version=version)
-    position, marks = _carried(file, settled, is_latest=is_latest)
-    return _Read(VersionSummary(settled=settled, position=position, marks=marks), file)
+    return _Read(_summary(file, settled, is_latest=is_latest), file)
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
@@ -236,7 +273,7 @@ class _Downwards:
         self._reported_at = how.monotonic()
 
     async def read_carrying(self, latest: _Read) -> tuple[Sequence[VersionSummary], int]:
-        """Read the versions from which position and marks follow: down to the newest one of ours, which carries all.
+        """Read the versions from which position, marks and pause follow: down to the newest one of ours, which has all.
 
         Returns those that count, and the newest version of ours (0 = none).
         """
@@ -299,15 +336,20 @@ class _Downwards:
         await anyio.lowlevel.checkpoint()
 
 
-def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[Position | None, dict[str, AppMark]]:
-    """Decode the position and marks that a version carries.
+def _summary(file: ManifestFile, settled: Settled, *, is_latest: bool) -> VersionSummary:
+    """Decode the position, the marks and the pause that a version carries.
 
     Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
     """
     metadata, branch = file.outline.table_metadata, file.outline.branch
     problem: CommitterError
     try:
-        return decode_position(metadata, branch=branch), decode_marks(metadata, branch=branch)
+        return VersionSummary(
+            settled=settled,
+            position=decode_position(metadata, branch=branch),
+            marks=decode_marks(metadata, branch=branch),
+            pause=decode_pause(metadata, branch=branch),
+        )
     except CorruptTable as error:
         if settled.ours:
             raise
@@ -317,4 +359,4 @@ def _carried(file: ManifestFile, settled: Settled, *, is_latest: bool) -> tuple[
             raise
         problem = error
     _log.warning("keys.unreadable", extra={"version": settled.version, "error": str(problem)})
-    return None, {}
+    return VersionSummary(settled=settled, position=None)

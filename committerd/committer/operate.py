@@ -1,4 +1,4 @@
-"""The operator's changes by hand: adopt or rewind the position, release an application, make the table anew.
+"""The operator's changes by hand: pause, adopt or rewind the position, release an application, make the table anew.
 
 Each change is one version, which holds the reason. A running committer treats it like any version of another committer,
 and does Start again. A committer that refuses to run finds it when it retries.
@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loaded, Loading, load, position_of
+from committerd.committer.loading import Loaded, Loading, after, load, position_of
 from committerd.committer.starting import read_facts, require_same_log
+from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CommitterError, RefusedToRun, SettingsError
 from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
 from committerd.queue.port import Queue, record_sha256
-from committerd.queue.position import AppMark, LostHistory, Position, encode_metadata, kept_marks, start_of
+from committerd.queue.position import (
+    AppMark,
+    LostHistory,
+    Pause,
+    Position,
+    encode_metadata,
+    kept_marks,
+    start_of,
+)
 from committerd.queue.start import QueueFacts, era_of, starting_position
 from committerd.table.backoff import Backoff
 from committerd.table.case import Sources
@@ -24,11 +34,13 @@ from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
 from committerd.table.prepare import build
 from committerd.table.versions import Table
-from committerd.table.writing import complete
+from committerd.table.writing import complete, write_transaction
 from committerd_common.messages import Transaction
 
-_ATTEMPTS = 20
-"""Attempts before giving up, when other writers keep taking the version number."""
+_SECONDS_MAX = 60.0
+"""Seconds before giving up, when other writers keep taking the version number."""
+_AHEAD = 8
+"""How many versions a busy committer may be ahead; they are looked for at once."""
 _LOST_ITS_END = frozenset({"position_beyond_end", "log_rewritten"})
 """Causes of a refusal to run for which later offsets of the log may hold other records than those that were settled."""
 _OTHER_LOG = _LOST_ITS_END | {"topic_id"}
@@ -206,9 +218,10 @@ async def create(
     transaction: Transaction,
     options: CreateOptions,
     position: Position,
+    pause: Pause | None,
     reason: str,
 ) -> int:
-    """Create the table with an Overwrite, whose version carries the position; returns its number.
+    """Create the table with an Overwrite, whose version carries position and pause; returns its number.
 
     Raises `CommitterError` (`table_exists`) when there is a table.
     """
@@ -217,14 +230,14 @@ async def create(
     own = Transaction()
     own.CopyFrom(transaction)
     own.uuid, own.read_version = str(sources.new_uuid()), 0
-    noted = position_only(position, {}, read_version=0, uuid=own.uuid, reason=reason)
+    noted = position_only(position, {}, read_version=0, uuid=own.uuid, reason=reason, pause=pause)
     own.transaction_properties.update(noted.transaction_properties)
     prepared = await build(
         table,
         None,
         Judged(transaction=own, create=options),
         sources=sources,
-        table_metadata=encode_metadata(position, {}),
+        table_metadata=encode_metadata(position, {}, pause),
     )
     if not await land_alone(table, prepared, Backoff(sources.random)):
         raise CommitterError(f"somebody else has just created a table at {table.uri}", code="table_exists")
@@ -237,46 +250,64 @@ async def write(
     sources: Sources,
     *,
     new_position: Position | None,
-    change_marks: Callable[[Mapping[str, AppMark]], Mapping[str, AppMark]],
+    change_marks: Callable[[Mapping[str, AppMark]], Mapping[str, AppMark]] = lambda marks: marks,
+    change_pause: Callable[[Pause | None], Pause | None] = lambda pause: pause,
     reason: str,
 ) -> int:
-    """Commit one version that sets position and marks; returns its number.
+    """Commit one version that sets position, marks and pause; returns its number.
 
-    `new_position`: None = keep the table's. `change_marks`: returns the new marks, given the table's.
+    `new_position`: None = keep the table's. `change_marks`, `change_pause`: return the new marks and the new pause,
+    given those of the table. They may raise, and are called again when another version was faster.
 
     Raises `CommitterError` (`contended`) when other writers keep taking the number, or when a committer commits
     meanwhile, and `SettingsError` when the table has no position.
     """
-    for _ in range(_ATTEMPTS):
+    until = loading.monotonic() + _SECONDS_MAX
+    while loading.monotonic() < until:
         table, position = loaded.table, new_position or loaded.position
         if position is None:
             raise SettingsError("no version of the table carries a position: no committer has committed to it yet")
         position = replace(position, branch=loaded.branch)
-        marks = kept_marks(change_marks(loaded.marks))
+        marks, pause = kept_marks(change_marks(loaded.marks)), change_pause(loaded.pause)
         transaction = position_only(
-            position, marks, read_version=loaded.version, uuid=str(sources.new_uuid()), reason=reason
+            position, marks, read_version=loaded.version, uuid=str(sources.new_uuid()), reason=reason, pause=pause
         )
         prepared = await build(
             table,
             loaded.manifest,
             Judged(transaction=transaction),
             sources=sources,
-            table_metadata=encode_metadata(position, marks),
+            table_metadata=encode_metadata(position, marks, pause),
             holds_records=False,
         )
-        if loaded.newest_ours:
-            await complete(table, loaded.newest_ours)
-        if await land_alone(table, prepared, Backoff(sources.random)):
+        completed = Concurrently(partial(complete, table, loaded.newest_ours))
+        put = partial(land_alone, table, prepared, Backoff(sources.random), files_first=False)
+        if await (completed.of(put) if loaded.newest_ours else put()):
+            if loaded.newest_ours:
+                completed.required()
+            await write_transaction(table, prepared)
             return prepared.version
-        newest_known, loaded = loaded.newest_ours, await _load_again(table, loading)
+        newest_known = loaded.newest_ours
+        loaded = await _followed(loaded, prepared.version) or await _load_again(table, loading)
         if new_position is not None and loaded.newest_ours != newest_known:
             raise CommitterError(
                 "a committer has committed meanwhile: look again with `committerd position show`", code="contended"
             )
     raise CommitterError(
-        f"{_ATTEMPTS} other versions were committed meanwhile: stop the other writers for a moment, and try again",
+        f"other versions were faster for {_SECONDS_MAX:g} s: stop the other writers for a moment, and try again",
         code="contended",
     )
+
+
+async def _followed(loaded: Loaded, taken: int) -> Loaded | None:
+    """Return the state after the version of a committer that took our number, or the latest that follows it already.
+
+    A committer with work puts its next version as soon as the last one is there; but once in `store.recheck_seconds` it
+    first looks whether others have committed (`CurrentHead.looked_at`). A writer needs a single request to find the
+    latest version then, as here, because the committer needs two. None if another writer took our number.
+    """
+    states = await map_each(range(taken, taken + _AHEAD), partial(after, loaded))
+    return next((one for one in reversed(states) if one is not None), None)
 
 
 async def _load_again(table: Table, loading: Loading) -> Loaded:

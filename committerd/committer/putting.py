@@ -184,16 +184,20 @@ class FormedLanding:
 
         If it is not the latest, our version could get a number that a cleanup has freed, below the latest. The process
         may have slept for hours at any point, also during the request, so the age of the result counts from the
-        request. Raises `StartAgain` when the table is another one.
+        request. While versions follow each other without a break, it still looks once in `recheck_seconds`: that leaves
+        another writer, such as an operator, the time to commit between two of them. Raises `StartAgain` when the table
+        is another one.
         """
         current = self._current
         age_max = self._putter.recheck_seconds
+        if current.monotonic() - current.looked_at > age_max:
+            age_max = -1.0
         if not await current.still_latest(age_max=age_max):
             return False
         if self._is_first and current.confirmed_seconds <= SAME_SECONDS_MAX:
             return True
         await current.confirm()
-        return await current.still_latest(age_max=age_max)  # the process may have slept meanwhile
+        return await current.still_latest(age_max=self._putter.recheck_seconds)  # the process may have slept meanwhile
 
     async def _standing(self) -> VersionState:
         """Whether the version that we built on still exists and is the same."""

@@ -92,7 +92,13 @@ class Starter:
         self.before_table.update(refused_before_table(facts.outcomes, position))
         head, read_at = loaded.head(position), loaded.read_at
         current = CurrentHead(
-            head, self.loading.monotonic, loaded.older, generation, read_at=read_at, confirmed_at=read_at
+            head,
+            self.loading.monotonic,
+            loaded.older,
+            generation,
+            read_at=read_at,
+            looked_at=read_at,
+            confirmed_at=read_at,
         )
         owed = owed_from(
             position,

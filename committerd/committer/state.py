@@ -36,7 +36,7 @@ class State:
     """The committer's state, as the process's probes report it."""
 
     name: str = "starting"
-    """standby, starting, active, waiting_for_table, refused, unavailable or stopped."""
+    """standby, starting, active, paused, waiting_for_table, refused, unavailable or stopped."""
     text: str = "probes the store"
     code: str = ""
     """The cause of a refusal to run; empty in other states."""
@@ -63,6 +63,7 @@ class HeadMetrics:
         """Show the current head."""
         telemetry, head = self._telemetry, current.head
         telemetry.table_version.set(head.version)
+        telemetry.paused.set(head.pause is not None)
         telemetry.ledger_bytes.set(head.ledger.bytes)
         telemetry.unread_versions.set(current.older.unread_versions)
         telemetry.ledger_floor_version.set(head.ledger.floor)

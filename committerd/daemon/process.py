@@ -438,6 +438,8 @@ class Probes:
         match state.name:
             case "active":
                 return True, f"active: version {state.version}, position {state.position}"
+            case "paused":
+                return True, f"active, {state.text}"
             case "waiting_for_table":
                 return True, f"active, waits for the table: {state.text}"
             case "standby":

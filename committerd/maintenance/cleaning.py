@@ -31,7 +31,7 @@ from typing import Any
 from anyio import to_thread
 
 from committerd.concurrency import for_each
-from committerd.errors import ObjectUnreadable, RefusedToRun, StoreUnavailable, UnsupportedTable
+from committerd.errors import CommitterError, ObjectUnreadable, RefusedToRun, StoreUnavailable, UnsupportedTable
 from committerd.maintenance import report
 from committerd.maintenance.branches import OtherBranches
 from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
@@ -57,10 +57,11 @@ from committerd.maintenance.waiting import (
     waiting,
 )
 from committerd.queue.port import TopicIdentity
-from committerd.queue.position import Position, decode_position
+from committerd.queue.position import Pause, Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
 from committerd.stores.port import ObjectStore
 from committerd.table.manifests import detached_manifests
+from committerd.table.pause_watch import PauseWatch
 from committerd.table.versions import Table
 from committerd_common.paths import (
     DATA,
@@ -187,6 +188,7 @@ class Cleanup:
         self._wall_clock = wall_clock
         self._branch = branch
         root = open_branch("") if branch else table.store
+        self._pause = PauseWatch(table)
         self._others = OtherBranches(root=root, own=branch, open=open_branch)
         self._note = note
         self._passes_over = passes_over
@@ -213,6 +215,10 @@ class Cleanup:
     def close(self) -> None:
         """Delete the temporary file in which the last look has its lists."""
         self._lists.close()
+
+    async def pause(self) -> Pause | None:
+        """The pause that an operator has put in place; None if the queue is not paused. Raises `StoreUnavailable`."""
+        return await self._pause.look()
 
     async def look(self) -> CleanupPlan:
         """Find out what may be deleted; deletes nothing.
@@ -420,6 +426,9 @@ class Cleanup:
         lists = self._lists
         assert self._identity is not None
         await self._require_same_table()
+        paused = await self.pause()
+        if paused is not None:
+            raise CommitterError(f"nothing more is deleted: the queue is {paused}", code="paused")
         staged, self._read_to = await staged_since(
             self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from committerd.lance.conflicts.key_filter import KeyUnion, appended_keys, encoded_keys
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import REASON_KEY, encode_settled, short
-from committerd.queue.position import AppMark, Position, encode_metadata
+from committerd.queue.position import AppMark, Pause, Position, encode_metadata
 from committerd.queue.rounds import Coalesce, Part, changed_keys, part_of
 from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
@@ -235,10 +235,11 @@ def position_only(
     read_version: int,
     uuid: str,
     reason: str = "",
+    pause: Pause | None = None,
 ) -> Transaction:
     """The transaction of a version that commits no record: an UpdateConfig of committerd's keys in `table_metadata`."""
     transaction = Transaction(uuid=uuid, read_version=read_version)
-    entries = encode_metadata(position, marks)
+    entries = encode_metadata(position, marks, pause)
     transaction.update_config.table_metadata_updates.update_entries.extend(
         Transaction.UpdateMapEntry(key=key, value=value) for key, value in sorted(entries.items())
     )

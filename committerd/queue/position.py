@@ -1,6 +1,6 @@
-"""A table's position in its staged topic, and the marks of replayable applications.
+"""A table's position in its staged topic, the marks of replayable applications, and the pause of the queue.
 
-Both are stored in `table_metadata` of every version that is committed from the queue, because the table is the only
+All are stored in `table_metadata` of every version that is committed from the queue, because the table is the only
 truth: a record has an outcome exactly when the table's position has passed it. The committer never lowers either. A
 foreign Restore or a replaced `table_metadata` may show an older state, so the highest position and marks that any
 readable version carries count.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable, RefusedToRun
@@ -24,6 +25,7 @@ _Decoded = TypeVar("_Decoded")
 FORMAT_KEY = "committerd.format"
 POSITION_KEY = "committerd.position"
 APP_KEY_PREFIX = "committerd.app."
+PAUSED_KEY = "committerd.paused"
 FORMAT = 1
 """Version of the format of committerd's keys. A table with a higher version is refused: a newer committerd wrote it."""
 
@@ -125,6 +127,26 @@ class AppMark:
 
 
 Marks = Mapping[str, AppMark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """An operator has paused the queue: committers settle nothing until another version of the queue lacks the key.
+
+    The newest version of the queue decides. So a version of another writer, such as a Restore, neither ends a pause nor
+    begins one again.
+    """
+
+    reason: str
+    since_ms: int
+    """When the operator paused it: Unix milliseconds by the clock of the operator's machine."""
+    who: str = ""
+    """The operator, as given; empty if not given."""
+
+    def __str__(self) -> str:
+        """The pause in words."""
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        return f"paused since {since.removesuffix('+00:00')}Z{f' by {self.who}' if self.who else ''}: {self.reason}"
 
 
 def start_of(identity: TopicIdentity, offset: int) -> Position:
@@ -252,7 +274,7 @@ def _mark_bytes(app_id: str, run: str) -> int:
     return _MARK_BYTES_MIN + len(app_id) + escaped * len(run)
 
 
-def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
+def encode_metadata(position: Position, marks: Marks, pause: Pause | None = None) -> dict[str, str]:
     """The `committerd.` entries of `table_metadata`."""
     raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
     if position.lost is not None:
@@ -262,6 +284,8 @@ def encode_metadata(position: Position, marks: Marks) -> dict[str, str]:
     entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _dump(raw)}
     for app_id, mark in marks.items():
         entries[APP_KEY_PREFIX + app_id] = _dump({name: getattr(mark, name) for name in _MARK_FIELDS})
+    if pause is not None:
+        entries[PAUSED_KEY] = _dump({"reason": pause.reason, "since_ms": pause.since_ms, "who": pause.who})
     return entries
 
 
@@ -315,6 +339,21 @@ def decode_marks(metadata: Mapping[str, str], *, branch: str = "") -> dict[str, 
     return marks
 
 
+def decode_pause(metadata: Mapping[str, str], *, branch: str = "") -> Pause | None:
+    """The pause that a version carries; None if the queue is not paused.
+
+    `branch`: that of the version. A pause that was in place where a branch began is that of another queue. Raises
+    `CorruptTable` for a pause or a position that can't be read, and `RefusedToRun` as `decode_position`.
+    """
+    if PAUSED_KEY not in metadata or (branch and decode_position(metadata, branch=branch) is None):
+        return None
+    return _decoded(
+        PAUSED_KEY,
+        metadata[PAUSED_KEY],
+        lambda raw: Pause(reason=_text(raw["reason"]), since_ms=_time(raw["since_ms"]), who=_text(raw["who"])),
+    )
+
+
 def _dump(value: dict[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -323,7 +362,7 @@ def _decoded(key: str, text: str, of: Callable[[Any], _Decoded]) -> _Decoded:
     """What `of` makes of the JSON. Raises `CorruptTable` if it is no object with the right fields."""
     try:
         return of(json.loads(text))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, OSError, RecursionError) as error:
         raise _unreadable(key, text) from error
 
 
@@ -343,6 +382,13 @@ def _counted(value: object) -> int:
     found = _whole(value)
     if not 0 <= found < 1 << 63:
         raise TypeError(value)
+    return found
+
+
+def _time(value: object) -> int:
+    """Unix milliseconds of a year that the calendar has."""
+    found = _counted(value)
+    datetime.fromtimestamp(found / 1000, UTC)
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from committerd.queue.outcomes import Settled
-from committerd.queue.position import AppMark, Position
+from committerd.queue.position import AppMark, Pause, Position
 
 
 class Race(StrEnum):
@@ -27,11 +27,12 @@ class Race(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSummary:
-    """What the queue knows of one version: the records that it settles, and the position and marks that it carries."""
+    """What the queue knows of one version: the records that it settles; the position, marks and pause it carries."""
 
     settled: Settled
     position: Position | None
     marks: Mapping[str, AppMark] = field(default_factory=dict)
+    pause: Pause | None = None
 
 
 def race(ours: VersionSummary, found: Sequence[VersionSummary]) -> Race:
@@ -44,7 +45,7 @@ def race(ours: VersionSummary, found: Sequence[VersionSummary]) -> Race:
         first.settled.ours
         and list(first.settled.members) == list(ours.settled.members)
         and list(first.settled.refusals) == list(ours.settled.refusals)
-        and first.position == ours.position
+        and (first.position, first.pause) == (ours.position, ours.pause)
     ):
         return Race.OURS
     if any(version.settled.ours for version in found):

@@ -76,12 +76,14 @@ async def land(landing: Landing[R], backoff: Backoff) -> R:
         await backoff.wait()
 
 
-async def land_alone(table: Table, prepared: Prepared, backoff: Backoff) -> bool:
+async def land_alone(table: Table, prepared: Prepared, backoff: Backoff, *, files_first: bool = True) -> bool:
     """Put a version that holds one new transaction; returns whether it was created. False = the number is taken.
 
-    Raises `StoreUnavailable` when the store fails before the manifest may have been put.
+    `files_first`: write the files that the manifest refers to before it. Raises `StoreUnavailable` when the store fails
+    before the manifest may have been put.
     """
-    await write_files(table, prepared)
+    if files_first:
+        await write_files(table, prepared)
     return await land(_Alone(table, prepared), backoff)
 
 

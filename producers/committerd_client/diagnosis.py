@@ -27,7 +27,7 @@ from kafka.errors import CoordinatorNotAvailableError, GroupIdNotFoundError, Kaf
 from committerd_client.connection import Connection
 from committerd_client.kafka_log import filter_kafka_log
 from committerd_client.kafka_repairs import connect
-from committerd_client.queue_status import Cause, QueueFacts, QueueStatus, era_of, explain, table_position
+from committerd_client.queue_status import Cause, QueueFacts, QueueStatus, era_of, explain, pause_in, table_position
 from committerd_client.table_location import TableLocation
 from committerd_common.request import sent_sha256
 
@@ -244,7 +244,7 @@ def _ask_bounds(admin: Any, facts: QueueFacts, place: TopicPartition) -> None:
 
 
 def look_at_table(facts: QueueFacts, storage_options: Mapping[str, str]) -> None:
-    """Note whether the table exists, its version and its position.
+    """Note whether the table exists, its version, its position, and whether the queue is paused.
 
     Unknown without a URI, without pylance for an object store, and after an error.
     """
@@ -262,7 +262,9 @@ def look_at_table(facts: QueueFacts, storage_options: Mapping[str, str]) -> None
     facts.table_exists = found is not None
     if found is not None:
         facts.version = found.version
-        facts.table_position = table_position(getattr(found, "metadata", {}), branch=facts.branch)
+        metadata = getattr(found, "metadata", {})
+        facts.table_position = table_position(metadata, branch=facts.branch)
+        facts.paused = pause_in(metadata, branch=facts.branch)
 
 
 def _local_path(uri: str) -> Path | None:

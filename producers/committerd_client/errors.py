@@ -148,8 +148,8 @@ class CommitTimeout(ClientError, TimeoutError):
     code = "timeout"
     why: str = ""
     """The cause: `kafka` (it does not respond), `no_topic`, `no_committer`, `refuses` (the committer refuses to run),
-    `no_table`, `open_transaction`, `behind` (other records are ahead), `passed` (it has an outcome, which was not
-    read), `stalled`, or "" (not known). The message has the details."""
+    `no_table`, `paused` (an operator has paused the queue), `open_transaction`, `behind` (other records are ahead),
+    `passed` (it has an outcome, which was not read), `stalled`, or "" (not known). The message has the details."""
 
 
 class OutcomeNotFound(CommitTimeout):

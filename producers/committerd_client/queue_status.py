@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 _POSITION_KEY = "committerd.position"
 """The key of table_metadata under which a version carries the position."""
+_PAUSED_KEY = "committerd.paused"
+"""The key under which it carries the pause that an operator has put in place."""
 
 
 class Progress(NamedTuple):
@@ -38,7 +40,7 @@ class Cause:
     """The most likely cause of a long wait."""
 
     why: str
-    """kafka, no_topic, no_committer, refuses, no_table, open_transaction, behind, passed or stalled."""
+    """kafka, no_topic, no_committer, refuses, no_table, paused, open_transaction, behind, passed or stalled."""
     text: str
     """Some sentences for people: the cause, and what to do."""
 
@@ -108,6 +110,8 @@ class QueueFacts:
     table_exists: bool | None = None
     version: int | None = None
     table_position: TablePosition | None = None
+    paused: str = ""
+    """The operator's reason to pause the queue, and who it was if that is known; empty if it is not paused."""
     last_sha256: str | None = None
     """Hash of the record at the last offset of the table's position; also None if there is no record any more."""
 
@@ -183,6 +187,22 @@ def table_position(metadata: Mapping[str, str], *, branch: str = "") -> TablePos
         return None
 
 
+def pause_in(metadata: Mapping[str, str], *, branch: str = "") -> str:
+    """The pause in a version's table_metadata, for `QueueFacts.paused`; empty if there is none that this client can
+    read.
+
+    `branch`: as for `table_position`.
+    """
+    if branch and table_position(metadata, branch=branch) is None:
+        return ""
+    try:
+        raw = json.loads(metadata[_PAUSED_KEY])
+        by = f" (by {raw['who']})" if raw["who"] else ""
+        return f"{raw['reason']}{by}"
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
 def refusal(facts: QueueFacts) -> str | None:
     """Why a committer refuses to run on these facts; None if they show no reason.
 
@@ -239,6 +259,12 @@ def explain(facts: QueueFacts, offset: int | None) -> Cause | None:
         )
     if table:
         return Cause("no_table", table)
+    is_settled = offset is not None and facts.position is not None and facts.position > offset
+    if facts.paused and not is_settled:
+        text = (
+            f"The queue is paused: {facts.paused}. Records wait until an operator ends that with `committerd resume`."
+        )
+        return Cause("paused", text)
     return None if offset is None else _place_in_queue(facts, offset)
 
 

@@ -156,6 +156,7 @@ NOW = Row(
             red_from=1,
         ),
         Panel(title="Waits for the table", expr=level("committerd_waiting_for_table"), kind="stat", red_from=1),
+        Panel(title="Paused by an operator", expr=level("committerd_paused"), kind="stat", red_from=1),
         Panel(
             title="Held back by an open Kafka transaction",
             expr=level("committerd_held_back_seconds"),

@@ -18,6 +18,7 @@ from committerd.commands.maintain import loop
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.maintenance.left_alone import Failure
 from committerd.maintenance.passed_over import PassedOver
+from committerd.queue.position import Pause
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MaintenanceMetrics
 from committerd_client import RetryableConflict
@@ -118,6 +119,10 @@ class Cleanups:
             choice=SimpleNamespace(kept={}), bytes_in_all=0, unneeded_bytes=0, oldest_read_version=None, latest=1
         )
 
+    async def pause(self) -> Pause | None:
+        await anyio.lowlevel.checkpoint()
+        return self._world.paused
+
     async def waiting_records(self) -> Any:
         self._world.queue_reads += 1
         replaced = self._world.waiting.pop(0) if self._world.waiting else set()
@@ -150,6 +155,7 @@ class World:
         self.reporter = Said()
         self.registry = CollectorRegistry()
         self.there = True
+        self.paused: Pause | None = None
         self.waiting: list[set[int]] = []
         """The fragments that waiting Rewrites replace, one set for each time that the queue is read."""
         self.queue_reads = 0
@@ -396,6 +402,23 @@ async def test_once_obeys_the_hours() -> None:
     assert await loop_of(steps, Stop(), world=world, hours="12-13", tasks_max=1).once()
     assert 0 < steps.rewritten < 3
     assert world.reporter.said[-1] == "hours_over"
+
+
+@in_virtual_time
+async def test_while_the_queue_is_paused_it_says_so_once_and_does_nothing() -> None:
+    steps, world = Steps(), World()
+    world.paused = Pause(reason="a backup", since_ms=0)
+    steps.clean.set()
+    async with running(steps, world=world) as made:
+        await anyio.sleep(0.2)
+        assert (steps.rewritten, steps.cleanups, steps.looks, world.reporter.said) == (0, 0, [], ["paused"])
+        assert made.doing == "it waits: the queue is paused since 1970-01-01T00:00:00Z: a backup"
+        world.paused = None
+        await steps.has_rewritten.wait()
+    once = World()
+    once.paused = Pause(reason="a backup", since_ms=0)
+    assert await loop_of(steps, Stop(), world=once).once()
+    assert once.reporter.said == ["paused"]
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from committerd.lance.conflicts.grid import Unreadable
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.queue.ledger import Ledger
 from committerd.queue.outcomes import Settled
-from committerd.queue.position import AppMark, Position
+from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
 from committerd.table.versions import Committed, History, Table
 from tests.simulation.store import Bucket, FakeStore
@@ -48,6 +48,18 @@ def found(
 
 def then(before: Head, *versions: VersionSummary) -> Head:
     return before.then(versions, MANIFEST)
+
+
+def test_the_newest_version_of_ours_says_whether_the_queue_is_paused() -> None:
+    pause = Pause(reason="a backup", since_ms=1)
+    paused = then(head(), replace(found(4, START, {"a": MARK}), pause=pause))
+    assert (paused.pause, paused.lacks_keys()) == (pause, False)
+    dropped = then(paused, found(5, START, {"a": MARK}, ours=False))
+    assert (dropped.pause, dropped.lacks_keys()) == (pause, True)
+    resumed = then(dropped, found(6, START, {"a": MARK}))
+    assert (resumed.pause, resumed.lacks_keys()) == (None, False)
+    brought_back = then(resumed, replace(found(7, START, {"a": MARK}, ours=False), pause=pause))
+    assert (brought_back.pause, brought_back.lacks_keys()) == (None, True)
 
 
 def test_a_version_of_ours_raises_the_position_and_says_which_marks_are_left() -> None:

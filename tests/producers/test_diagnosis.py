@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from committerd_client import CommitClient, CommitTimeout
 from committerd_client.diagnosis import Diagnosis, look_at_table
-from committerd_client.queue_status import Progress, QueueFacts, TablePosition, explain
+from committerd_client.queue_status import Progress, QueueFacts, TablePosition, explain, pause_in
 from harness.kafka import KafkaBroker
 from tests.producers.answering import answering, append, make_topics, never
 
@@ -84,6 +85,10 @@ AHEAD, OTHER = BEHIND._replace(next_offset=101), BEHIND._replace(next_offset=5, 
         ),
         ({"table_position": BEHIND, "last_sha256": "a"}, 7, "behind", "2 records are ahead of it"),
         ({"table_exists": False, "acknowledged": 5}, 7, "refuses", "no table at /data/events.lance, .* it was deleted"),
+        ({"paused": "a backup (by ann)"}, 7, "paused", "The queue is paused: a backup (by ann). Records wait until"),
+        ({"paused": "a backup"}, None, "paused", "committerd resume"),
+        ({"paused": "a backup"}, 4, "passed", "client.resume"),
+        ({"paused": "a backup", "members": 0}, 7, "no_committer", "No committer runs"),
         ({"position": None, "log_start": 3}, 7, "behind", "4 records are ahead of it"),
         ({}, 5, "stalled", "`committerd status`"),
         ({}, 4, "passed", "client.resume"),
@@ -95,6 +100,15 @@ def test_each_cause_has_its_sentence(changes: dict[str, object], offset: int | N
     assert found is not None
     assert found.why == why
     assert says in found.text or re.search(says, found.text)
+
+
+def test_a_pause_is_read_as_far_as_it_can_be() -> None:
+    written = json.dumps({"reason": "a backup", "since_ms": 1, "who": "ann"})
+    assert pause_in({"committerd.paused": written}) == "a backup (by ann)"
+    assert pause_in({"committerd.paused": written.replace("ann", "")}) == "a backup"
+    for metadata in ({}, {"committerd.paused": "{"}, {"committerd.paused": "[]"}):
+        assert pause_in(metadata) == ""
+    assert pause_in({"committerd.paused": written}, branch="exp") == ""
 
 
 def test_a_position_that_was_set_by_hand_is_no_contradiction() -> None:

@@ -22,7 +22,7 @@ from committerd.queue.grouping import (
 )
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
 from committerd.queue.port import TopicIdentity
-from committerd.queue.position import AppMark, decode_marks, decode_position, start_of
+from committerd.queue.position import AppMark, Pause, decode_marks, decode_pause, decode_position, start_of
 from committerd.queue.rounds import Coalesce
 from committerd_common.messages import INVALID, DataFragment, Manifest, Refusal, Transaction
 from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
@@ -184,10 +184,12 @@ def test_a_version_of_one_is_what_was_staged_with_our_properties() -> None:
 def test_refusals_alone_are_an_update_of_our_own_keys() -> None:
     marks = {"spark": AppMark(run="q", version=1, uuid="u", table_version=2, used_ms=3)}
     refusals = [Refusal(offset=3, uuid="x", status=INVALID)]
-    transaction = position_only(POSITION, marks, refusals, read_version=6, uuid="p", reason="by hand")
+    pause = Pause(reason="a backup", since_ms=1)
+    transaction = position_only(POSITION, marks, refusals, read_version=6, uuid="p", reason="by hand", pause=pause)
     entries = {e.key: e.value for e in transaction.update_config.table_metadata_updates.update_entries}
     assert decode_position(entries) == POSITION
     assert decode_marks(entries) == marks
+    assert decode_pause(entries) == pause
     assert not transaction.update_config.table_metadata_updates.replace
     assert list(decode_settled(transaction, version=7).refusals) == refusals
     assert transaction.transaction_properties[REASON_KEY] == "by hand"

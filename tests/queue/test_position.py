@@ -16,12 +16,15 @@ from committerd.queue.position import (
     APP_KEY_PREFIX,
     FORMAT_KEY,
     MARK_UNUSED_MS_MAX,
+    PAUSED_KEY,
     POSITION_KEY,
     AppMark,
     LostHistory,
     MarkRoom,
+    Pause,
     advance,
     decode_marks,
+    decode_pause,
     decode_position,
     encode_metadata,
     highest,
@@ -79,6 +82,27 @@ def test_marks_without_a_position_keep_their_offsets() -> None:
     metadata = encode_metadata(START, {"app": replace(mark(), offset=5)})
     del metadata[POSITION_KEY]
     assert decode_marks(metadata, branch="exp") == {"app": replace(mark(), offset=5)}
+
+
+def test_a_pause_survives_the_table_metadata_and_is_none_of_a_branch_that_began_in_it() -> None:
+    pause = Pause(reason="a backup", since_ms=1_790_000_000_123, who="ann")
+    metadata = encode_metadata(START, {}, pause)
+    assert decode_pause(metadata) == pause
+    assert decode_pause(metadata, branch="exp") is None
+    assert decode_pause(encode_metadata(replace(START, branch="exp"), {}, pause), branch="exp") == pause
+    assert decode_pause(encode_metadata(START, {})) is None
+    assert str(pause) == "paused since 2026-09-21T14:13:20Z by ann: a backup"
+    assert str(replace(pause, who="")) == "paused since 2026-09-21T14:13:20Z: a backup"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"reason":"x","since_ms":1}', '{"reason":1,"since_ms":1,"who":""}']
+    + [f'{{"reason":"x","since_ms":{wrong},"who":""}}' for wrong in ('"1"', -1, 1 << 62, 1 << 70)],
+)
+def test_a_pause_that_someone_spoilt_is_named(text: str) -> None:
+    with pytest.raises(CorruptTable, match=r"committerd\.paused"):
+        decode_pause({PAUSED_KEY: text})
 
 
 def test_a_table_that_is_no_branch_is_a_copy_if_it_has_the_position_of_one() -> None:

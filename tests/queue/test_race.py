@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import TopicIdentity
-from committerd.queue.position import advance, start_of
+from committerd.queue.position import Pause, advance, start_of
 from committerd.queue.race import Race, VersionSummary, race
 from committerd_common.messages import INVALID, Member, Refusal
 
@@ -42,6 +42,11 @@ def test_a_version_with_other_members_refusals_or_position_is_another_committers
     assert race(OURS, [other(members=[Member(offset=0, uuid="x")])]) is Race.OTHER_COMMITTER
     assert race(OURS, [other(refusals=[])]) is Race.OTHER_COMMITTER
     assert race(OURS, [replace(OURS, position=replace(POSITION, next_offset=1))]) is Race.OTHER_COMMITTER
+
+
+def test_an_operators_pause_is_not_ours_though_it_carries_the_same_position() -> None:
+    keys = other(members=[], refusals=[])
+    assert race(keys, [replace(keys, pause=Pause(reason="x", since_ms=1))]) is Race.OTHER_COMMITTER
 
 
 def test_one_version_of_another_committer_anywhere_above_is_enough() -> None:

@@ -19,7 +19,7 @@ from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.versions.fragments import live_rows
 from committerd.queue.outcomes import REASON_KEY, Settled, decode_settled
 from committerd.queue.port import Acknowledged, Publication, Record
-from committerd.queue.position import AppMark, Position, decode_marks, decode_position
+from committerd.queue.position import AppMark, Pause, Position, decode_marks, decode_pause, decode_position
 from committerd.table.refusals import INTERNAL_ERROR
 from committerd_common.messages import DataFragment, Member, Outcome, Refusal, Transaction
 from committerd_common.messages import Status as StatusNumber
@@ -87,6 +87,8 @@ class Auditor:
     """The highest position that any version carried."""
     taken_from: int = 0
     """The offset in the present topic from which on every record must get an outcome."""
+    paused: Pause | None = None
+    """The pause that the newest version of the queue carries."""
     acknowledged: int = 0
     """The highest offset that the group ever had in the present topic."""
     dead: set[Place] = field(default_factory=set)
@@ -187,6 +189,7 @@ class Auditor:
         """Note that the table is about to be deleted and recreated. Its earlier outcomes stay true; the next table
         owes nothing to them.
         """
+        self.paused = None
         self.versions.clear()
         self._made_up.clear()
         self._uuids.clear()
@@ -293,6 +296,8 @@ class Auditor:
         file = decode(body, len(body))
         settled = decode_settled(file.transaction, version=name.version)
         seen = Seen(file=file, settled=settled, position=self._handed_down(file, ours=settled.ours))
+        if settled.ours:
+            self._keeps_the_pause(file)
         if settled.ours and seen.position is not None:
             topic_id = seen.position.topic_id
             self._settled |= {((topic_id, entry.offset), entry.uuid) for entry in settled.entries()}
@@ -313,6 +318,14 @@ class Auditor:
             self._learn_marks(seen)
         self.versions[name.version] = seen
         self._there.add(name.version)
+
+    def _keeps_the_pause(self, file: ManifestFile) -> None:
+        """Check that only an operator commits to a paused queue, and that nobody else pauses it."""
+        properties = file.transaction.transaction_properties if file.transaction is not None else {}
+        pause = decode_pause(file.manifest.table_metadata, branch=file.manifest.branch)
+        if REASON_KEY not in properties and (self.paused or pause):
+            self.fail(f"version {file.version} is a committer's, although the queue is {pause or self.paused}")
+        self.paused = pause
 
     def _turns(self, seen: Seen) -> None:
         """Check that only re-executions pass others: one for each refused transaction, and of its producer."""

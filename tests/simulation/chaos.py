@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from committerd.queue.position import Position, highest
+from committerd.queue.position import Pause, Position, highest
 from committerd_common.paths import VERSIONS, parse_manifest_name
 from tests.simulation.faults import Rates
-from tests.simulation.operator import adopt
+from tests.simulation.operator import adopt, set_pause
 from tests.simulation.store import Change
 
 if TYPE_CHECKING:
@@ -241,6 +241,20 @@ class Chaos:
         await anyio.sleep(self.rng.uniform(15, 30))
         world.auditor.remove_astray()
         await adopt(world)
+
+    async def pause(self) -> None:
+        """An operator pauses the queue for a while, in which producers go on."""
+        world = self.world
+        for _ in range(self.rng.randint(0, 3)):
+            world.producers.stage(world.producers.plain())
+        await anyio.sleep(self.rng.choice((0.0, self.rng.uniform(0, 10 * world.scenario.rates.latency))))
+        now_ms = int(anyio.current_time() * 1000)
+        if not await set_pause(world, Pause(reason=f"pause {now_ms}", since_ms=now_ms)):
+            return
+        for _ in range(self.rng.randint(0, 3)):
+            world.producers.stage(world.producers.plain())
+            await anyio.sleep(self.rng.uniform(0, world.scenario.seconds / 12))
+        await set_pause(world, None)
 
     async def clean_up(self) -> None:
         """Versions older than an hour are removed, as far as the position stays readable.

@@ -15,7 +15,7 @@ from committerd.committer import direct
 from committerd.errors import CommitterError
 from committerd.lance.format.manifest_file import encode
 from committerd.lance.format.own_keys import KEY_PREFIX
-from committerd.queue.position import FORMAT_KEY, AppMark, Position, encode_metadata
+from committerd.queue.position import FORMAT_KEY, AppMark, Pause, Position, encode_metadata
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
 from committerd.table.case import PrepareOptions, Sources
@@ -99,7 +99,9 @@ class ForeignWriter:
         )
         used_ms = int(EPOCH.timestamp() * 1000)
         mark = AppMark(run="r", version=3, uuid=str(new_uuid(self.rng)), table_version=1, used_ms=used_ms, offset=7)
-        manifest.table_metadata.update(encode_metadata(main, {"of-main": mark}))
+        manifest.table_metadata.update(
+            encode_metadata(main, {"of-main": mark}, Pause(reason="of main", since_ms=used_ms))
+        )
         self.world.bucket.put(manifest_key(1, NamingScheme.V2), encode(manifest, (), transaction))
 
     def _first(self, transaction: Transaction) -> Manifest:

@@ -304,6 +304,16 @@ OFTEN_DOWN = Hunt(
 CREATED_AND_DEAD = Hunt(
     scenario=Scenario(records=4, seconds=2.0, table="made_by_queue", rates=SMOOTH), prepare=_create_behind_others
 )
+PAUSED = Hunt(
+    scenario=Scenario(
+        records=60,
+        seconds=120.0,
+        rates=Rates(latency=0.01),
+        events={Chaos.pause: 3.0, Chaos.crash: 1.0, Chaos.hand_over: 1.0},
+        event_seconds=4.0,
+        foreign_seconds=3.0,
+    )
+)
 LEFT_OPEN = Hunt(
     scenario=Scenario(
         records=60,
@@ -407,6 +417,8 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.puts_what_nothing_can_follow: LAST_IDS,
     m.believes_for_ever_that_a_file_is_there: SHARED_FILES,
     m.does_not_look_for_files: FLAKY_FILES,
+    m.does_not_know_of_pauses: PAUSED,
+    m.forgets_the_pause_where_another_writer_drops_it: PAUSED,
     m.reads_behind_an_open_transaction: LEFT_OPEN,
     m.counts_records_instead_of_offsets: LEFT_OPEN,
     m.keeps_what_was_held_back_before: LEFT_OPEN,

@@ -613,6 +613,20 @@ def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> No
     patch.setattr(operate, "_unchanged_below", everything)
 
 
+def does_not_know_of_pauses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loading, "decode_pause", lambda metadata, branch="": None)
+
+
+def forgets_the_pause_where_another_writer_drops_it(patch: pytest.MonkeyPatch) -> None:
+    then = Head.then
+
+    def forgetful(self: Head, versions: Sequence[VersionSummary], *given: Any, **named: Any) -> Head:
+        after = then(self, versions, *given, **named)
+        return replace(after, pause=versions[-1].pause)
+
+    patch.setattr(Head, "then", forgetful)
+
+
 def reads_behind_an_open_transaction(patch: pytest.MonkeyPatch) -> None:
     """Its consumer and its readers take what is not committed to Kafka yet."""
     patch.setattr(FakeBroker, "readable_end", property(lambda self: self.log_end))

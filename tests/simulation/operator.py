@@ -1,4 +1,4 @@
-"""What an operator does when committers refuse to run: `committerd position adopt`, with the command's own code."""
+"""What an operator does, with the code of the commands: `committerd position adopt`, `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from committerd.committer import operate
-from committerd.committer.loading import Loading
-from committerd.errors import SettingsError
+from committerd.committer.head import StartAgain
+from committerd.committer.loading import Loading, load
+from committerd.errors import CommitterError, SettingsError
+from committerd.queue.position import Pause
 from committerd.table.case import Sources
 from committerd.table.versions import Table
 from tests.simulation.process import EPOCH
@@ -33,17 +35,31 @@ async def adopt(world: World, *, offset: int | None = None) -> None:
         position = operate.adopted(situation, offset)
     except SettingsError:
         return
-    version = await operate.write(
-        situation.loaded,
-        loading,
-        Sources(
-            wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
-            random=rng,
-            new_uuid=lambda: new_uuid(rng),
-        ),
-        new_position=position,
-        change_marks=lambda marks: marks,
-        reason="simulated",
-    )
+    version = await operate.write(situation.loaded, loading, _sources(rng), new_position=position, reason="simulated")
     world.note(f"operator adopts offset {position.next_offset} in version {version}")
     world.auditor.adopted(position, by_cause=offset is None)
+
+
+async def set_pause(world: World, pause: Pause | None) -> bool:
+    """Pause the queue, or resume it (None). False if the table has no position yet, or others were faster too often."""
+    rng = random.Random(f"{world.seed} pause {anyio.current_time()}")
+    loading = Loading(monotonic=anyio.current_time, later=True)
+    try:
+        loaded = await load(Table(FakeStore(world.bucket, uri=URI)), loading)
+        if (loaded.pause is None) == (pause is None):
+            return True
+        version = await operate.write(
+            loaded, loading, _sources(rng), new_position=None, change_pause=lambda _: pause, reason="simulated"
+        )
+    except (CommitterError, StartAgain):
+        return False
+    world.note(f"operator {'resumes' if pause is None else 'pauses'} in version {version}")
+    return True
+
+
+def _sources(rng: random.Random) -> Sources:
+    return Sources(
+        wall_clock=lambda: EPOCH + timedelta(seconds=anyio.current_time()),
+        random=rng,
+        new_uuid=lambda: new_uuid(rng),
+    )

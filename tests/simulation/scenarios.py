@@ -36,6 +36,8 @@ def scenario_of(seed: int) -> Scenario:
         events[Chaos.recreate_topic] = 6.0
     if hours:
         events |= {Chaos.clean_up: 2.0, Chaos.forget: 4.0, Chaos.oversleep: 12.0}
+    if random.Random(f"{seed} pauses").random() < 0.3:  # its own numbers: the other seeds stay as they were
+        events[Chaos.pause] = 6.0
     return Scenario(
         records=rng.randint(8, 40),
         seconds=seconds,

@@ -33,7 +33,7 @@ from tests.simulation.chaos import Chaos, Event
 from tests.simulation.faults import CALM, Rates, Weather
 from tests.simulation.foreign import ForeignWriter
 from tests.simulation.loop import Deadlock, Livelock, TurnTooLong, run_virtual
-from tests.simulation.operator import adopt
+from tests.simulation.operator import adopt, set_pause
 from tests.simulation.process import EPOCH, Process
 from tests.simulation.producers import Producers
 from tests.simulation.pylance import FLAG
@@ -176,9 +176,11 @@ class World:
         return [] if seen is None else self.auditor.live_fragments(seen.file)
 
     async def _calm_down(self) -> None:
-        """End all faults, and make a table if there is none."""
+        """End all faults and the pause, and make a table if there is none."""
         self.note("calm")
         self.chaos.end()
+        if self.auditor.paused:
+            await set_pause(self, None)
         if not self.auditor.latest and self.scenario.table == "made_by_queue":
             self.producers.stage(self.producers.create())
         if not self.auditor.latest and self.scenario.table == "made_by_foreign":

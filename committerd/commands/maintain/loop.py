@@ -12,6 +12,7 @@ from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriter
 from committerd.maintenance.cleaning import Cleanup
+from committerd.queue.position import Pause
 from committerd.settings.maintain import MaintainSettings
 from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
 from committerd_client import ClientError
@@ -98,6 +99,8 @@ class MaintenanceLoop:
         self._failures = {step: _Failures() for step in MAINTENANCE_STEPS}
         self._found = self._waits_for_table = False
         """Whether the table was there once; whether its absence was reported."""
+        self._paused: Pause | None = None
+        """The pause that was reported."""
         self._may_wait = True
         """Whether a Rewrite of this process, or of an earlier process, may wait in the queue."""
         self._left: tuple[float, int] | None = None
@@ -119,8 +122,10 @@ class MaintenanceLoop:
     async def once(self) -> bool:
         """Do what there is to do now; whether all of it succeeded, and no index is left alone.
 
-        When a task has failed, no others begin: most likely they would fail too.
+        When a task has failed, no others begin: most likely they would fail too. None begins while the queue is paused.
         """
+        if await self._is_paused():
+            return True
         good = await self._rewrite_all()
         for step, work in (("index", self._index), ("cleanup", self._clean)):
             if self._may_begin():
@@ -160,13 +165,26 @@ class MaintenanceLoop:
                 self._reporter.waits_for_table()
         return self._found
 
+    async def _is_paused(self) -> bool:
+        """Whether an operator has paused the queue; says so once."""
+        try:
+            pause = await self._cleaning.pause()
+        except Exception:  # noqa: BLE001  # the steps meet it too, and say so
+            return False
+        if pause is not None:
+            self.doing = f"it waits: the queue is {pause}"
+            if pause != self._paused:
+                self._reporter.paused(pause)
+        self._paused = pause
+        return pause is not None
+
     async def _clean_up(self) -> None:
         """Clean up again and again."""
         while not self._stop.wanted:
             pause = self._settings.interval_seconds
             if not await self._is_there():
                 pause = min(pause, _NO_TABLE_SECONDS)
-            elif self._may_begin():
+            elif self._may_begin() and not await self._is_paused():
                 started = anyio.current_time()
                 await self._try("cleanup", self._clean)
                 took = anyio.current_time() - started
@@ -179,7 +197,7 @@ class MaintenanceLoop:
         interval = self._settings.interval_seconds
         if not await self._is_there():
             return min(interval, _NO_TABLE_SECONDS)
-        if not self._may_begin():
+        if not self._may_begin() or await self._is_paused():
             return interval
         pause = interval
 
@@ -277,7 +295,7 @@ class MaintenanceLoop:
 
         good = not self._may_begin() or await self._try("rewrite", look)
         left = groups
-        while left and good and not self._stop.wanted and self._may_begin():
+        while left and good and not self._stop.wanted and self._may_begin() and not await self._is_paused():
             count = self._rewriting.in_one_commit(left)
             good = await self._try("rewrite", partial(self._rewrite, left[:count]))
             left = left[count:]
@@ -308,7 +326,7 @@ class MaintenanceLoop:
         _, plan = await self._rewriting.look(tasks=1)
         failed: Exception | None = None
         for index in plan.indices:
-            if not await self._leave_committer():
+            if not await self._leave_committer() or await self._is_paused():
                 break
             # Anew for each index, since each may take hours.
             if index.name in (await self._cleaning.waiting_records()).indices:

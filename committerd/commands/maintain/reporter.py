@@ -18,6 +18,7 @@ from committerd.errors import CommitterError
 from committerd.maintenance.cleaning import CleanupPlan, CleanupResult
 from committerd.maintenance.files import RemovalReason
 from committerd.maintenance.left_alone import Failure
+from committerd.queue.position import Pause
 from committerd.settings.maintain import MaintainSettings
 from committerd_client.maintenance.plan import MaintenancePlan, RewriteGroup
 from committerd_client.maintenance.table import IndexState, TableState
@@ -222,6 +223,14 @@ class Reporter:
     def waits_for_table(self) -> None:
         """There is no table."""
         self._say("waits_for_table", {}, "there is no table: maintenance begins when somebody has created it")
+
+    def paused(self, pause: Pause) -> None:
+        """The queue is paused."""
+        self._say(
+            "paused",
+            {"reason": pause.reason, "who": pause.who, "since_ms": pause.since_ms},
+            f"nothing is begun now: the queue is {pause}",
+        )
 
     def _say(self, event: str, facts: Mapping[str, Any], text: str) -> None:
         if self._logged:

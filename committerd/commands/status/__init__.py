@@ -126,6 +126,7 @@ def _table_json(table: TableSummary) -> dict[str, Any]:
         "uri": table.uri,
         "version": table.versions[0].version if table.versions else 0,
         "position": None if position is None else asdict(position),
+        "paused": None if table.pause is None else asdict(table.pause),
         "versions": [
             {
                 "version": one.version,
@@ -297,7 +298,9 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
     elif queue.idle:
         fields.append(("a committer", "none runs"))
     elif found.table is not None and queue.identity is not None:
-        fields.append(("a committer", "runs"))
+        pause = found.table.pause
+        waits = f"commits nothing: the queue is {pause}. `committerd resume` ends that"
+        fields.append(("a committer", "runs" if pause is None else waits))
     return fields
 
 

@@ -12,7 +12,7 @@ from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
-from committerd.queue.position import Position, decode_position, highest
+from committerd.queue.position import Pause, Position, decode_pause, decode_position, highest
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest
 
@@ -37,6 +37,8 @@ class VersionSummary:
     """Number of its outcomes by status and reason."""
     position: Position | None
     """The position that it carries."""
+    pause: Pause | None
+    """The pause that it carries."""
     manifest_bytes: int
     fragments: int
     data_bytes: int
@@ -62,6 +64,13 @@ class TableSummary:
     def position(self) -> Position | None:
         """The highest position that any of the versions carries."""
         return highest(one.position for one in self.versions if one.position is not None)
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that the newest of the queue's versions carries; without such a version, that of the latest."""
+        of_queue = next((one for one in self.versions if one.from_queue), None)
+        newest = of_queue or next(iter(self.versions), None)
+        return None if newest is None else newest.pause
 
     def outcomes(self) -> Mapping[tuple[Status, str], int]:
         """Number of outcomes in these versions, by status and reason."""
@@ -114,6 +123,7 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
     if skimmed is None or settled is None:
         return None
     (outline, fragments, data_bytes), size = skimmed
+    position, pause = _position_and_pause(outline, believed=is_latest or settled.ours)
     return VersionSummary(
         version=version,
         timestamp_ms=to_ms(outline.timestamp),
@@ -122,21 +132,23 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
         committed=len(settled.members),
         refused=len(settled.refusals),
         outcomes=_outcomes_of(settled),
-        position=_position(outline, believed=is_latest or settled.ours),
+        position=position,
+        pause=pause,
         manifest_bytes=size,
         fragments=fragments,
         data_bytes=data_bytes,
     )
 
 
-def _position(outline: Manifest, *, believed: bool) -> Position | None:
-    """The position that a version carries. If it is unreadable in an old version of another writer, it is ignored."""
+def _position_and_pause(outline: Manifest, *, believed: bool) -> tuple[Position | None, Pause | None]:
+    """What a version carries. Whatever is unreadable in an old version of another writer is ignored."""
+    metadata, branch = outline.table_metadata, outline.branch
     try:
-        return decode_position(outline.table_metadata, branch=outline.branch)
+        return decode_position(metadata, branch=branch), decode_pause(metadata, branch=branch)
     except (CorruptTable, RefusedToRun):
         if believed:
             raise
-        return None
+        return None, None
 
 
 def _outcomes_of(settled: Settled) -> Counter[tuple[Status, str]]:

@@ -1,0 +1,29 @@
+"""Writes the version that pauses a queue, or the version that resumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from committerd.commands.committing import sources
+from committerd.commands.system import monotonic, open_place, stores_of
+from committerd.committer import operate
+from committerd.committer.loading import Loading, load
+from committerd.errors import SettingsError
+from committerd.queue.position import Pause
+from committerd.settings.load import Settings
+from committerd.table.versions import Table
+
+
+async def change_pause(configured: Settings, change: Callable[[Pause | None], Pause | None], *, reason: str) -> int:
+    """Commit one version in which the pause is what `change` returns, given the present one; returns its number.
+
+    `change` may raise, and is called again when another version was faster. Raises as `operate.write`, and
+    `SettingsError` if there is no table.
+    """
+    async with stores_of(configured) as stores:
+        store = await open_place(stores, configured.dataset)
+        loading = Loading(monotonic=monotonic, later=True)
+        loaded = await load(Table(store), loading)
+        if not loaded.version:
+            raise SettingsError(f"there is no table at {store.uri}, so no committer commits: there is nothing to pause")
+        return await operate.write(loaded, loading, sources(), new_position=None, change_pause=change, reason=reason)

@@ -1,0 +1,68 @@
+"""Whether a queue is paused, as maintenance sees it: the newest version of the queue decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from committerd.lance.format.manifest_file import encode
+from committerd.queue.outcomes import encode_settled
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
+from committerd.table.pause_watch import PauseWatch
+from committerd.table.versions import Table
+from committerd_common.messages import Manifest, Transaction
+from committerd_common.paths import NamingScheme, manifest_key
+from tests.simulation.staging import column
+from tests.simulation.store import Bucket, FakeStore
+
+START = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
+PAUSE = Pause(reason="a backup", since_ms=1)
+PAUSED, RUNNING = encode_metadata(START, {}, PAUSE), encode_metadata(START, {})
+
+
+def _put(bucket: Bucket, version: int, metadata: Mapping[str, str], *, ours: bool = True) -> None:
+    manifest = Manifest(version=version, fields=[column()], table_metadata=metadata)
+    manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
+    manifest.data_format.file_format, manifest.data_format.version = "lance", "2.0"
+    transaction = Transaction(uuid=f"u{version}", read_version=version - 1)
+    transaction.append.SetInParent()
+    if ours:
+        transaction.transaction_properties.update(encode_settled((), (), topic_id="i"))
+    bucket.put(manifest_key(version, NamingScheme.V2), encode(manifest, (), transaction))
+
+
+async def test_a_version_of_the_queue_begins_and_ends_a_pause_and_no_other_does() -> None:
+    bucket = Bucket()
+    watch = PauseWatch(Table(FakeStore(bucket)))
+    assert await watch.look() is None
+    _put(bucket, 1, RUNNING)
+    assert await watch.look() is None
+    _put(bucket, 2, PAUSED)
+    assert [await watch.look() for _ in range(2)] == [PAUSE, PAUSE]
+    _put(bucket, 3, RUNNING, ours=False)
+    assert await watch.look() == PAUSE
+    assert await PauseWatch(Table(FakeStore(bucket))).look() == PAUSE
+    _put(bucket, 4, RUNNING)
+    _put(bucket, 5, PAUSED, ours=False)
+    assert await watch.look() is None
+
+
+async def test_without_a_version_of_the_queue_the_latest_decides_and_one_that_is_spoilt_is_left_out() -> None:
+    bucket = Bucket()
+    _put(bucket, 1, RUNNING, ours=False)
+    _put(bucket, 2, PAUSED, ours=False)
+    watch = PauseWatch(Table(FakeStore(bucket)))
+    assert await watch.look() == PAUSE
+    _put(bucket, 3, PAUSED | {PAUSED_KEY: "{"}, ours=False)
+    assert await watch.look() == PAUSE
+
+
+async def test_another_table_at_the_place_is_looked_at_anew() -> None:
+    bucket = Bucket()
+    for version in (1, 2):
+        _put(bucket, version, PAUSED)
+    watch = PauseWatch(Table(FakeStore(bucket)))
+    assert await watch.look() == PAUSE
+    bucket.delete_all()
+    _put(bucket, 1, RUNNING)
+    assert await watch.look() is None
