@@ -18,6 +18,15 @@ from committerd.kafka.topics import TopicSurvey
 from committerd.kafka.transactions import OpenTransaction
 from committerd.settings.load import Settings
 
+_queue_option = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="The dataset whose topics these are, instead of that of the settings; once for each of several. Of a branch: "
+    "NAME.tree.BRANCH.",
+)
+
 
 @click.group()
 def topics() -> None:
@@ -28,27 +37,29 @@ def topics() -> None:
 
 
 @topics.command()
+@_queue_option
 @config_option
 @branch_option
 @json_option
-def create(as_json: bool) -> None:
+def create(queues: tuple[str, ...], as_json: bool) -> None:
     """Create the topics that are missing (whatever topics_mode says), then check all three.
 
     The exit code is 0 if nothing is wrong with them, else 1.
     """
-    _survey(settings(), create=True, as_json=as_json)
+    _survey(settings(), queues, create=True, as_json=as_json)
 
 
 @topics.command()
+@_queue_option
 @config_option
 @branch_option
 @json_option
-def check(as_json: bool) -> None:
+def check(queues: tuple[str, ...], as_json: bool) -> None:
     """Compare the topics with the settings: partitions, retention, replicas, timestamps.
 
     The exit code is 0 if nothing is wrong with them, else 1.
     """
-    _survey(settings(), create=False, as_json=as_json)
+    _survey(settings(), queues, create=False, as_json=as_json)
 
 
 @topics.command()
@@ -118,8 +129,8 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
             click.echo(f"\nNothing was changed. With --apply the transaction of producer {one.producer_id} is aborted.")
 
 
-def _survey(configured: Settings, *, create: bool, as_json: bool) -> None:
-    survey = anyio.run(_ask, configured, create)
+def _survey(configured: Settings, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
+    survey = anyio.run(_ask, configured, queues or (configured.dataset.queue,), create)
     if as_json:
         listed = [asdict(one) | {"good": not one.problem} for one in survey.checks]
         click.echo(json.dumps({"created": list(survey.created), "checks": listed}, indent=2))
@@ -128,9 +139,14 @@ def _survey(configured: Settings, *, create: bool, as_json: bool) -> None:
     sys.exit(1 if any(one.problem for one in survey.checks) else 0)
 
 
-async def _ask(configured: Settings, create: bool) -> TopicSurvey:
+async def _ask(configured: Settings, queues: Sequence[str], create: bool) -> TopicSurvey:
     async with open_operator(configured.kafka, configured.dataset.queue) as operator:
-        return await operator.survey(create=create)
+        surveys = [await operator.survey(queue, create=create) for queue in queues]
+    return TopicSurvey(
+        created=tuple(name for survey in surveys for name in survey.created),
+        checks=tuple(check for survey in surveys for check in survey.checks),
+        found={name: topic for survey in surveys for name, topic in survey.found.items()},
+    )
 
 
 def _print(survey: TopicSurvey) -> None:

@@ -68,13 +68,16 @@ class TopicOperator:
         self._reader = RangeReader(settings, self.topics, name, admin=admin)
         self._staged = TopicPartition(self.topics.staged, 0)
 
-    async def survey(self, *, create: bool = False) -> TopicSurvey:
+    async def survey(self, name: str | None = None, *, create: bool = False) -> TopicSurvey:
         """Compare the three topics with the settings, and this user's rights with the rights that a committer needs.
 
+        `name`: the dataset; None = that of this operator.
         `create`: first create the topics that are missing. Whoever does that need not be a committer, so rights are not
         compared. Raises `SettingsError` if Kafka can't create a topic.
         """
-        survey = partial(survey_topics, self._admin, self._settings, self._name, create=create, rights=not create)
+        survey = partial(
+            survey_topics, self._admin, self._settings, name or self._name, create=create, rights=not create
+        )
         return await _in_thread(survey)
 
     async def identity(self) -> TopicIdentity:

@@ -36,6 +36,18 @@ def test_topics_are_made_once_and_what_is_wrong_is_named_and_left_alone(scene: S
     assert [one["setting"] for one in checked["checks"] if not one["good"]] == ["retention.ms"]
 
 
+def test_the_topics_of_several_datasets_are_made_at_once(scene: Scene) -> None:
+    queues = [f"{scene.name}.{number}" for number in range(3)]
+    words = [f"--queue={queue}" for queue in queues]
+    made = answered(scene, "topics", "create", *words)
+    names = [f"{queue}.{role}" for queue in queues for role in ("staged", "outcomes", "dead")]
+    assert made["created"] == names
+    assert list(dict.fromkeys(one["topic"] for one in made["checks"])) == names
+    configure_topic(scene.topics.admin, names[3], "retention.ms", "3600000")
+    checked = answered(scene, "topics", "check", *words, code=1)
+    assert [one["topic"] for one in checked["checks"] if not one["good"]] == [names[3]]
+
+
 def test_a_kafka_that_is_not_there_is_an_error(scene: Scene) -> None:
     settings = {"KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "KAFKA__REQUEST_TIMEOUT_MS": "1000"}
     assert printed(scene, "topics", "check", code=1, **settings) == ""

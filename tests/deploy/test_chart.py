@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import yaml
 from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import load_settings
 from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, Manifest, Rendered, environment, merged
+from tests.deploy.parts_kubernetes import KUBERNETES_VERSION
 
 FULL = next(path for path in CASES if path.name == "full-values.yaml")
+MAP = next(path for path in CASES if path.name == "map-values.yaml")
 OPERATORS = ("ServiceMonitor", "PrometheusRule")
 """Kinds that the Prometheus operator adds to Kubernetes."""
 
@@ -257,8 +260,59 @@ def test_topics_are_made_before_anything_else_with_a_login_of_their_own(full: Re
         spec = job["spec"]["template"]["spec"]
         assert spec["serviceAccountName"] == account["metadata"]["name"] == "lake-topics"
         assert spec["containers"][0]["command"] == ["committerd", "topics", "create"]
+        assert spec["containers"][0]["args"]
         login = environment(job["spec"]["template"])["COMMITTERD_KAFKA__SASL_PLAIN_USERNAME"]
         assert login == {"secretKeyRef": {"name": "kafka-admin", "key": "username"}}
+
+
+def test_one_job_makes_the_topics_of_all_datasets_that_differ_in_nothing_that_topics_need(chart: Chart) -> None:
+    jobs = {job["metadata"]["name"]: job for job in chart.render(MAP).of("Job")}
+    made = {
+        name: [word.removeprefix("--queue=") for word in job["spec"]["template"]["spec"]["containers"][0]["args"]]
+        for name, job in jobs.items()
+    }
+    (other,) = made.keys() - {"rel-committerd-topics"}
+    assert made == {"rel-committerd-topics": ["events", "events.tree.audit..may", "views"], other: ["clicks"]}
+    partitions = {
+        name: environment(job["spec"]["template"]).get("COMMITTERD_KAFKA__OUTCOME_PARTITIONS")
+        for name, job in jobs.items()
+    }
+    assert partitions == {"rel-committerd-topics": None, other: "4"}
+    many = {"datasets": {f"table-{number:03}": {"uri": f"s3://lake/{number}.lance"} for number in range(300)}}
+    (job,) = chart.render(merged(MINIMAL, {"topicsJob": {"enabled": True}}, many)).of("Job")
+    assert len(job["spec"]["template"]["spec"]["containers"][0]["args"]) == 300
+
+
+def test_datasets_of_several_files_come_together(chart: Chart, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    settings = {"settings": MINIMAL["settings"]}
+    one.write_text(
+        yaml.safe_dump({**settings, "datasets": {"events": {"uri": "s3://lake/e"}, "old": {"uri": "s3://lake/o"}}})
+    )
+    two.write_text(
+        yaml.safe_dump({"datasets": {"clicks": {"uri": "s3://lake/c"}, "events": {"replicas": 3}, "old": None}})
+    )
+    text = chart.run(
+        "template", "rel", chart.folder, "--kube-version", KUBERNETES_VERSION, "--values", one, "--values", two
+    )
+    rendered = Rendered([one for one in yaml.safe_load_all(text) if one])
+    members = {one["metadata"]["name"]: one["spec"]["replicas"] for one in rendered.of("Deployment")}
+    assert members == {"rel-committerd-events": 3, "rel-committerd-clicks": 2}
+
+
+def test_a_map_and_a_list_of_the_same_datasets_make_the_same_objects(chart: Chart) -> None:
+    entries: dict[str, dict[str, Any]] = {
+        "clicks": {"uri": "s3://lake/c", "replicas": 1},
+        "events": {"uri": "s3://lake/e"},
+    }
+    listed = [{"name": name, **entry} for name, entry in entries.items()]
+    wishes: dict[str, Any] = {
+        "prometheusRule": {"enabled": True},
+        "topicsJob": {"enabled": True},
+        "maintenance": {"enabled": True},
+    }
+    whole: dict[str, Any] = {"settings": MINIMAL["settings"], **wishes}
+    assert chart.render({**whole, "datasets": entries}) == chart.render({**whole, "datasets": listed})
 
 
 def test_topics_are_made_with_a_policy_of_their_own_as_that_of_the_release_comes_later(full: Rendered) -> None:
@@ -440,3 +494,28 @@ def test_maintenance_runs_for_each_dataset_that_wants_it(chart: Chart) -> None:
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["committerd", "maintain", "--once"]
     assert chart.render(MINIMAL).of("CronJob") == []
+
+
+def test_maintenance_by_schedule_begins_at_another_minute_for_each_dataset(chart: Chart) -> None:
+    jobs = {job["metadata"]["annotations"]["committerd/dataset"]: job for job in chart.render(MAP).of("CronJob")}
+    schedules = {name: job["spec"]["schedule"] for name, job in jobs.items()}
+    assert schedules.pop("events.tree.audit..may") == "5 4 * * *"
+    assert len(set(schedules.values())) == 3
+    for schedule in schedules.values():
+        assert re.fullmatch(r"[0-5]?[0-9] \* \* \* \*", schedule)
+
+    def resources(name: str) -> Any:
+        (container,) = jobs[name]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        return container["resources"]
+
+    assert resources("events.tree.audit..may") == {
+        "requests": {"cpu": "100m", "memory": "1Gi"},
+        "limits": {"memory": "2Gi"},
+    }
+    assert resources("events")["limits"] == {"memory": "8Gi"}
+    fixed = {"maintenance": {"enabled": True, "kind": "CronJob", "schedule": "0 3 * * *"}}
+    assert chart.render(merged(MINIMAL, fixed)).one("CronJob")["spec"]["schedule"] == "0 3 * * *"
+    many = {"datasets": {f"table-{number:03}": {"uri": f"s3://lake/{number}.lance"} for number in range(300)}}
+    spread = chart.render(merged(MINIMAL, {"maintenance": {"enabled": True, "kind": "CronJob"}}, many)).of("CronJob")
+    at_once = Counter(job["spec"]["schedule"] for job in spread)
+    assert max(at_once.values()) <= 15

@@ -10,6 +10,22 @@ Service's name must, and has only characters that Kubernetes takes, whatever the
 {{- ternary $slug (printf "committerd-%s" $slug) (regexMatch "^[a-z]" $slug) | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
+{{/*
+The datasets as a JSON list, from `datasets`: a list, or a map whose keys are the names of entries that name nothing else.
+Several values files can add to a map, and null takes an entry away.
+*/}}
+{{- define "committerd.datasets" -}}
+{{- $listed := list -}}
+{{- if kindIs "map" .Values.datasets -}}
+{{- range $name, $dataset := .Values.datasets -}}
+{{- if $dataset }}{{ $listed = append $listed (merge (dict) $dataset (dict "name" $name)) }}{{ end -}}
+{{- end -}}
+{{- else -}}
+{{- $listed = default list .Values.datasets -}}
+{{- end -}}
+{{- toJson $listed -}}
+{{- end }}
+
 {{/* The branch that a dataset names; empty for the main branch. From the dataset. */}}
 {{- define "committerd.branch" -}}
 {{- $branch := default "" .branch -}}
@@ -93,6 +109,16 @@ committerd/dataset: {{ include "committerd.member" . }}
 {{- define "committerd.maintained" -}}
 {{- $own := default dict .dataset.maintenance -}}
 {{- if (ternary (get $own "enabled") .root.Values.maintenance.enabled (hasKey $own "enabled")) }}true{{ end -}}
+{{- end }}
+
+{{/*
+When a dataset's CronJob begins: its own schedule, that of all, or hourly at a minute that follows from its name. From
+(dict "root" $ "dataset" $dataset).
+*/}}
+{{- define "committerd.maintenanceSchedule" -}}
+{{- $minute := mod (printf "0x%s" (include "committerd.queue" .dataset | sha256sum | trunc 8) | int64) 60 -}}
+{{- $own := default dict .dataset.maintenance -}}
+{{- $own.schedule | default .root.Values.maintenance.schedule | default (printf "%d * * * *" $minute) -}}
 {{- end }}
 
 {{/* Labels that select the Pods that maintain one dataset. */}}

@@ -105,5 +105,5 @@ spec:
         {{- toYaml .root.Values.livenessProbe | nindent 8 }}
       {{- end }}
       resources:
-        {{- toYaml $values.resources | nindent 8 }}
+        {{- toYaml ((default dict .dataset.maintenance).resources | default $values.resources) | nindent 8 }}
 {{- end }}
