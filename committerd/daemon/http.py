@@ -8,10 +8,12 @@ few, and if there are too many the server closes the connection that has been id
 
 from __future__ import annotations
 
+import hmac
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import anyio
@@ -19,6 +21,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from committerd.daemon.server_tls import server_context
 from committerd.errors import SettingsError
 
 CONNECTIONS_MAX = 64
@@ -42,6 +45,21 @@ class Listen(Protocol):
         """0 = any free port."""
         ...
 
+    @property
+    def tls_certfile(self) -> str | None:
+        """PEM file of the certificate; None = no TLS."""
+        ...
+
+    @property
+    def tls_keyfile(self) -> str | None:
+        """PEM file of its private key; None = it is in the certificate's file."""
+        ...
+
+    @property
+    def token_file(self) -> str | None:
+        """File with the token that /metrics requires; None = nobody needs a token."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
@@ -58,29 +76,38 @@ class Address(NamedTuple):
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}"
 
 
 @asynccontextmanager
 async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> AsyncIterator[Address]:
-    """Serve while the block runs; yields the bound address. Raises `SettingsError` if it can't be bound."""
-    server = _Server(_pages(registry, health))
+    """Serve while the block runs; yields the bound address.
+
+    Raises `SettingsError` if it can't be bound, or if a file of the certificate or the token can't be read.
+    """
+    tls = None if listen.tls_certfile is None else server_context(listen.tls_certfile, listen.tls_keyfile)
+    pages = dict(_pages(registry, health))
+    if listen.token_file is not None:
+        pages["/metrics"] = _with_token(pages["/metrics"], Path(listen.token_file))
+    server = _Server(pages)
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS_MAX)
     try:
         await runner.setup()
         try:
-            await web.TCPSite(runner, listen.host, listen.port, backlog=_ACCEPTED_AT_ONCE).start()
+            await web.TCPSite(runner, listen.host, listen.port, backlog=_ACCEPTED_AT_ONCE, ssl_context=tls).start()
         except OSError as error:
             raise SettingsError(
                 f"can't listen on {listen.host}:{listen.port} for /metrics and the probes: "
                 f"{error.strerror or error}. Choose another address with http.host and http.port "
                 "(COMMITTERD_HTTP__PORT)"
             ) from error
-        yield Address(*runner.addresses[0][:2])
+        host, port = runner.addresses[0][:2]
+        yield Address(host, port, "http" if tls is None else "https")
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
@@ -150,6 +177,36 @@ def _pages(registry: CollectorRegistry, health: Health) -> Mapping[str, _Page]:
         return _response(ready, {"ready": ready, "reason": text})
 
     return {"/metrics": metrics, "/livez": livez, "/readyz": readyz}
+
+
+def _with_token(page: _Page, file: Path) -> _Page:
+    """The page, for requests that have the token. Raises `SettingsError` if the file can't be read."""
+    _token(file)
+
+    async def guarded(request: web.BaseRequest) -> web.Response:
+        try:
+            wanted = f"Bearer {_token(file)}".encode()
+        except SettingsError as error:
+            return web.Response(status=503, text=f"503: {error}")
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, wanted):
+            text = "401: /metrics needs the token of http.token_file, as Authorization: Bearer TOKEN"
+            return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
+        return await page(request)
+
+    return guarded
+
+
+def _token(file: Path) -> str:
+    try:
+        found = file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:  # whose text has the bytes of the token
+        raise SettingsError(f"http.token_file: {str(file)!r} can't be read: it is not UTF-8") from error
+    except OSError as error:
+        raise SettingsError(f"http.token_file: {str(file)!r} can't be read: {error.strerror or error}") from error
+    if not found:
+        raise SettingsError(f"http.token_file: {str(file)!r} is empty")
+    return found
 
 
 def _response(good: bool, body: dict[str, object]) -> web.Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from committerd.settings.group import SettingsGroup
 
@@ -17,3 +19,22 @@ class HttpSettings(SettingsGroup):
         le=65535,
         description="Port to listen on; 0 = a free port, which the log names.",
     )
+    tls_certfile: str | None = Field(
+        default=None,
+        description="PEM file of the server's certificate: with it, metrics and probes are served by HTTPS alone. It "
+        "is read again when it changes.",
+    )
+    tls_keyfile: str | None = Field(
+        default=None, description="PEM file of its private key, without a password; unset: it is in tls_certfile."
+    )
+    token_file: str | None = Field(
+        default=None,
+        description="File with a token that /metrics requires (Authorization: Bearer TOKEN); the probes do not. It is "
+        "read at each request.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.tls_keyfile is not None and self.tls_certfile is None:
+            raise ValueError("tls_keyfile needs tls_certfile, the certificate that belongs to the key")
+        return self

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import gzip
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import anyio
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as open_metrics_families,
@@ -20,12 +28,16 @@ from committerd.daemon import http
 from committerd.daemon.http import CONNECTIONS_MAX, Address, Health, serve
 from committerd.errors import SettingsError
 from committerd.telemetry import Metrics
+from harness.certificates import Authority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
     host: str = "127.0.0.1"
     port: int = 0
+    tls_certfile: str | None = None
+    tls_keyfile: str | None = None
+    token_file: str | None = None
 
 
 @dataclass(slots=True)
@@ -221,3 +233,72 @@ async def test_cancellation_closes_the_server(registry: CollectorRegistry) -> No
 
 async def test_an_ipv6_address_is_bracketed_in_its_url(registry: CollectorRegistry) -> None:
     assert Address("::1", 80).url == "http://[::1]:80"
+
+
+# TLS, and a token
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.file))
+
+
+async def test_by_tls_it_takes_a_new_certificate_without_a_restart(
+    state: State, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    first, second = (Authority(tmp_path, name) for name in ("first", "second"))
+    made = first.issue("server", "127.0.0.1")
+    listen = At(tls_certfile=str(made.chain), tls_keyfile=str(made.key))
+
+    async def status(trusted: Authority) -> int:
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=trusting(trusted)) as response:
+            return response.status
+
+    async with serve(listen, registry, state.health()) as address:
+        url = f"{address.url}/readyz"
+        assert url.startswith("https://127.0.0.1:")
+        assert await status(first) == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await status(second)
+        second.issue("server", "127.0.0.1")
+        assert await status(second) == 200
+        made.chain.unlink()
+        assert await status(second) == 200  # the last one that could be read
+
+
+async def test_files_without_a_certificate_are_refused(
+    state: State, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    made = Authority(tmp_path).issue("server", "127.0.0.1")
+    key = load_pem_private_key(made.key.read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cret")))
+    for listen in (
+        At(tls_certfile=str(tmp_path / "none.pem")),
+        At(tls_certfile=str(made.chain)),
+        At(tls_certfile=str(made.chain), tls_keyfile=str(encrypted)),
+        At(token_file=str(tmp_path / "none")),
+    ):
+        with pytest.raises(SettingsError, match=r"http\.(tls_certfile|token_file)"):
+            async with serve(listen, registry, state.health()):
+                pass
+
+
+async def test_metrics_need_the_token_that_the_file_holds_and_probes_do_not(
+    state: State, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+
+    async def status(path: str, token: str | None) -> int:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession() as session, session.get(address.url + path, headers=headers) as response:
+            assert "s3cret" not in await response.text()
+            return response.status
+
+    async with serve(At(token_file=str(file)), registry, state.health()) as address:
+        assert [await status("/metrics", token) for token in (None, "", "wrong", "s3cret")] == [401, 401, 401, 200]
+        assert await status("/livez", None) == await status("/readyz", None) == 200
+        file.write_text("another")
+        assert [await status("/metrics", token) for token in ("s3cret", "another")] == [401, 200]
+        file.write_text("")
+        assert await status("/metrics", "another") == 503

@@ -125,6 +125,25 @@ def test_a_pod_keeps_no_volume_and_has_the_probes_of_the_daemon(chart: Chart) ->
     assert environment(deployment(chart)["spec"]["template"])["COMMITTERD_HTTP__PORT"] == "9464"
 
 
+def test_with_a_certificate_probes_and_prometheus_come_by_https(chart: Chart) -> None:
+    http = {"tls_certfile": "/tls/tls.crt", "tls_keyfile": "/tls/tls.key", "token_file": "/tls/token"}
+    monitor = {"enabled": True, "tlsConfig": {"serverName": "x"}, "authorization": {"credentials": {"name": "s"}}}
+    wishes = {"settings": {"http": http}, "serviceMonitor": monitor, "maintenance": {"enabled": True}}
+    rendered = chart.render(merged(MINIMAL, wishes))
+    asked = [
+        probe["httpGet"]
+        for _, pod in rendered.pods()
+        for container in pod["spec"]["containers"]
+        for probe in container.values()
+        if isinstance(probe, dict) and "httpGet" in probe
+    ]
+    assert len(asked) >= 3
+    assert all(probe["scheme"] == "HTTPS" and probe["port"] == "metrics" for probe in asked)
+    (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint.items() >= {name: monitor[name] for name in ("tlsConfig", "authorization")}.items()
+
+
 @pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
 def test_no_pod_may_do_more_than_it_must(chart: Chart, values: Path) -> None:
     pods = list(chart.render(values).pods())

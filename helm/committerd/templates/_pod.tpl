@@ -98,12 +98,18 @@ spec:
         - name: metrics
           containerPort: {{ (include "committerd.settings" . | fromJson).http.port | int }}
       startupProbe:
-        httpGet: {path: /livez, port: metrics}
+        httpGet: {{ include "committerd.httpGet" (list "/livez" .) }}
         {{- toYaml .root.Values.startupProbe | nindent 8 }}
       livenessProbe:
-        httpGet: {path: /livez, port: metrics}
+        httpGet: {{ include "committerd.httpGet" (list "/livez" .) }}
         {{- toYaml .root.Values.livenessProbe | nindent 8 }}
       {{- end }}
       resources:
         {{- toYaml ((default dict .dataset.maintenance).resources | default $values.resources) | nindent 8 }}
+{{- end }}
+
+{{- /* What a probe asks. Arguments: the path, and the dataset's scope. The kubelet trusts any certificate. */ -}}
+{{- define "committerd.httpGet" -}}
+{{- $http := (include "committerd.settings" (index . 1) | fromJson).http -}}
+{{- dict "path" (index . 0) "port" "metrics" | merge (ternary (dict "scheme" "HTTPS") (dict) (not (empty $http.tls_certfile))) | toJson -}}
 {{- end }}
