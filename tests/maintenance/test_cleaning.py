@@ -18,7 +18,10 @@ import anyio
 import lance
 import pytest
 
-from committerd.errors import CorruptTable, RefusedToRun, StoreUnavailable, UnsupportedTable
+from committerd.commands.committing import sources
+from committerd.committer import operate
+from committerd.committer.loading import Loading, load
+from committerd.errors import CommitterError, CorruptTable, RefusedToRun, StoreUnavailable, UnsupportedTable
 from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance import cleaning as cleaning_module
 from committerd.maintenance import survey as survey_module
@@ -27,6 +30,8 @@ from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import KeepReason, choose
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import Pause, start_of
 from committerd.table import manifests as manifests_module
 from committerd_client import staging
 from committerd_common.messages import DeletionFile, Refusal, Status, Transaction
@@ -574,6 +579,32 @@ async def test_the_event_loop_turns_while_lists_of_many_files_are_made(
         tasks.cancel_scope.cancel()
     assert found.choice.removable == (1, 2, 3, 4, 5)
     assert len(waited) == 6
+
+
+async def test_a_cleanup_stops_at_its_next_step_when_the_queue_is_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning_module, "_STEP_MAX", 10)
+    scene = Scene(tmp_path)
+    scene.write(0)
+    for number in range(1, 30):
+        scene.write(10 * number, mode="append")
+    scene.hours = 2
+    cleaning = scene.cleaning(keep_versions=5)
+    found = await cleaning.look()
+    loading = Loading(monotonic=anyio.current_time)
+    await operate.write(
+        await load(cleaning._table, loading),
+        loading,
+        sources(),
+        new_position=start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0),
+        change_pause=lambda _: Pause(reason="a backup", since_ms=0),
+        reason="a backup",
+    )
+    with pytest.raises(CommitterError, match="nothing more is deleted: the queue is paused since") as caught:
+        await cleaning.clean(found)
+    assert caught.value.code == "paused"
+    assert scene.versions() == list(range(1, 32))
 
 
 async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
