@@ -145,7 +145,7 @@ def test_a_daemon_that_fails_logs_no_secret(
     case: str, scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path
 ) -> None:
     daemon = scene.daemon(**{**SHORT, **failing(secured_kafka, tmp_path)[case]})
-    until(lambda: not daemon.running())
+    until(lambda: not daemon.running(), seconds=120)
     assert daemon.code != 0
     said = daemon.log.read_text()
     assert said
