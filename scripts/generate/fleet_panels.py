@@ -67,7 +67,8 @@ _ALERTS = metric("ALERTS", 'alertname=~"Committerd.+"', 'alertstate="firing"')
 _REFUSES = f"max by ({_DATASET}) (max_over_time({metric('committerd_refused_to_run')}[2m])) == 1"
 _STALLS = (
     f"{_AGE} > 60 unless on ({_DATASET}) (sum by ({_DATASET}) (increase({metric(_ANSWERS + '_count')}[90s])) > 0) "
-    f"unless on ({_DATASET}) ({level('committerd_waiting_for_table')} == 1)"
+    f"unless on ({_DATASET}) ({level('committerd_waiting_for_table')} == 1) "
+    f"unless on ({_DATASET}) ({level('committerd_paused')} == 1)"
 )
 _RETENTION = f"{_AGE} / min by ({_DATASET}) ({metric('committerd_staged_retention_seconds')})"
 _ACTIVE = f"sum by ({_DATASET}) ({metric('committerd_active')})"
@@ -112,6 +113,7 @@ WORST = Row(
             unit="s",
             red_from=60,
         ),
+        worst("Paused by an operator", f"{level('committerd_paused')} == 1"),
         worst("Wrong settings of topics", f"{level('committerd_topic_problems')} > 0", red_from=1),
         worst(
             "Fewest members",

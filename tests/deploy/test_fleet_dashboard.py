@@ -43,6 +43,7 @@ def _serve(metrics: Metrics, maintenance: MaintenanceMetrics) -> list[Telemetry]
         telemetry.refused_to_run.set(float(worst), cause="topic_id")
         telemetry.held_back_seconds.set(100 if worst else 0)
         telemetry.topic_problems.set(float(worst))
+        telemetry.paused.set(float(worst))
         upkeep.small_fragments.set(5000 if worst else number)
         upkeep.fragments_wanted.set(1000)
         upkeep.succeeded.set(now - (90_000 if worst else number), step="cleanup")

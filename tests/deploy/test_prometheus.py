@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.dynamodb, pytest.ma
 
 QUIET = {
     "Refuses to run",
+    "Paused by an operator",
     "Repeated calls to Kafka",
     "Manifests put into place",
     "Rows followed through compactions",
