@@ -17,6 +17,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -108,9 +109,15 @@ class _LabelledMetric(Generic[_M]):
     """A metric of one dataset, or of the process, with labels that each have a closed set of values."""
 
     def __init__(
-        self, metric: _M, labels: Mapping[str, Sequence[str]], zeros: Sequence[str], dataset: str | None
+        self,
+        metric: _M,
+        unregistered: Callable[[], _M],
+        labels: Mapping[str, Sequence[str]],
+        zeros: Sequence[str],
+        dataset: str | None,
     ) -> None:
         self._metric: _M = metric
+        self._unregistered: Callable[[], _M] = unregistered
         self._bound = () if dataset is None else (dataset,)
         self._values = {label: frozenset(values) for label, values in labels.items()}
         self._children: dict[tuple[tuple[str, str], ...], _M] = {}
@@ -123,7 +130,9 @@ class _LabelledMetric(Generic[_M]):
                 self._child({label: value})
 
     def forget(self) -> None:
-        """Remove the dataset's series. What is counted afterwards shows nowhere."""
+        """Remove the dataset's series. What is counted afterwards shows nowhere; a second call does nothing."""
+        if self._forgotten:
+            return
         self._forgotten = True
         for key in self._children:
             self._metric.remove(*self._bound, *(value for _, value in key))
@@ -144,9 +153,9 @@ class _LabelledMetric(Generic[_M]):
 
     def _made(self, values: Sequence[str]) -> _M:
         names = (*self._bound, *values)
-        child: _M = self._metric.labels(*names) if names else self._metric
-        if self._forgotten:
-            self._metric.remove(*names)
+        # The registry may have a series of the same names by now: this process may serve the dataset again.
+        metric = self._unregistered() if self._forgotten else self._metric
+        child: _M = metric.labels(*names) if names else metric
         return child
 
 
@@ -191,12 +200,14 @@ class _Registered:
         self._registry = registry
         self._metrics: dict[str, Any] = {}
 
-    def metric(self, kind: Callable[..., _M], name: str, meaning: str, labels: Sequence[str], **options: Any) -> _M:
-        """The metric of this name; registers it at its first use."""
+    def metric(
+        self, kind: Callable[..., _M], name: str, meaning: str, labels: Sequence[str], **options: Any
+    ) -> tuple[_M, Callable[[], _M]]:
+        """The metric of this name, and what makes the same metric for no registry. Registers it at its first use."""
         if name not in self._metrics:
             self._metrics[name] = kind(name, meaning, labels, registry=self._registry, **options)
         found: _M = self._metrics[name]
-        return found
+        return found, partial(kind, name, meaning, labels, registry=None, **options)
 
 
 class _Catalogue:
@@ -213,14 +224,14 @@ class _Catalogue:
     ) -> LabelledCounter:
         """A counter. `zeros`: the values of its only label that have a series before their first event."""
         names = self._described(name, "counter", meaning, labels)
-        metric = self._registered.metric(Counter, name, meaning, names)
-        return self._kept(LabelledCounter(metric, labels, zeros, self._dataset))
+        metrics = self._registered.metric(Counter, name, meaning, names)
+        return self._kept(LabelledCounter(*metrics, labels, zeros, self._dataset))
 
     def gauge(self, name: str, meaning: str, *, zeros: Sequence[str] = (), **labels: Sequence[str]) -> LabelledGauge:
         """A gauge; `zeros` as of `counter`."""
         names = self._described(name, "gauge", meaning, labels)
-        metric = self._registered.metric(Gauge, name, meaning, names)
-        return self._kept(LabelledGauge(metric, labels, zeros, self._dataset))
+        metrics = self._registered.metric(Gauge, name, meaning, names)
+        return self._kept(LabelledGauge(*metrics, labels, zeros, self._dataset))
 
     def histogram(
         self,
@@ -233,8 +244,8 @@ class _Catalogue:
     ) -> LabelledHistogram:
         """A histogram; `zeros` as of `counter`."""
         names = self._described(name, "histogram", meaning, labels)
-        metric = self._registered.metric(Histogram, name, meaning, names, buckets=tuple(map(float, buckets)))
-        return self._kept(LabelledHistogram(metric, labels, zeros, self._dataset))
+        metrics = self._registered.metric(Histogram, name, meaning, names, buckets=tuple(map(float, buckets)))
+        return self._kept(LabelledHistogram(*metrics, labels, zeros, self._dataset))
 
     def _kept(self, bound: _BoundT) -> _BoundT:
         self.bound.append(bound)

@@ -112,6 +112,28 @@ def test_a_dataset_that_goes_takes_all_its_series_along(registry: CollectorRegis
     assert value(registry, "committerd_dead_letters_total", "clicks", reason="wrong_dataset") == 1
 
 
+def test_what_was_forgotten_takes_nothing_from_a_dataset_that_is_served_again(registry: CollectorRegistry) -> None:
+    metrics, maintenance = Metrics(registry), MaintenanceMetrics(registry)
+    old, old_maintenance = metrics.of("clicks"), maintenance.of("clicks")
+    old.forget()
+    old_maintenance.forget()
+    new = metrics.of("clicks")
+    maintenance.of("clicks").failures.add(step="cleanup")
+    new.dead_letters.add(reason="wrong_dataset")
+    new.submit_to_outcome.observe(1, outcome="committed")
+    before = samples(registry)
+    old.dead_letters.add(5, reason="wrong_dataset")
+    old.submit_to_outcome.observe(7, outcome="committed")
+    old.refused_to_run.set(1, cause="topic_id")
+    old.oldest_pending_age.track(lambda: 9.0)
+    assert samples(registry) == before
+    old.forget()
+    old_maintenance.forget()
+    assert samples(registry) == before
+    new.dead_letters.add(reason="wrong_dataset")
+    assert value(registry, "committerd_dead_letters_total", "clicks", reason="wrong_dataset") == 2
+
+
 def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Each series of committerd's metrics, and its value; without those that tell when a counter began."""
     return {
