@@ -8,7 +8,9 @@ few, and if there are too many the server closes the connection that has been id
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +30,8 @@ CONNECTIONS_MAX = 64
 """Maximum number of open connections."""
 _ACCEPTED_AT_ONCE = 64
 """So many more may be open for a moment, until the server has closed them."""
+_HANDSHAKE_SECONDS_MAX = 5.0
+"""Time limit of a TLS handshake."""
 _IDLE_SECONDS_MAX = 75.0
 """How long a connection may be open without a request; after that it ends when another is opened, as by a probe."""
 _CLOSE_SECONDS_MAX = 1.0
@@ -94,12 +98,13 @@ async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> 
     pages = dict(_pages(registry, health))
     if listen.token_file is not None:
         pages["/metrics"] = _with_token(pages["/metrics"], Path(listen.token_file))
-    server = _Server(pages)
+    server = _Server(pages, tls)
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS_MAX)
     try:
         await runner.setup()
         try:
-            await web.TCPSite(runner, listen.host, listen.port, backlog=_ACCEPTED_AT_ONCE, ssl_context=tls).start()
+            # Without `ssl_context`, with which asyncio tells of a connection only when its TLS handshake is over.
+            await web.TCPSite(runner, listen.host, listen.port, backlog=_ACCEPTED_AT_ONCE).start()
         except OSError as error:
             raise SettingsError(
                 f"can't listen on {listen.host}:{listen.port} for /metrics and the probes: "
@@ -111,51 +116,107 @@ async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> 
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
+            server.abort()
 
 
 _Page: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
-class _Transport(Protocol):
-    """What is needed of an open connection."""
-
-    def abort(self) -> None: ...
-
-
 class _Server(web.Server):
     """Serves pages, by their paths, over a bounded number of connections."""
 
-    def __init__(self, pages: Mapping[str, _Page]) -> None:
+    def __init__(self, pages: Mapping[str, _Page], tls: ssl.SSLContext | None) -> None:
         super().__init__(self._handle, access_log=None, keepalive_timeout=_IDLE_SECONDS_MAX)
         self._pages = pages
-        self._open: OrderedDict[_Transport, float] = OrderedDict()
-        """When each connection was opened or had its last request, in seconds; idle for longest first."""
+        self._tls = tls
+        self._open: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()
+        """Idle for longest first."""
 
-    def connection_made(self, handler: web.RequestHandler, transport: Any) -> None:
-        super().connection_made(handler, transport)
-        now = anyio.current_time()
-        self._open[transport] = now
-        for idle, since in list(self._open.items()):
-            if len(self._open) <= CONNECTIONS_MAX and now - since < _IDLE_SECONDS_MAX:
-                break
-            del self._open[idle]
-            idle.abort()
+    def __call__(self) -> Any:
+        """A new connection's protocol: one that counts it, and then gives it to a handler of requests."""
+        return _Connection(self._open, super().__call__(), self._tls)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        self._open.pop(handler.transport, None)  # type: ignore[arg-type]  # it is still there
+        self._open.pop(handler, None)
         super().connection_lost(handler, exc)
 
+    def abort(self) -> None:
+        """End the connections that are still open, as those in their TLS handshakes."""
+        for connection in list(self._open.values()):
+            connection.transport.abort()
+
     async def _handle(self, request: web.BaseRequest) -> web.Response:
-        transport: Any = request.transport
-        if transport in self._open:
-            self._open[transport] = anyio.current_time()
-            self._open.move_to_end(transport)
+        connection = self._open.get(request.protocol)
+        if connection is not None:
+            connection.used_at = anyio.current_time()
+            self._open.move_to_end(request.protocol)
         page = self._pages.get(request.path)
         if page is None:
             return web.Response(status=404, text="404: Not Found")
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="405: Method Not Allowed", headers={"Allow": "GET,HEAD"})
         return await page(request)
+
+
+class _Connection(asyncio.Protocol):
+    """Counts a connection from its beginning, before TLS, and ends those for which there is no room."""
+
+    transport: asyncio.Transport
+    used_at: float
+    """When the connection was opened or had its last request, in seconds."""
+
+    def __init__(
+        self,
+        connections: OrderedDict[web.RequestHandler, _Connection],
+        handler: web.RequestHandler,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._connections = connections
+        self._handler = handler
+        self._tls = tls
+        self._received = b""
+        self._lost = False
+        self._handshake: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport, self.used_at = transport, anyio.current_time()
+        self._connections[self._handler] = self
+        for handler, connection in list(self._connections.items()):
+            if len(self._connections) <= CONNECTIONS_MAX and self.used_at - connection.used_at < _IDLE_SECONDS_MAX:
+                break
+            del self._connections[handler]
+            connection.transport.abort()
+        if self._tls is None:
+            self._serve(transport)
+        else:
+            self._handshake = asyncio.get_running_loop().create_task(self._secure(self._tls))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what comes with the end of the handshake."""
+        self._received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._connections.pop(self._handler, None)
+
+    async def _secure(self, tls: ssl.SSLContext) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                self.transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_SECONDS_MAX
+            )
+        except OSError:  # no TLS, no trust, or no end in time
+            secured = None
+        if secured is None or self._lost:
+            self._connections.pop(self._handler, None)
+        else:
+            self._serve(secured)
+
+    def _serve(self, transport: asyncio.Transport) -> None:
+        transport.set_protocol(self._handler)
+        self._handler.connection_made(transport)
+        if self._received:
+            self._handler.data_received(self._received)
 
 
 def _pages(registry: CollectorRegistry, health: Health) -> Mapping[str, _Page]:

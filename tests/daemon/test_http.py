@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 import anyio
 import pytest
+from anyio.abc import AnyByteStream
+from anyio.streams.tls import TLSStream
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -163,15 +165,28 @@ async def test_a_probe_that_breaks_is_a_failure_and_the_server_lives_on(
         assert answer.status == 200
 
 
-async def test_connections_are_bounded_and_the_one_that_was_idle_for_longest_ends(server: Address) -> None:
-    async with aiohttp.ClientSession() as session:
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_connections_are_bounded_and_the_one_that_was_idle_for_longest_ends(
+    state: State, registry: CollectorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_tls: bool
+) -> None:
+    monkeypatch.setattr(http, "_HANDSHAKE_SECONDS_MAX", 600.0)  # so that nothing else ends a connection
+    authority = Authority(tmp_path)
+    made = authority.issue("server", "127.0.0.1")
+    listen = At(tls_certfile=str(made.chain), tls_keyfile=str(made.key)) if by_tls else At()
+    trusted = trusting(authority) if by_tls else None
+    async with (
+        serve(listen, registry, state.health()) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted or True)) as session,
+    ):
         async with session.get(f"{server.url}/livez") as answer:
             await answer.read()
         idle = [await anyio.connect_tcp(server.host, server.port) for _ in range(3 * CONNECTIONS_MAX)]
-        for one in idle[: 2 * CONNECTIONS_MAX]:
+        for one in idle[: 2 * CONNECTIONS_MAX]:  # by TLS they end before their handshakes
             with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(60):
                 await one.receive()
-        last = idle[-1]
+        last: AnyByteStream = idle[-1]
+        if trusted is not None:
+            last = await TLSStream.wrap(last, ssl_context=trusted, hostname="127.0.0.1")
         for path in ("/readyz", "/livez"):  # it stays open for another request
             await last.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
             assert b" 200 " in await last.receive()
@@ -179,6 +194,20 @@ async def test_connections_are_bounded_and_the_one_that_was_idle_for_longest_end
             assert answer.status == 200
         for one in idle:
             await one.aclose()
+
+
+async def test_a_handshake_ends_in_time(
+    state: State, registry: CollectorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_HANDSHAKE_SECONDS_MAX", 0.1)
+    made = Authority(tmp_path).issue("server", "127.0.0.1")
+    listen = At(tls_certfile=str(made.chain), tls_keyfile=str(made.key))
+    async with (
+        serve(listen, registry, state.health()) as server,
+        await anyio.connect_tcp(server.host, server.port) as idle,
+    ):
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)), anyio.fail_after(60):
+            await idle.receive()
 
 
 async def test_a_connection_without_a_request_ends(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
