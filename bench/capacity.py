@@ -1,4 +1,4 @@
-"""What a committer takes of the machine and of S3: for a million transactions, while idle, and by fragments.
+"""What a committer uses of the machine and of S3: for a million transactions, while idle, and by fragments.
 
     python -m bench.capacity [--only transactions idle fragments] [--latency-ms 60] [--quick]
 
@@ -206,7 +206,7 @@ PARTS: Mapping[str, tuple[Part, Sequence[str]]] = {
         (
             "member",
             "MiB",
-            "thousandths of a core",
+            "millicores",
             "PUT and LIST a minute",
             "GET and HEAD a minute",
             "dollars a month",

@@ -15,6 +15,7 @@ import anyio
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.publisher import OutcomeBatch
 from committerd.lance.rows.change import RowsAndKeys
+from committerd.queue.dedupe import MARK_MOVED
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.reservations import Reservations, Retryable
@@ -63,7 +64,11 @@ class Holding:
         `FormedVersion.rows_and_keys`.
         """
         retries = [one.retry_of for one in self._intake.waiting_retries() if position.passes(one.offset)]
-        retryable = {one.offset: one for one in refusals if status_of(one) is Status.RETRYABLE}
+        retryable = {
+            one.offset: one
+            for one in refusals
+            if status_of(one) is Status.RETRYABLE and one.reason != MARK_MOVED  # room for its rows can't help
+        }
         refused = [
             Retryable(
                 uuid=one.uuid,

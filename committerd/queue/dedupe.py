@@ -15,6 +15,9 @@ from committerd.queue.position import AppMark
 from committerd_common.messages import DUPLICATE, Refusal
 from committerd_common.request import AppUnit, Request
 
+MARK_MOVED = "mark_moved"
+"""The reason of a unit that does not follow the last one. Doing the same unit again can't help."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -118,7 +121,7 @@ def _undecided(request: Request, version: int) -> Refused:
 
 def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
     if mark is None or mark.released:
-        return _moved(app, 0) if app.after else None
+        return _moved(app, None) if app.after else None
     if app.run != mark.run:
         return Refused(
             status=Status.INVALID,
@@ -139,13 +142,18 @@ def _marked(app: AppUnit, mark: AppMark | None) -> Refused | None:
     return _moved(app, mark.version) if app.after not in (None, mark.version) else None
 
 
-def _moved(app: AppUnit, version: int) -> Refused:
-    last = f"the last one in the table is {version}" if version else "the table has none"
+def _moved(app: AppUnit, version: int | None) -> Refused:
+    """`version`: the last one in the table; None = it has none."""
+    if version is None:
+        found = "the table has none, or has forgotten it (after 30 days, or `committerd app release`): find out first "
+        found += "what is in the table"
+    else:
+        found = f"the last one in the table is {version}: go on behind it"
     return Refused(
         status=Status.RETRYABLE,
-        reason="mark_moved",
+        reason=MARK_MOVED,
         message=f"version {app.version} of application {app.app_id!r} must follow its version {app.after} (header "
-        f"app-after), and {last}: read the table's mark, and go on behind it",
+        f"app-after), and {found}",
     )
 
 

@@ -61,6 +61,9 @@ class Reexecution:
     """Seconds until `timeout`; None = no limit."""
 
 
+MARK_MOVED = "mark_moved"
+"""The reason of a unit of an application that must follow another one: the caller has to read the table's mark."""
+
 Reexecute = Callable[[Reexecution], TransactionLike | None]
 """Does the work again and returns it; returns None to give up."""
 AsyncReexecute = Callable[[Reexecution], TransactionLike | Awaitable[TransactionLike | None] | None]
@@ -83,7 +86,7 @@ class Attempts:
 
     def after(self, error: ClientError, *, seconds_left: float | None) -> Reexecution:
         """The next re-execution to ask for. Raises the error itself if no further try may follow."""
-        if not isinstance(error, RetryableConflict):
+        if not isinstance(error, RetryableConflict) or error.code == MARK_MOVED:
             raise self._ended(error, "")
         if self._count >= self._most:
             raise self._ended(error, f"; given up after {self._count} attempts")

@@ -245,7 +245,7 @@ def headers() -> Iterator[Vector]:
         status=Status.RETRYABLE,
         reason="mark_moved",
         message="version 3 of application 'stream' must follow its version 1 (header app-after), and the last one in "
-        "the table is 2: read the table's mark, and go on behind it",
+        "the table is 2: go on behind it",
     )
 
 

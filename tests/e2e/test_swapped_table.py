@@ -145,7 +145,8 @@ def test_a_table_that_was_made_again_under_load_is_left_whole(placed: tuple[Scen
     until(lambda: place.version > 6)
     place.make_again(versions)
     offsets += scene.append(3)
-    daemon.wait_refused("keys_missing")
+    if "was built on a table that was deleted or replaced" in daemon.wait_refused("keys_missing"):
+        place.make_again(versions)  # as the refusal asks: a put was under way at that moment
     time.sleep(0.5)
     assert (place.version, place.rows()) == (versions, [-1] * versions)
     scene.topics.listen(seconds=0.5)

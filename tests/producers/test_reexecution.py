@@ -141,6 +141,12 @@ def conflict(uuid: str = UUID, operation: str = "append") -> RetryableConflict:
     return error
 
 
+def test_a_unit_whose_mark_has_moved_is_not_executed_again() -> None:
+    moved = RetryableConflict("the mark has moved", code="mark_moved", uuid=UUID)
+    with pytest.raises(RetryableConflict, match=r"^the mark has moved$"):
+        Attempts(append(), RecordOptions(), most=9, reexecutes=True).after(moved, seconds_left=None)
+
+
 def test_when_the_time_is_up_nothing_more_is_asked_or_sent() -> None:
     with pytest.raises(RetryableConflict, match="refused; the time was up after 1 attempts"):
         Attempts(append(), RecordOptions(), most=9, reexecutes=True).after(conflict(), seconds_left=0.0)

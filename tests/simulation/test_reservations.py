@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from committerd.lance.rows.change import RowsAndKeys
+from committerd.queue.dedupe import MARK_MOVED
 from committerd.queue.reservations import Reservations
 from committerd_common.messages import RETRYABLE
 from tests.simulation.chaos import Chaos
@@ -52,6 +53,28 @@ class Upserters(Producers):
         return self._with_headers(
             made, headers(attempt=self.rng.choice((2, 2, 3)), retry_of=retry_of, will_retry="true")
         )
+
+
+class Readers(Producers):
+    """Two processes that read one source, and stage again what did not follow the mark, as a re-execution."""
+
+    def _next(self) -> Staged:
+        answers = self.world.auditor.answers.values()
+        moved = [one.uuid for one in answers if one.reason == MARK_MOVED]
+        made = self._read_on()
+        if not moved:
+            return made
+        return self._with_headers(made, [*made.headers, *headers(attempt=2, retry_of=self.rng.choice(moved))])
+
+
+def test_a_unit_that_does_not_follow_the_mark_reserves_nothing(seen: Counter[str]) -> None:
+    def prepare(world: World) -> None:
+        world.producers = Readers(world)
+
+    report = simulate(1, SCENARIO, prepare=prepare)
+    assert report.violation is None, report.text()
+    assert any(one.reason == MARK_MOVED for one in report.world.auditor.answers.values())
+    assert not seen.total()
 
 
 def run(seed: int) -> Report:
