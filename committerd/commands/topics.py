@@ -44,7 +44,8 @@ def topics() -> None:
 def create(queues: tuple[str, ...], as_json: bool) -> None:
     """Create the topics that are missing (whatever topics_mode says), then check all three.
 
-    The exit code is 0 if nothing is wrong with them, else 1.
+    The exit code is 0 if nothing is wrong with them, else 1. If a topic can't be created, it is 2, and the topics of
+    the other datasets are created all the same.
     """
     _survey(settings(), queues, create=True, as_json=as_json)
 
@@ -130,23 +131,32 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
 
 
 def _survey(configured: Settings, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
-    survey = anyio.run(_ask, configured, queues or (configured.dataset.queue,), create)
+    survey, failures = anyio.run(_ask, configured, queues or (configured.dataset.queue,), create)
     if as_json:
         listed = [asdict(one) | {"good": not one.problem} for one in survey.checks]
         click.echo(json.dumps({"created": list(survey.created), "checks": listed}, indent=2))
-    else:
+    elif survey.checks:
         _print(survey)
+    if failures:
+        raise SettingsError("\n".join(failures))
     sys.exit(1 if any(one.problem for one in survey.checks) else 0)
 
 
-async def _ask(configured: Settings, queues: Sequence[str], create: bool) -> TopicSurvey:
+async def _ask(configured: Settings, queues: Sequence[str], create: bool) -> tuple[TopicSurvey, Sequence[str]]:
+    """The topics of the datasets that could be asked about, and what the settings of the others have wrong."""
+    surveys, failures = [], []
     async with open_operator(configured.kafka, configured.dataset.queue) as operator:
-        surveys = [await operator.survey(queue, create=create) for queue in queues]
-    return TopicSurvey(
+        for queue in queues:
+            try:
+                surveys.append(await operator.survey(queue, create=create))
+            except SettingsError as error:
+                failures.append(str(error))
+    survey = TopicSurvey(
         created=tuple(name for survey in surveys for name in survey.created),
         checks=tuple(check for survey in surveys for check in survey.checks),
         found={name: topic for survey in surveys for name, topic in survey.found.items()},
     )
+    return survey, tuple(dict.fromkeys(failures))
 
 
 def _print(survey: TopicSurvey) -> None:

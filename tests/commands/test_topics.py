@@ -48,6 +48,15 @@ def test_the_topics_of_several_datasets_are_made_at_once(scene: Scene) -> None:
     assert [one["topic"] for one in checked["checks"] if not one["good"]] == [names[3]]
 
 
+def test_a_dataset_whose_topics_cannot_be_made_does_not_stop_the_others(scene: Scene) -> None:
+    """Kafka refuses a name that differs from another topic's by `.` and `_` alone."""
+    first, refused, last = f"{scene.name}.a", f"{scene.name}_a", f"{scene.name}.b"
+    made = answered(scene, "topics", "create", f"--queue={first}", f"--queue={refused}", f"--queue={last}", code=2)
+    names = [f"{queue}.{role}" for queue in (first, last) for role in ("staged", "outcomes", "dead")]
+    assert made["created"] == names
+    assert list(dict.fromkeys(one["topic"] for one in made["checks"])) == names
+
+
 def test_a_kafka_that_is_not_there_is_an_error(scene: Scene) -> None:
     settings = {"KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "KAFKA__REQUEST_TIMEOUT_MS": "1000"}
     assert printed(scene, "topics", "check", code=1, **settings) == ""

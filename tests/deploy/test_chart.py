@@ -300,6 +300,7 @@ def test_one_job_makes_the_topics_of_all_datasets_that_differ_in_nothing_that_to
     many = {"datasets": {f"table-{number:03}": {"uri": f"s3://lake/{number}.lance"} for number in range(300)}}
     (job,) = chart.render(merged(MINIMAL, {"topicsJob": {"enabled": True}}, many)).of("Job")
     assert len(job["spec"]["template"]["spec"]["containers"][0]["args"]) == 300
+    assert job["spec"]["activeDeadlineSeconds"] == 300 + 300 * 5
 
 
 def test_datasets_of_several_files_come_together(chart: Chart, tmp_path: Path) -> None:
