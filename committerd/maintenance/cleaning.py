@@ -188,7 +188,8 @@ class Cleanup:
         self._wall_clock = wall_clock
         self._branch = branch
         root = open_branch("") if branch else table.store
-        self._pause = PauseWatch(table)
+        # A table of its own: a watch learns new names of manifests, and `_require_same_table` tells a run of them.
+        self._pause = PauseWatch(Table(table.store))
         self._others = OtherBranches(root=root, own=branch, open=open_branch)
         self._note = note
         self._passes_over = passes_over
@@ -311,7 +312,13 @@ class Cleanup:
 
         `may_go_on`: asked before each step. `summary`: more figures for the summary of the run, which `status` shows;
         read at its end.
+
+        Raises `CommitterError` (`paused`) if the queue is paused.
         """
+        # A pause that came before the end of `look` is in none of the versions that the steps look for.
+        paused = await self.pause()
+        if paused is not None:
+            raise CommitterError(f"nothing is deleted: the queue is {paused}", code="paused")
         cleaned = CleanupResult()
         since = _CleanupState(
             highest=found.latest,

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from committerd.commands.maintain import loop
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop
+from committerd.errors import CommitterError
 from committerd.maintenance.left_alone import Failure
 from committerd.maintenance.passed_over import PassedOver
 from committerd.queue.position import Pause
@@ -67,6 +68,10 @@ class Steps:
         self.has_indexed = Reached(4)
         self.in_the_making: set[str] = set()
         self.left_alone: tuple[Any, ...] = ()
+        self.pausing: Pause | None = None
+        """The pause that somebody puts in place while a cleanup deletes."""
+        self.pausing_rewrites: World | None = None
+        """The world whose queue is paused while fragments are rewritten."""
 
     async def look(self, *, tasks: int = 1, leave: Any = ()) -> Any:
         if tasks > 1:
@@ -88,6 +93,8 @@ class Steps:
     async def rewrite(self, groups: tuple[RewriteGroup, ...]) -> None:
         self.rewritten += len(groups)
         self.has_rewritten.at(self.rewritten)
+        if self.pausing_rewrites is not None:
+            self.pausing_rewrites.paused = Pause(reason="a backup", since_ms=0)
         if self.panics:
             raise Panics("index out of bounds")
         if self.rewritten in self.fails:
@@ -130,6 +137,9 @@ class Cleanups:
 
     async def clean(self, *_: Any, summary: Any, **_given: Any) -> Any:
         self._steps.summaries.append(dict(summary))
+        if self._steps.pausing is not None:
+            self._world.paused = self._steps.pausing
+            raise CommitterError("nothing more is deleted", code="paused")
         return SimpleNamespace(by_reason={}, bytes=0)
 
 
@@ -419,6 +429,28 @@ async def test_while_the_queue_is_paused_it_says_so_once_and_does_nothing() -> N
     once.paused = Pause(reason="a backup", since_ms=0)
     assert await loop_of(steps, Stop(), world=once).once()
     assert once.reporter.said == ["paused"]
+
+
+@in_virtual_time
+async def test_a_pause_during_the_rewrites_of_a_single_run_leaves_out_the_rest() -> None:
+    steps, world = Steps(), World()
+    steps.clean.set()
+    steps.pausing_rewrites = world
+    steps.indices = (IndexState(name="a", segments=1, unindexed_rows=9),)
+    assert await loop_of(steps, Stop(), world=world).once()
+    assert (steps.rewritten, steps.indexed, steps.cleanups) == (1, [], 0)
+    assert world.reporter.said.count("paused") == 1
+
+
+@in_virtual_time
+async def test_a_cleanup_that_a_pause_ends_has_not_failed() -> None:
+    steps, world = Steps(), World()
+    steps.clean.set()
+    steps.pausing = Pause(reason="a backup", since_ms=0)
+    assert await loop_of(steps, Stop(), world=world).once()
+    assert "failed" not in world.reporter.said
+    assert world.reporter.said[-1] == "paused"
+    assert world.failures("cleanup") == 0
 
 
 @in_virtual_time

@@ -30,7 +30,6 @@ from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import KeepReason, choose
-from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Pause, start_of
 from committerd.table import manifests as manifests_module
 from committerd_client import staging
@@ -581,6 +580,31 @@ async def test_the_event_loop_turns_while_lists_of_many_files_are_made(
     assert len(waited) == 6
 
 
+async def _pause(cleaning: Cleanup) -> None:
+    loading = Loading(monotonic=anyio.current_time)
+    await operate.write(
+        await load(cleaning._table, loading),
+        loading,
+        sources(),
+        new_position=start_of(await cleaning._topic.identity(), 0),
+        change_pause=lambda _: Pause(reason="a backup", since_ms=0),
+        reason="a backup",
+    )
+
+
+async def test_a_cleanup_that_looked_after_the_queue_was_paused_deletes_nothing(scene: Scene) -> None:
+    scene.hours = 2
+    cleaning = scene.cleaning()
+    assert await cleaning.pause() is None
+    await _pause(cleaning)
+    found = await cleaning.look()
+    assert found.choice.removable
+    with pytest.raises(CommitterError, match="nothing is deleted: the queue is paused since") as caught:
+        await cleaning.clean(found)
+    assert caught.value.code == "paused"
+    assert scene.versions() == [1, 2, 3, 4, 5, 6, 7]
+
+
 async def test_a_cleanup_stops_at_its_next_step_when_the_queue_is_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,15 +616,13 @@ async def test_a_cleanup_stops_at_its_next_step_when_the_queue_is_paused(
     scene.hours = 2
     cleaning = scene.cleaning(keep_versions=5)
     found = await cleaning.look()
-    loading = Loading(monotonic=anyio.current_time)
-    await operate.write(
-        await load(cleaning._table, loading),
-        loading,
-        sources(),
-        new_position=start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0),
-        change_pause=lambda _: Pause(reason="a backup", since_ms=0),
-        reason="a backup",
-    )
+    looks_again = cleaning._look_again
+
+    async def paused_first(since: Any) -> None:
+        await _pause(cleaning)
+        await looks_again(since)
+
+    monkeypatch.setattr(cleaning, "_look_again", paused_first)
     with pytest.raises(CommitterError, match="nothing more is deleted: the queue is paused since") as caught:
         await cleaning.clean(found)
     assert caught.value.code == "paused"
@@ -617,6 +639,7 @@ async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, mon
         scene.write(10 * number, mode="append")
     scene.hours = 2
     cleaning = scene.cleaning(keep_versions=60)
+    await cleaning.pause()
     found = await cleaning.look()
     assert len(found.choice.removable) == 20
     store: Any = cleaning._table.store
@@ -642,7 +665,8 @@ async def test_a_step_lists_no_more_versions_than_came_since(tmp_path: Path, mon
     cleaning._look_again = look_again  # type: ignore[method-assign]
     await cleaning.clean(found)
     assert steps >= 6
-    assert max(listed) == 5
+    of_the_pause = listed.pop(0)
+    assert (of_the_pause, max(listed)) == (16, 5)
     assert len(listed) == 2 * steps + 2, "two more for the twelve versions that came"
     assert len(scene.read_all()) == 72
 

@@ -11,6 +11,7 @@ import anyio
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriter
+from committerd.errors import CommitterError
 from committerd.maintenance.cleaning import Cleanup
 from committerd.queue.position import Pause
 from committerd.settings.maintain import MaintainSettings
@@ -128,7 +129,7 @@ class MaintenanceLoop:
             return True
         good = await self._rewrite_all()
         for step, work in (("index", self._index), ("cleanup", self._clean)):
-            if self._may_begin():
+            if self._may_begin() and not await self._is_paused():
                 good = await self._try(step, work) and good
         if not self._may_begin():
             self._reporter.hours_over(self._settings.hours)
@@ -265,7 +266,7 @@ class MaintenanceLoop:
         return self._may_begin() and not self._stop.wanted
 
     async def _try(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the step succeeded, or was left out because the process has to end or the hours have ended."""
+        """Whether the step succeeded, was ended by a pause, or was left out because of a stop or the hours."""
         if self._stop.wanted or (step != "cleanup" and not await self._leave_committer()):
             return True
         self.doing = f"step {step}"
@@ -273,6 +274,9 @@ class MaintenanceLoop:
             with self._telemetry.seconds.timed(step=step), panics_raised():
                 await work()
         except Exception as error:  # noqa: BLE001  # pylance raises errors of many kinds
+            if isinstance(error, CommitterError) and error.code == "paused":
+                await self._is_paused()  # says so
+                return True
             self._reporter.failed(step, error)
             self._telemetry.failures.add(step=step)
             self._failures[step].note(good=False)
