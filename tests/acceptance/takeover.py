@@ -2,6 +2,7 @@
 
     python -m tests.acceptance.takeover                          50 of each, under load
     python -m tests.acceptance.takeover --times 5 --how stop     a few of one kind
+    python -m tests.acceptance.takeover --how stop --heartbeat-ms 1000      with another kafka.heartbeat_interval_ms
 
 Two committers and a producer that commits all the time, on Apache Kafka (`KAFKA_BOOTSTRAP_SERVERS` names one that runs
 already). A takeover lasts from the signal to the standby's first version. Of each it prints what the time went into:
@@ -11,7 +12,8 @@ already). A takeover lasts from the signal to the standby's first version. Of ea
     start    until the standby has read the table and the topics
     commit   until its first version
 
-Exit code 1 when the median is above the target: 1 s after a clean stop, the session timeout and 1 s after kill -9.
+Exit code 1 when the median is above the target: 1 s after a clean stop, the session timeout and 1 s after kill -9. The
+targets are for the default heartbeat interval.
 """
 
 from __future__ import annotations
@@ -74,6 +76,7 @@ def main() -> int:
         default=6_000,
         help="session timeout for kill -9; default %(default)s, the least that brokers allow by default",
     )
+    parser.add_argument("--heartbeat-ms", type=int, help="kafka.heartbeat_interval_ms; default: that of the settings")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     good = True
@@ -82,6 +85,8 @@ def main() -> int:
         for how in ("stop", "kill") if chosen.how == "both" else (chosen.how,):
             folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="committerd-takeover-")))
             settings = {"KAFKA__SESSION_TIMEOUT_MS": str(chosen.session_ms)} if how == "kill" else {}
+            if chosen.heartbeat_ms is not None:
+                settings["KAFKA__HEARTBEAT_INTERVAL_MS"] = str(chosen.heartbeat_ms)
             found: list[Takeover] = []
             with _burning(chosen.burners):
                 while (
