@@ -113,6 +113,7 @@ class _LabelledMetric(Generic[_M]):
         metric: _M,
         unregistered: Callable[[], _M],
         labels: Mapping[str, Sequence[str]],
+        *,
         zeros: Sequence[str],
         dataset: str | None,
     ) -> None:
@@ -225,13 +226,13 @@ class _Catalogue:
         """A counter. `zeros`: the values of its only label that have a series before their first event."""
         names = self._described(name, "counter", meaning, labels)
         metrics = self._registered.metric(Counter, name, meaning, names)
-        return self._kept(LabelledCounter(*metrics, labels, zeros, self._dataset))
+        return self._kept(LabelledCounter(*metrics, labels, zeros=zeros, dataset=self._dataset))
 
     def gauge(self, name: str, meaning: str, *, zeros: Sequence[str] = (), **labels: Sequence[str]) -> LabelledGauge:
         """A gauge; `zeros` as of `counter`."""
         names = self._described(name, "gauge", meaning, labels)
         metrics = self._registered.metric(Gauge, name, meaning, names)
-        return self._kept(LabelledGauge(*metrics, labels, zeros, self._dataset))
+        return self._kept(LabelledGauge(*metrics, labels, zeros=zeros, dataset=self._dataset))
 
     def histogram(
         self,
@@ -245,7 +246,7 @@ class _Catalogue:
         """A histogram; `zeros` as of `counter`."""
         names = self._described(name, "histogram", meaning, labels)
         metrics = self._registered.metric(Histogram, name, meaning, names, buckets=tuple(map(float, buckets)))
-        return self._kept(LabelledHistogram(*metrics, labels, zeros, self._dataset))
+        return self._kept(LabelledHistogram(*metrics, labels, zeros=zeros, dataset=self._dataset))
 
     def _kept(self, bound: _BoundT) -> _BoundT:
         self.bound.append(bound)
