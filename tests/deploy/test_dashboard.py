@@ -91,6 +91,8 @@ def test_the_fleets_queries_are_few_and_each_gives_few_series() -> None:
     assert namespace["name"] == "namespace"
     found = [target for panel in alerts.panels(alerts.FLEET) for target in panel["targets"]]
     assert len(found) + 2 <= 40
+    page = (alerts.ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    assert f"with {len(found)} queries" in " ".join(page.split())
     for panel in alerts.panels(alerts.FLEET):
         assert not panel.get("repeat")
         for target in panel["targets"]:
