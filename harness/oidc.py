@@ -38,6 +38,8 @@ class OidcServer:
         self.answers = threading.Event()
         """Requests for a token wait while it is not set."""
         self.answers.set()
+        self.drips = False
+        """Whether a response comes one byte in 0.1 s."""
         self.asked: list[Mapping[str, str]] = []
         """The forms of the requests for tokens, with the client under `client_id`."""
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -131,7 +133,12 @@ class OidcServer:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if provider.drips:
+                    for at in range(len(body)):
+                        self.wfile.write(body[at : at + 1])
+                        time.sleep(0.1)
+                else:
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing: tests read `asked`."""

@@ -56,7 +56,7 @@ class Listen(Protocol):
 
     @property
     def tls_keyfile(self) -> str | None:
-        """PEM file of its private key; None = it is in the certificate's file."""
+        """PEM file of the certificate's private key; None = it is in the certificate's file."""
         ...
 
     @property

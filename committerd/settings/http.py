@@ -25,7 +25,8 @@ class HttpSettings(SettingsGroup):
         "is read again when it changes.",
     )
     tls_keyfile: str | None = Field(
-        default=None, description="PEM file of its private key, without a password; unset: it is in tls_certfile."
+        default=None,
+        description="PEM file of the certificate's private key, without a password; unset: it is in tls_certfile.",
     )
     token_file: str | None = Field(
         default=None,

@@ -48,6 +48,8 @@ class Connection:
     """More arguments of `KafkaProducer` and `KafkaConsumer`, such as `security_protocol` and `ssl_cafile`, and
     `LOGIN_OPTIONS`.
     """
+    _kafka_python: Mapping[str, Any] = field(init=False, repr=False)
+    """The options with kafka-python's names."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.dataset):
@@ -62,8 +64,11 @@ class Connection:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"kafka_options: kafka-python has no option {name!r}{hint}")
-        self._kafka_python_options()  # raises
+                raise ValueError(f"kafka_options: there is no option {name!r}{hint}")
+        try:
+            object.__setattr__(self, "_kafka_python", kafka_python_options(self.options))
+        except ValueError as error:
+            raise ValueError(f"kafka_options: {error}") from error
         key = self.options.get("ssl_keyfile") or self.options.get("ssl_certfile")
         if (
             key
@@ -110,12 +115,6 @@ class Connection:
         """Arguments of the `KafkaAdminClient` that describes topics and groups."""
         return {**self._common(KafkaAdminClient.DEFAULT_CONFIG), "client_id": f"{self.client_id}-diagnosis"}
 
-    def _kafka_python_options(self) -> dict[str, Any]:
-        try:
-            return kafka_python_options(self.options)
-        except ValueError as error:
-            raise ValueError(f"kafka_options: {error}") from error
-
     def _common(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {
             "request_timeout_ms": 7_000,
@@ -127,7 +126,7 @@ class Connection:
             "metrics_enabled": False,  # nobody reads kafka-python's own metrics
         }
         return {
-            **{name: value for name, value in {**defaults, **self._kafka_python_options()}.items() if name in accepted},
+            **{name: value for name, value in {**defaults, **self._kafka_python}.items() if name in accepted},
             "bootstrap_servers": list(self.bootstrap_servers),
             "bootstrap_timeout_ms": int(self.connect_timeout * 1000),
             **({"allow_auto_create_topics": False} if "allow_auto_create_topics" in accepted else {}),

@@ -29,6 +29,8 @@ def kafka_python_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: value for name, value in options.items() if name in LOGIN_OPTIONS and value is not None}
     made = {name: value for name, value in options.items() if name not in LOGIN_OPTIONS}
+    if given and made.get("security_protocol") not in ("SASL_SSL", "SASL_PLAINTEXT"):
+        raise ValueError(f"{min(given)} needs security_protocol SASL_SSL or SASL_PLAINTEXT: otherwise it is not used")
     if _PASSWORD_FILE in given:
         if made.get("sasl_plain_password") is not None:
             raise ValueError("sasl_plain_password and sasl_plain_password_file exclude each other: set one of them")

@@ -1,7 +1,8 @@
 """Tokens for OAUTHBEARER from an OAuth server, by the grant of client credentials (RFC 6749, section 4.4).
 
 kafka-python asks for a token at each login, in the thread that also sends the heartbeats of its client. So a token is
-kept until most of its life is over, one request is made for all clients of a process, and it has a short time limit.
+kept until most of its life is over, a thread of its own asks for the next one, for all clients of a process with the
+same credentials, and a login waits for it only if there is no other token, and for a short time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
+import os
 import re
 import ssl
 import threading
@@ -16,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.client import HTTPException, HTTPMessage
@@ -30,9 +34,11 @@ from committerd_login.secret_file import read_secret
 
 _log = logging.getLogger(__name__)
 _SECONDS = 3.0
-"""Time limit of connecting to the server, and of each wait for its response. Heartbeats and probes allow three such."""
+"""How long a login waits for a token, which heartbeats and probes allow, and the limit of each wait of a request."""
+_REQUEST_SECONDS_MAX = 60.0
+"""A request that takes longer, such as one whose response drips, is given up: the next login makes another."""
 _RENEWED_AT = 0.8
-"""The part of its life after which a token is renewed; it is used until its end if that fails. As in Kafka's client."""
+"""The first login after this part of a token's life asks for another; the token is used until its end meanwhile."""
 _PAUSE_SECONDS = 1.0
 """After a failure nobody asks again for so long."""
 _LIFE_SECONDS = 60.0
@@ -61,11 +67,10 @@ class ClientCredentials:
         for name in ("token_endpoint_url", "client_id"):
             if not getattr(self, name):
                 raise ValueError(f"tokens by client credentials need sasl_oauth_{name}")
-        url = urlsplit(self.token_endpoint_url)
-        if url.scheme not in ("https", "http") or not url.hostname or "@" in url.netloc:
+        if not _is_endpoint(self.token_endpoint_url):
             raise ValueError(
-                "sasl_oauth_token_endpoint_url must be https://host/path, without a user or password: they belong to "
-                "sasl_oauth_client_id and sasl_oauth_client_secret"
+                "sasl_oauth_token_endpoint_url must be https://host/path (http:// only for localhost), without a user "
+                "or password: they belong to sasl_oauth_client_id and sasl_oauth_client_secret"
             )
         if (self.client_secret is None) is (self.client_secret_file is None):
             raise ValueError("sasl_oauth_client_id needs sasl_oauth_client_secret or its file, and not both")
@@ -82,12 +87,22 @@ class ClientCredentials:
         return read_secret(Path(self.client_secret_file), "sasl_oauth_client_secret_file")
 
 
+def _is_endpoint(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError:  # an IPv6 address or a port that is none
+        return False
+    plain = url.scheme == "http" and url.hostname in ("localhost", "127.0.0.1", "::1")
+    return (url.scheme == "https" or plain) and bool(url.hostname) and "@" not in url.netloc
+
+
 class NoToken(KafkaConnectionError):  # type: ignore[misc]  # kafka-python is untyped
     """The server gave no token; the message says why, and what to do. kafka-python logs it, and connects again."""
 
 
 class ClientCredentialsProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python is untyped
-    """Gives all clients of a process the same token; any thread may ask."""
+    """Gives all clients of a process with the same credentials the same token; any thread may ask."""
 
     def __init__(self, credentials: ClientCredentials, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, which only grow."""
@@ -97,33 +112,63 @@ class ClientCredentialsProvider(AbstractTokenProvider):  # type: ignore[misc]  #
         self._token = ""
         self._renewed_at = self._ends_at = self._asks_at = 0.0
         self._failure = NoToken()
+        self._request: Future[None] | None = None
+        """Of the thread that asks the server; has a result when `_token` or `_failure` is set."""
+        self._requested_at = 0.0
 
     def token(self) -> str:
-        """A token that has not ended. Blocks for some seconds at most. Raises `NoToken`."""
+        """A token that has not expired. Waits for at most 3 s, and only if there is none. Raises `NoToken`."""
         with self._lock:
-            if self._clock() >= max(self._renewed_at, self._asks_at):
-                self._renew()
+            now = self._clock()
+            if self._request is not None and now >= self._requested_at + _REQUEST_SECONDS_MAX:
+                self._request = None
+            if self._request is None and now >= max(self._renewed_at, self._asks_at):
+                self._request, self._requested_at = Future(), now
+                threading.Thread(target=self._renew, args=(self._request, now), name="token", daemon=True).start()
+            if now < self._ends_at:
+                return self._token
+            request = self._request if now >= self._asks_at else None
+        try:
+            if request is not None:
+                request.result(_SECONDS)
+        except TimeoutError:
+            with self._lock:
+                if self._request is request:
+                    url = self._credentials.token_endpoint_url
+                    self._failure = NoToken(f"the token endpoint {url} did not answer within {_SECONDS:g} s")
+                    self._asks_at = self._clock() + _PAUSE_SECONDS
+        with self._lock:
             if self._clock() < self._ends_at:
                 return self._token
             raise NoToken(*self._failure.args)
 
-    def _renew(self) -> None:
-        asked_at = self._clock()
+    def _renew(self, request: Future[None], asked_at: float) -> None:
         try:
-            self._token, seconds = ask(self._credentials)
+            found: tuple[str, float] | NoToken = ask(self._credentials)
         except NoToken as failure:
-            self._failure = failure
-            self._asks_at = self._clock() + _PAUSE_SECONDS
-            if self._clock() < self._ends_at:
-                _log.warning("%s; the last token is used until it ends", *failure.args)
-            return
-        self._renewed_at, self._ends_at = asked_at + _RENEWED_AT * seconds, asked_at + seconds
+            found = failure
+        with self._lock:
+            if isinstance(found, NoToken):
+                self._failure = found
+                self._asks_at = self._clock() + _PAUSE_SECONDS
+                if self._clock() < self._ends_at:
+                    _log.warning("%s; the last token is used until it expires", *found.args)
+            else:
+                self._token, seconds = found
+                self._renewed_at, self._ends_at = asked_at + _RENEWED_AT * seconds, asked_at + seconds
+            if self._request is request:
+                self._request = None
+        request.set_result(None)
 
 
 @lru_cache(maxsize=64)
 def provider_of(credentials: ClientCredentials) -> ClientCredentialsProvider:
     """The provider of this process for these credentials: its clients share a token."""
     return ClientCredentialsProvider(credentials)
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has neither the thread that asks nor who would free the lock
+    os.register_at_fork(after_in_child=provider_of.cache_clear)
 
 
 def ask(credentials: ClientCredentials) -> tuple[str, float]:
@@ -149,7 +194,16 @@ def ask(credentials: ClientCredentials) -> tuple[str, float]:
             f"the token endpoint {url} answers without an access_token: is sasl_oauth_token_endpoint_url the address "
             "of its tokens?"
         )
-    return token, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else _LIFE_SECONDS
+    return token, _life(seconds)
+
+
+def _life(seconds: Any) -> float:
+    """The seconds of `expires_in`, for which there are servers that give a text."""
+    try:
+        life = float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        return _LIFE_SECONDS
+    return life if 0 < life < math.inf else _LIFE_SECONDS
 
 
 def _reason(status: int, answer: dict[str, Any]) -> str:
@@ -172,6 +226,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """None: the redirect is the response."""
 
 
+def _context(credentials: ClientCredentials) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=credentials.cafile)
+    except (OSError, ValueError) as error:
+        raise NoToken(f"sasl_oauth_cafile: {credentials.cafile!r} can't be read: {error.args[-1]}") from error
+
+
 def _post(credentials: ClientCredentials) -> tuple[int, bytes]:
     """Status and body of the response. Raises `OSError`, `HTTPException`, or `ValueError` about the secret's file."""
     form = {"grant_type": "client_credentials"} | ({"scope": credentials.scope} if credentials.scope else {})
@@ -184,8 +245,7 @@ def _post(credentials: ClientCredentials) -> tuple[int, bytes]:
             "Accept": "application/json",
         },
     )
-    context = ssl.create_default_context(cafile=credentials.cafile)
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_context(credentials)), _NoRedirects())
     try:
         with opener.open(request, timeout=_SECONDS) as response:
             return response.status, response.read(_RESPONSE_BYTES_MAX)

@@ -15,7 +15,8 @@ def read_secret(path: Path, option: str) -> str:
     except UnicodeDecodeError as error:  # whose text has the bytes of the secret
         raise ValueError(f"{option}: {str(path)!r} can't be read: it is not UTF-8") from error
     except (OSError, ValueError) as error:
-        raise ValueError(f"{option}: {str(path)!r} can't be read: {error}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ValueError(f"{option}: {str(path)!r} can't be read: {reason}") from error
     if not found:
         raise ValueError(f"{option}: {str(path)!r} is empty")
     return found

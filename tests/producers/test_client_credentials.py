@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Any
 import pytest
 
 from committerd_client import CommitClient
+from committerd_client.connection import Connection
 from committerd_login import kafka_python_options
 from committerd_login.client_credentials import ClientCredentials, ClientCredentialsProvider, NoToken
 from harness.certificates import Authority
 from harness.oidc import OidcServer
+from harness.scene import until
 
 SECRET = "s3cret/+=%&: é"
 
@@ -40,6 +44,7 @@ def oidc(server: OidcServer) -> OidcServer:
     server.secrets = {"me:you": SECRET}
     server.instead, server.lifetime_seconds = None, 100
     server.answers.set()
+    server.drips = False
     server.asked.clear()
     return server
 
@@ -69,9 +74,12 @@ def test_a_token_serves_all_threads_until_most_of_its_life_is_over(
     assert provider.token() == first
     assert len(oidc.asked) == 1
     oidc.lifetime_seconds = 50
+    oidc.answers.clear()
     clock.now += 1
+    assert provider.token() == first  # a login does not wait for the next token while this one lives
+    oidc.answers.set()
+    until(lambda: provider.token() != first)
     second = provider.token()
-    assert second != first
     clock.now += 39
     assert provider.token() == second
     assert len(oidc.asked) == 2
@@ -84,6 +92,8 @@ def test_a_token_is_used_until_its_end_while_the_server_is_unwell(
     oidc.instead = 503, b"unwell"
     clock.now += 99
     assert [provider.token() for _ in range(3)] == [token] * 3
+    until(lambda: "HTTP 503" in caplog.text)
+    assert provider.token() == token
     assert len(oidc.asked) == 2  # and not again within a second
     assert (
         "HTTP 503. Check sasl_oauth_token_endpoint_url, and whether the server is well; the last token" in caplog.text
@@ -108,8 +118,18 @@ def test_a_server_that_hangs_is_asked_once_for_all_threads(
         return str(raised.value)
 
     with ThreadPoolExecutor(4) as threads:
-        (said,) = set(threads.map(why, range(4)))
-    assert re.search(r"the token endpoint \S+/token can't be used: .*timed out$", said)
+        heard = set(threads.map(why, range(4)))
+    for said in heard:
+        assert re.search(r"the token endpoint \S+/token (can't be used: .*timed out|did not answer within 3 s)$", said)
+    assert len(oidc.asked) == 1
+
+
+def test_a_response_that_drips_is_not_waited_for(oidc: OidcServer, provider: ClientCredentialsProvider) -> None:
+    oidc.drips = True
+    with pytest.raises(NoToken, match=r"the token endpoint \S+/token did not answer within 3 s$"):
+        provider.token()
+    with pytest.raises(NoToken, match="did not answer"):
+        provider.token()
     assert len(oidc.asked) == 1
 
 
@@ -160,9 +180,66 @@ def test_a_server_that_does_not_say_how_long_a_token_lives_is_asked_each_minute(
 ) -> None:
     oidc.instead = 200, b'{"access_token": "abc"}'
     assert {provider.token(), provider.token()} == {"abc"}
-    clock.now += 48
+    clock.now += 60
     assert provider.token() == "abc"
     assert len(oidc.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "life"),
+    [("1" + "0" * 400, 60), ("Infinity", 60), ("NaN", 60), ("-1", 60), ('"x"', 60), ("[]", 60), ('"3599"', 3599)],
+)
+def test_the_life_of_a_token_is_a_number_or_a_minute(
+    oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock, said: str, life: int
+) -> None:
+    oidc.instead = 200, f'{{"access_token": "abc", "expires_in": {said}}}'.encode()
+    assert provider.token() == "abc"
+    oidc.instead = 503, b""
+    clock.now += 0.75 * life
+    assert provider.token() == "abc"
+    assert len(oidc.asked) == 1
+    clock.now += 0.25 * life
+    with pytest.raises(NoToken):
+        provider.token()
+
+
+def test_a_damaged_file_of_authorities_is_named(oidc: OidcServer, tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("x")
+    provider = ClientCredentialsProvider(credentials(oidc, cafile=str(file)))
+    with pytest.raises(NoToken, match=rf"sasl_oauth_cafile: '{file}' can't be read: "):
+        provider.token()
+
+
+FORKING = """
+import os
+from committerd_login.client_credentials import ClientCredentials, provider_of
+same = ClientCredentials(token_endpoint_url="https://a", client_id="b", client_secret="c")
+mine = provider_of(same)
+child = os.fork()
+if child == 0:
+    os._exit(provider_of(same) is mine)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_makes_its_own_provider() -> None:
+    subprocess.run([sys.executable, "-c", FORKING], check=True)
+
+
+def test_a_client_connects_again_while_a_secret_is_being_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret")
+    connection = Connection(
+        bootstrap_servers=["b:1"],
+        dataset="d",
+        client_id="c",
+        partition_key="c",
+        max_record_bytes=1,
+        options={"security_protocol": "SASL_SSL", "sasl_plain_password_file": str(file)},
+    )
+    file.write_text("")
+    assert connection.producer_config()["sasl_plain_password"] == "s3cret"
 
 
 def test_an_unknown_authority_and_a_closed_port_are_named(oidc: OidcServer) -> None:
@@ -172,7 +249,8 @@ def test_an_unknown_authority_and_a_closed_port_are_named(oidc: OidcServer) -> N
         ClientCredentialsProvider(credentials(oidc, token_endpoint_url="https://127.0.0.1:1/token")).token()
 
 
-OAUTH = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url": "https://idp/token"}
+SASL = {"security_protocol": "SASL_SSL"}
+OAUTH = SASL | {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url": "https://idp/token"}
 
 
 @pytest.mark.parametrize(
@@ -205,10 +283,24 @@ OAUTH = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url": "http
             | {"sasl_oauth_token_endpoint_url": "file:///etc/passwd"},
             "must be https://host/path",
         ),
-        ({"sasl_oauth_scope": "x", "sasl_mechanism": "PLAIN"}, "sasl_oauth_scope needs sasl_mechanism OAUTHBEARER"),
+        *(
+            (
+                OAUTH
+                | {"sasl_oauth_client_id": "me", "sasl_oauth_client_secret": "s"}
+                | {"sasl_oauth_token_endpoint_url": url},
+                "must be https://host/path (http:// only for localhost)",
+            )
+            for url in ("http://idp/token", "https://idp:abc/", "https://[::/")
+        ),
+        (OAUTH | {"security_protocol": "SSL"}, "needs security_protocol SASL_SSL or SASL_PLAINTEXT"),
+        ({"sasl_plain_password_file": "/b"}, "sasl_plain_password_file needs security_protocol SASL_SSL"),
+        (
+            SASL | {"sasl_oauth_scope": "x", "sasl_mechanism": "PLAIN"},
+            "sasl_oauth_scope needs sasl_mechanism OAUTHBEARER",
+        ),
         (OAUTH | {"sasl_oauth_token_provider": object()}, "exclude each other"),
-        ({"sasl_plain_password": "a", "sasl_plain_password_file": "/b"}, "exclude each other"),
-        ({"sasl_plain_password_file": "/no/where"}, "'/no/where' can't be read"),
+        (SASL | {"sasl_plain_password": "a", "sasl_plain_password_file": "/b"}, "exclude each other"),
+        (SASL | {"sasl_plain_password_file": "/no/where"}, "'/no/where' can't be read"),
     ],
 )
 def test_a_client_with_options_that_do_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
@@ -221,7 +313,7 @@ def test_a_client_with_options_that_do_not_fit_is_refused(given: dict[str, Any],
 def test_a_file_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes(b"s3cret\xff")
     with pytest.raises(ValueError, match="it is not UTF-8") as raised:
-        kafka_python_options({"sasl_plain_password_file": str(tmp_path / "password")})
+        kafka_python_options(SASL | {"sasl_plain_password_file": str(tmp_path / "password")})
     assert "s3cret" not in str(raised.value)
 
 
