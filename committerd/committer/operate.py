@@ -6,7 +6,8 @@ and does Start again. A committer that refuses to run finds it when it retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +15,7 @@ from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, after, load, position_of
 from committerd.committer.starting import read_facts, require_same_log
 from committerd.concurrency import Concurrently, map_each
-from committerd.errors import CommitterError, RefusedToRun, SettingsError
+from committerd.errors import CommitterError, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
 from committerd.queue.port import Queue, record_sha256
@@ -36,6 +37,8 @@ from committerd.table.prepare import build
 from committerd.table.versions import Table
 from committerd.table.writing import complete, write_transaction
 from committerd_common.messages import Transaction
+
+_log = logging.getLogger(__name__)
 
 _SECONDS_MAX = 60.0
 """Seconds before giving up, when other writers keep taking the version number."""
@@ -283,9 +286,10 @@ async def write(
         completed = Concurrently(partial(complete, table, loaded.newest_ours))
         put = partial(land_alone, table, prepared, Backoff(sources.random), files_first=False)
         if await (completed.of(put) if loaded.newest_ours else put()):
-            if loaded.newest_ours:
-                completed.required()
-            await write_transaction(table, prepared)
+            # The version is there: an error now would say that it is not.
+            if loaded.newest_ours and not completed.done:
+                await _until_done(partial(complete, table, loaded.newest_ours), sources)
+            await _until_done(partial(write_transaction, table, prepared), sources)
             return prepared.version
         newest_known = loaded.newest_ours
         loaded = await _followed(loaded, prepared.version) or await _load_again(table, loading)
@@ -297,6 +301,17 @@ async def write(
         f"other versions were faster for {_SECONDS_MAX:g} s: stop the other writers for a moment, and try again",
         code="contended",
     )
+
+
+async def _until_done(call: Callable[[], Awaitable[None]], sources: Sources) -> None:
+    """Call the store until it does what it is asked for."""
+    backoff = Backoff(sources.random)
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable as error:
+            _log.warning("commit.retried", extra={"error": str(error)})
+            await backoff.wait()
 
 
 async def _followed(loaded: Loaded, taken: int) -> Loaded | None:

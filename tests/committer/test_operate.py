@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import anyio
 import pytest
 
+from committerd.commands.committing import sources
 from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loaded
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.older_history import OlderHistory
-from committerd.committer.operate import Situation, adopted, rewound, undecided_below
+from committerd.committer.operate import Situation, adopted, rewound, undecided_below, write
 from committerd.committer.starting import require_same_log
-from committerd.errors import RefusedToRun, SettingsError
+from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
+from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import Ledger
+from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
-from committerd.queue.position import LostHistory, Position, start_of
+from committerd.queue.position import LostHistory, Pause, Position, encode_metadata, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
 from committerd.table.versions import Table
-from committerd_common.messages import Outcome
+from committerd_common.messages import Manifest, Outcome, Transaction
+from committerd_common.paths import TRANSACTIONS, NamingScheme, manifest_key
+from tests.simulation.loop import run_virtual
+from tests.simulation.staging import column
+from tests.simulation.store import Bucket, FakeStore
 
 
 def acknowledged(offset: int, *, era: int = 0) -> Acknowledged:
@@ -207,3 +216,53 @@ def test_an_offset_outside_the_log_is_refused(offset: int) -> None:
 def test_without_a_refusal_the_offset_must_be_said() -> None:
     with pytest.raises(SettingsError, match="--offset"):
         adopted(situation("", FACTS), None)
+
+
+class _Hiccups(FakeStore):
+    """Fails to write each transaction file twice, and to read it twice."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self.failures: Counter[str] = Counter()
+
+    def _fail(self, what: str, key: str) -> None:
+        if key.startswith(TRANSACTIONS) and self.failures[what] < 2:
+            self.failures[what] += 1
+            raise StoreUnavailable("the store is away")
+
+    async def get(self, key: str) -> bytes | None:
+        self._fail("get", key)
+        return await super().get(key)
+
+    async def put(self, key: str, body: bytes) -> None:
+        self._fail("put", key)
+        await super().put(key, body)
+
+
+def test_a_version_that_is_in_the_table_is_no_error_and_gets_its_transaction_file_and_that_of_the_one_before() -> None:
+    bucket = Bucket()
+    manifest = Manifest(version=1, fields=[column()], table_metadata=encode_metadata(start_of(TOPIC, 0), {}))
+    manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
+    manifest.data_format.file_format, manifest.data_format.version = "lance", "2.0"
+    manifest.transaction_file = "0-u1.txn"
+    transaction = Transaction(uuid="u1")
+    transaction.append.SetInParent()
+    transaction.transaction_properties.update(encode_settled((), (), topic_id=TOPIC.topic_id))
+    bucket.put(manifest_key(1, NamingScheme.V2), encode(manifest, (), transaction))
+    store = _Hiccups(bucket)
+
+    async def pause() -> int:
+        loading = Loading(monotonic=anyio.current_time, later=True)
+        loaded = await load(Table(store), loading)
+        return await write(
+            loaded,
+            loading,
+            sources(),
+            new_position=None,
+            change_pause=lambda _: Pause(reason="a backup", since_ms=0),
+            reason="a backup",
+        )
+
+    assert run_virtual(pause) == 2
+    assert store.failures == {"get": 2, "put": 2}
+    assert len([key for key in bucket.objects if key.startswith(TRANSACTIONS)]) == 2
