@@ -129,4 +129,6 @@ def test_one_dataset_of_300_is_shown_by_the_other_dashboard(prometheus: Promethe
         query = expr
         for name, value in variables.items():
             query = query.replace(name, value)
-        assert {one.labels.get("dataset", WORST) for one in prometheus.query(query)} <= {WORST}, title
+        found = prometheus.query(query)
+        assert {one.labels.get("dataset", WORST) for one in found} <= {WORST}, title
+        assert found or title not in ("Lag", "Memory"), f"{title}: nothing came of {query}"
