@@ -142,7 +142,7 @@ NOW = Row(
             red_from=600,
         ),
         Panel(
-            title="Of the topic's retention",
+            title="Share of the topic's retention used",
             expr=f"max by (dataset) ({_AGE}) / min by (dataset) ({metric('committerd_staged_retention_seconds')})",
             unit="percentunit",
             description="Age of the oldest unread record against how long the staged topic keeps it.",

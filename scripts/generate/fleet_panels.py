@@ -82,7 +82,7 @@ NOW = Row(
         number("Without an active member", f"count({_ACTIVE} == 0)", red_from=1),
         number("Refuse to run", f"count({_REFUSES})", red_from=1),
         number(
-            "Stand still",
+            "Stalled",
             f"count({_STALLS})",
             red_from=1,
             description="A record has waited for a minute, and none got an outcome for one and a half.",
@@ -99,8 +99,8 @@ WORST = Row(
     panels=[
         worst("Lag", f"{level('committerd_queue_lag_records')} > 0", red_from=1000),
         worst("Oldest record without an outcome", f"{_AGE} > 0", unit="s", red_from=600),
-        worst("Of the topic's retention", f"{_RETENTION} > 0", unit="percentunit", red_from=0.5),
-        worst("Stand still", f"({_STALLS})", unit="s", red_from=60),
+        worst("Share of the topic's retention used", f"{_RETENTION} > 0", unit="percentunit", red_from=0.5),
+        worst("Stalled", f"({_STALLS})", unit="s", red_from=60),
         worst(
             "Refuse to run",
             f"max by ({_DATASET}, cause) (max_over_time({metric('committerd_refused_to_run')}[2m])) == 1",
@@ -160,7 +160,7 @@ ANSWERS = Row(
             legend="{{dataset}}: {{reason}}",
         ),
         worst(
-            "Failed on by committerd, in an hour",
+            "Internal errors in an hour",
             f"sum by ({_DATASET}, stage) (increase({metric('committerd_internal_errors_total')}[1h])) > 0",
             legend="{{dataset}}: {{stage}}",
             red_from=1,

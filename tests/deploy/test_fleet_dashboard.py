@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 DATASETS = 300
 WORST = "table-007"
-NEEDS_TIME = {"Outcomes by status", "Versions", "CPU", "Memory, of the limit", "Alerts", "Stand still"}
+NEEDS_TIME = {"Outcomes by status", "Versions", "CPU", "Memory, of the limit", "Alerts", "Stalled"}
 """Panels that show no dataset, or one only after a minute."""
 
 
