@@ -70,7 +70,10 @@ STORE_OPERATIONS = (
 )
 STORE_STATUSES = ("ok", "absent", "exists", "unavailable", "unknown", "failed", "cancelled")
 STORE_SERVICES = ("s3", "dynamodb", "azure", "gcs")
-CERTIFICATES = ("azure_authorities", "gcs_authorities", "kafka_authorities", "kafka_client", "s3_authorities")
+CERTIFICATES = (
+    "azure_authorities", "gcs_authorities", "http_server", "kafka_authorities", "kafka_client", "oauth_authorities",
+    "s3_authorities",
+)  # fmt: skip
 MANIFEST_STORE_OPERATIONS = ("get", "latest", "put_if_absent", "replace", "delete")
 MANIFEST_EVENTS = ("deferred", "repaired", "registered")
 STORE_FAULTS = ("throttled", "timeout", "connection", "server_error", "truncated", "refused")
@@ -409,7 +412,8 @@ class ProcessTelemetry:
         self.certificate_expiry = metrics.gauge(
             "committerd_certificate_expiry_timestamp_seconds",
             "Unix time at which a certificate that the settings name expires: that of Kafka's authorities, of the "
-            "client that logs in to Kafka with it, of S3's authorities. 0 = none is set, or its file can't be read.",
+            "client that logs in to Kafka with it, of the authorities of a store or of the OAuth server, of the HTTP "
+            "server. 0 = none is set, or its file can't be read.",
             certificate=CERTIFICATES,
             zeros=CERTIFICATES,
         )

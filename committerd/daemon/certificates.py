@@ -1,4 +1,4 @@
-"""When the certificates end that the settings name, for a metric.
+"""When the certificates expire that the settings name, for a metric and /readyz.
 
 Python's `ssl` does not tell the end of a client's certificate, so this module reads it from the DER: RFC 5280, section
 4.1: Certificate -> tbsCertificate -> validity -> notAfter.
@@ -23,8 +23,8 @@ _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
 def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
     """For each configured certificate, by the metric's label, a function that reads when it ends.
 
-    The function returns Unix time, and 0 for a file that can't be read. Of a client's file the first certificate
-    counts, which is its own. Of authorities the last to end counts: a file may still hold authorities that
+    The function returns Unix time, and 0 for a file that can't be read. Of the file of a client or server the first
+    certificate counts, which is its own. Of authorities the last to end counts: a file may still hold authorities that
     have been replaced.
     """
     found = {
@@ -33,12 +33,14 @@ def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
         "azure_authorities": (settings.azure.ca_bundle, _last_end),
         "gcs_authorities": (settings.gcs.ca_bundle, _last_end),
         "s3_authorities": (settings.s3.ca_bundle, _last_end),
+        "http_server": (settings.http.tls_certfile, _first_end),
+        "oauth_authorities": (settings.kafka.sasl_oauth_cafile, _last_end),
     }
     return {label: partial(end, path) for label, (path, end) in found.items() if path is not None}
 
 
-def ended_certificates(kafka: KafkaSettings, wall_clock: Callable[[], datetime]) -> str:
-    """Which certificates of Kafka's settings have ended, and what to do; empty if none has."""
+def expired_certificates(kafka: KafkaSettings, wall_clock: Callable[[], datetime]) -> str:
+    """Which certificates of Kafka's settings have expired, and what to do; empty if none has."""
     files = {"kafka.ssl_certfile": (kafka.ssl_certfile, _first_end), "kafka.ssl_cafile": (kafka.ssl_cafile, _last_end)}
     now = wall_clock()
     ends = {
@@ -47,7 +49,7 @@ def ended_certificates(kafka: KafkaSettings, wall_clock: Callable[[], datetime])
         if path is not None and (at := end(path))
     }
     return "; ".join(
-        f"the certificate in {path!r} ({name}) ended at {end:%Y-%m-%dT%H:%M:%SZ}: replace the file"
+        f"the certificate in {path!r} ({name}) expired at {end:%Y-%m-%dT%H:%M:%SZ}: replace the file"
         for (name, path), end in ends.items()
         if end <= now
     )

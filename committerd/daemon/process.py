@@ -36,7 +36,7 @@ from committerd.committer.prefetching import Prefetcher
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.starting import Starter
-from committerd.daemon.certificates import ended_certificates, ends_of
+from committerd.daemon.certificates import ends_of, expired_certificates
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.memory import limit_bytes
@@ -281,8 +281,8 @@ async def run(settings: Settings, around: Dependencies) -> None:
     """Commit until SIGTERM or SIGINT, then drain."""
     committer = make_committer(settings, around)
     beat = _Beat(around.monotonic)
-    ended = partial(ended_certificates, settings.kafka, around.wall_clock)
-    pulse = Probes(committer.state, around.member, beat, committer.machine, ended=ended)
+    expired = partial(expired_certificates, settings.kafka, around.wall_clock)
+    pulse = Probes(committer.state, around.member, beat, committer.machine, expired=expired)
     track_queue(committer.state, around)
     track_process(settings, around.telemetry.process)
     _log.info(
@@ -400,10 +400,16 @@ class Probes:
     """The responses of /livez and /readyz. A stalled store raises an alert, and does not cause a restart."""
 
     def __init__(
-        self, state: State, member: Membership, beat: _Beat, machine: Machine, *, ended: Callable[[], str] = lambda: ""
+        self,
+        state: State,
+        member: Membership,
+        beat: _Beat,
+        machine: Machine,
+        *,
+        expired: Callable[[], str] = lambda: "",
     ) -> None:
-        """`ended`: which certificate of Kafka's settings has ended; empty if none has."""
-        self._ended = ended
+        """`expired`: which certificates of Kafka's settings have expired; empty if none has."""
+        self._expired = expired
         self._machine = machine
         self._state = state
         self._member = member
@@ -428,7 +434,7 @@ class Probes:
             return False, f"unavailable: {self._machine.trouble}"
         silent = self._member.silent_seconds()
         if silent >= SILENT_SECONDS:
-            reasons = [why for why in (self._ended(), self._member.silence_reason()[:_REASON_CHARACTERS_MAX]) if why]
+            reasons = [why for why in (self._expired(), self._member.silence_reason()[:_REASON_CHARACTERS_MAX]) if why]
             because = f" ({'; '.join(reasons)})" if reasons else ""
             return False, f"Kafka has not responded for {silent:.0f} s{because}; before that: {text}"
         return good, text

@@ -12,7 +12,7 @@ when a newer version needs no repair. Patched are:
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 * Backoff. A connection that the broker refuses after the handshake of TCP or TLS counts as a success, so kafka-python
-  connects again at once, some thirty times a second, for as long as a certificate or a login is refused.
+  connects again at once, for as long as a certificate or a login is refused.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import trustme
 from prometheus_client import CollectorRegistry
 
 from committerd import memory
-from committerd.daemon.certificates import ended_certificates, ends_of, not_after
+from committerd.daemon.certificates import ends_of, expired_certificates, not_after
 from committerd.daemon.process import track_process
 from committerd.settings.load import Settings
 from committerd.telemetry import Metrics
@@ -47,15 +47,15 @@ def test_authorities_end_with_the_last_of_them(tmp_path: Path) -> None:
     assert ends_of(_settings(tmp_path, ssl_cafile=str(file)))["kafka_authorities"]() == _LATEST.timestamp()
 
 
-def test_a_certificate_that_has_ended_is_named(tmp_path: Path) -> None:
+def test_a_certificate_that_has_expired_is_named(tmp_path: Path) -> None:
     file, other = tmp_path / "client.pem", tmp_path / "ca.pem"
     file.write_bytes(_issued(_LATER))
     kafka = _settings(tmp_path, ssl_certfile=str(file), ssl_cafile=str(other)).kafka
-    assert ended_certificates(kafka, lambda: _LATER - timedelta(seconds=1)) == ""
-    said = f"the certificate in {str(file)!r} (kafka.ssl_certfile) ended at 2031-02-03T04:05:06Z: replace the file"
-    assert ended_certificates(kafka, lambda: _LATER) == said
+    assert expired_certificates(kafka, lambda: _LATER - timedelta(seconds=1)) == ""
+    said = f"the certificate in {str(file)!r} (kafka.ssl_certfile) expired at 2031-02-03T04:05:06Z: replace the file"
+    assert expired_certificates(kafka, lambda: _LATER) == said
     other.write_bytes(_issued(_LATER))
-    assert ended_certificates(kafka, lambda: _LATEST) == f"{said}; {said.replace('client.pem', 'ca.pem')}".replace(
+    assert expired_certificates(kafka, lambda: _LATEST) == f"{said}; {said.replace('client.pem', 'ca.pem')}".replace(
         "ca.pem' (kafka.ssl_certfile)", "ca.pem' (kafka.ssl_cafile)"
     )
 
@@ -69,10 +69,13 @@ def test_a_file_that_is_none_has_no_end(tmp_path: Path) -> None:
     assert {label: end() for label, end in ends.items()} == {"s3_authorities": 0}
 
 
-def test_the_authorities_of_a_cloud_have_an_end_too(tmp_path: Path) -> None:
+def test_authorities_of_clouds_and_oauth_and_the_servers_certificate_have_an_end_too(tmp_path: Path) -> None:
     file = tmp_path / "authorities.pem"
     file.write_bytes(_issued(_LATER))
-    settings = _settings(tmp_path)
+    settings = _settings(tmp_path, sasl_oauth_cafile=str(file))
+    settings = settings.model_copy(update={"http": settings.http.model_copy(update={"tls_certfile": str(file)})})
+    for label in ("oauth_authorities", "http_server"):
+        assert ends_of(settings)[label]() == _LATER.timestamp()
     clouds = {name: getattr(settings, name).model_copy(update={"ca_bundle": str(file)}) for name in ("azure", "gcs")}
     ends = ends_of(settings.model_copy(update=clouds))
     assert {name: ends[f"{name}_authorities"]() for name in clouds} == dict.fromkeys(clouds, _LATER.timestamp())

@@ -60,8 +60,8 @@ def test_committer_and_client_come_each_way(way: Way, scene: Scene, secured_kafk
     assert daemon.code == 0
 
 
-def test_tokens_are_renewed_before_they_end(scene: Scene, secured_kafka: SecuredKafka) -> None:
-    """The broker closes a connection whose token has ended."""
+def test_tokens_are_renewed(scene: Scene, secured_kafka: SecuredKafka) -> None:
+    """The broker closes a connection whose token has expired."""
     oidc = secured_kafka.oidc
     oidc.lifetime_seconds = 4
     oidc.asked.clear()
@@ -89,7 +89,7 @@ def test_new_certificates_need_no_restart_and_an_expired_one_is_named(
     files["ssl_keyfile"].write_bytes(expired.key.read_bytes())
     broker.kill()
     broker.start()
-    said = f"the certificate in {str(files['ssl_certfile'])!r} (kafka.ssl_certfile) ended at 2025-01-02T03:04:05Z"
+    said = f"the certificate in {str(files['ssl_certfile'])!r} (kafka.ssl_certfile) expired at 2025-01-02T03:04:05Z"
     until(lambda: said in daemon.ready()[1], seconds=120)
     for name, file in files.items():
         file.write_bytes(given[name])

@@ -1,4 +1,4 @@
-"""The login for AWS_MSK_IAM that kafka-python sends, held against botocore's signer; nobody has an MSK cluster here.
+"""The login for AWS_MSK_IAM that kafka-python sends, held against botocore's signer; no MSK cluster is asked.
 
 Its form: https://github.com/aws/aws-msk-iam-auth, "Details". It is a presigned URL (AWS Signature Version 4, query
 string), whose parameters are members of a JSON object.
