@@ -40,8 +40,11 @@ from committerd_common.messages import Transaction
 
 _log = logging.getLogger(__name__)
 
-_SECONDS_MAX = 60.0
-"""Seconds before giving up, when other writers keep taking the version number."""
+_SECONDS_MAX = 180.0
+"""Seconds before giving up, when other writers keep taking the version number.
+
+A busy committer leaves a gap once in `store.recheck_seconds`, which is at most 60, and not each attempt meets it.
+"""
 _AHEAD = 8
 """How many versions a busy committer may be ahead; they are looked for at once."""
 _LOST_ITS_END = frozenset({"position_beyond_end", "log_rewritten"})
@@ -318,8 +321,8 @@ async def _followed(loaded: Loaded, taken: int) -> Loaded | None:
     """Return the state after the version of a committer that took our number, or the latest that follows it already.
 
     A committer with work puts its next version as soon as the last one is there; but once in `store.recheck_seconds` it
-    first looks whether others have committed (`CurrentHead.looked_at`). A writer needs a single request to find the
-    latest version then, as here, because the committer needs two. None if another writer took our number.
+    first looks whether others have committed (`CurrentHead.looked_at`). The committer makes two requests in that gap, so a
+    writer must find the latest version with one, as here. None if another writer took our number.
     """
     states = await map_each(range(taken, taken + _AHEAD), partial(after, loaded))
     return next((one for one in reversed(states) if one is not None), None)
