@@ -321,8 +321,8 @@ async def _followed(loaded: Loaded, taken: int) -> Loaded | None:
     """Return the state after the version of a committer that took our number, or the latest that follows it already.
 
     A committer with work puts its next version as soon as the last one is there; but once in `store.recheck_seconds` it
-    first looks whether others have committed (`CurrentHead.looked_at`). The committer makes two requests in that gap, so a
-    writer must find the latest version with one, as here. None if another writer took our number.
+    first looks whether others have committed (`CurrentHead.looked_at`). The committer makes two requests in that gap,
+    so a writer must find the latest version with one, as here. None if another writer took our number.
     """
     states = await map_each(range(taken, taken + _AHEAD), partial(after, loaded))
     return next((one for one in reversed(states) if one is not None), None)
