@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import anyio
 import click
@@ -45,6 +46,6 @@ def pause(uri: str | None, name: str | None, reason: str, who: str, as_json: boo
 
     version = anyio.run(lambda: change_pause(settings(uri, name), change, reason=wanted.reason))
     if as_json:
-        click.echo(json.dumps({"version": version, "reason": wanted.reason, "who": who, "since_ms": wanted.since_ms}))
+        click.echo(json.dumps({"version": version, **asdict(wanted)}))
     else:
         click.echo(f"Paused in version {version}: no committer settles a record until `committerd resume`.")

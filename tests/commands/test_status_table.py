@@ -7,21 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from committerd.commands.status import _maintenance
+from committerd.commands.status import _maintenance, _table_fields
 from committerd.commands.status.table import TableSummary, look_at_table
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import encode
+from committerd.queue.outcomes import encode_settled
+from committerd.queue.port import TopicIdentity
+from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
 from committerd.stores.local import LocalStore
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 
+PAUSE = Pause(reason="a \x1b[2Jbackup", since_ms=0, who="ann\n")
 
-def write(folder: Path, version: int, **metadata: str) -> Path:
+
+def write(folder: Path, version: int, ours: str = "", /, **metadata: str) -> Path:
     manifest = Manifest(version=version)
     manifest.table_metadata.update({key.replace("__", "."): value for key, value in metadata.items()})
     transaction = Transaction(uuid=str(version), read_version=version - 1)
     transaction.append.SetInParent()
+    if ours == "ours":
+        transaction.transaction_properties.update(encode_settled((), (), topic_id="i"))
     path = folder / manifest_key(version, NamingScheme.V2)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(encode(manifest, (), transaction))
@@ -42,6 +49,22 @@ async def test_a_damaged_old_version_does_not_hide_the_others(tmp_path: Path) ->
     latest.write_bytes(b"nothing of the kind")
     with pytest.raises(CorruptTable):
         await look(tmp_path)
+
+
+async def test_a_pause_is_shown_without_a_committer_and_however_many_versions_of_others_follow(tmp_path: Path) -> None:
+    paused = encode_metadata(start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0), {}, PAUSE)
+    write(tmp_path, 1, "ours", **paused)
+    for version in range(2, 14):
+        write(tmp_path, version)
+    found = await look(tmp_path)
+    assert (len(found.versions), found.pause) == (10, PAUSE)
+    shown = dict(_table_fields(found, 0))["paused"]
+    assert (
+        shown
+        == r"the queue is paused since 1970-01-01T00:00:00Z by ann\n: a \x1b[2Jbackup. `committerd resume` ends that"
+    )
+    write(tmp_path, 14, "ours", **{key: text for key, text in paused.items() if key != PAUSED_KEY})
+    assert (await look(tmp_path)).pause is None
 
 
 async def test_it_says_when_maintenance_worked_on_what(tmp_path: Path) -> None:

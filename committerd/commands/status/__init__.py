@@ -242,6 +242,8 @@ def _table_fields(table: TableSummary, now_ms: int) -> list[tuple[str, str]]:
                 f"{size(growth['data_bytes'])} in {growth['versions']} versions and {duration(growth['milliseconds'])}",
             )
         )
+    if table.pause is not None:
+        fields.append(("paused", f"the queue is {plain(str(table.pause))}. `committerd resume` ends that"))
     fields.append(("maintenance", _maintenance(table, now_ms)))
     fields += [("left alone", _left_alone(one, now_ms)) for one in table.left_alone]
     if position is None:
@@ -299,8 +301,9 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
         fields.append(("a committer", "none runs"))
     elif found.table is not None and queue.identity is not None:
         pause = found.table.pause
-        waits = f"commits nothing: the queue is {pause}. `committerd resume` ends that"
-        fields.append(("a committer", "runs" if pause is None else waits))
+        fields.append(
+            ("a committer", "runs" if pause is None else f"commits nothing: the queue is {plain(str(pause))}")
+        )
     return fields
 
 

@@ -13,6 +13,7 @@ from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Pause, Position, decode_pause, decode_position, highest
+from committerd.table.pause_watch import newest_of_queue
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest
 
@@ -51,6 +52,8 @@ class TableSummary:
 
     uri: str
     versions: Sequence[VersionSummary]
+    pause: Pause | None = None
+    """The pause that the newest version of the queue carries; without such a version, that of the latest."""
     versions_in_all: int = 0
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
@@ -64,13 +67,6 @@ class TableSummary:
     def position(self) -> Position | None:
         """The highest position that any of the versions carries."""
         return highest(one.position for one in self.versions if one.position is not None)
-
-    @property
-    def pause(self) -> Pause | None:
-        """The pause that the newest of the queue's versions carries; without such a version, that of the latest."""
-        of_queue = next((one for one in self.versions if one.from_queue), None)
-        newest = of_queue or next(iter(self.versions), None)
-        return None if newest is None else newest.pause
 
     def outcomes(self) -> Mapping[tuple[Status, str], int]:
         """Number of outcomes in these versions, by status and reason."""
@@ -102,14 +98,27 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
             found[version] = one
 
     await for_each(versions, read, at_once=_AT_ONCE)
+    newest_first = [found[version] for version in sorted(found, reverse=True)]
     return TableSummary(
         uri=table.uri,
-        versions=[found[version] for version in sorted(found, reverse=True)],
+        versions=newest_first,
+        pause=await _pause(table, newest_first, every[:-newest]),
         versions_in_all=len(every),
         maintenance=await _maintenance(table),
         left_alone=(await read_failed(table.store)).entries,
         damaged=[damaged[version] for version in sorted(damaged)],
     )
+
+
+async def _pause(table: Table, read: Sequence[VersionSummary], older: Sequence[int]) -> Pause | None:
+    """The pause of the queue. `read`: the versions that were read, newest first; `older`: those below them."""
+    of_queue = next((one for one in read if one.from_queue), None)
+    if of_queue is not None:
+        return of_queue.pause
+    found = await newest_of_queue(table, older)
+    if found is not None:
+        return found.pause
+    return read[0].pause if read else None
 
 
 async def _maintenance(table: Table) -> Mapping[str, int] | None:
