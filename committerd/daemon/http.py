@@ -25,6 +25,7 @@ from prometheus_client.exposition import choose_encoder
 
 from committerd.daemon.server_tls import server_context
 from committerd.errors import SettingsError
+from committerd_login.secret_file import read_secret
 
 CONNECTIONS_MAX = 64
 """Maximum number of open connections."""
@@ -242,12 +243,15 @@ def _pages(registry: CollectorRegistry, health: Health) -> Mapping[str, _Page]:
 
 def _with_token(page: _Page, file: Path) -> _Page:
     """The page, for requests that have the token. Raises `SettingsError` if the file can't be read."""
-    _token(file)
+    try:
+        read_secret(file, "http.token_file")
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
     async def guarded(request: web.BaseRequest) -> web.Response:
         try:
-            wanted = f"Bearer {_token(file)}".encode()
-        except SettingsError as error:
+            wanted = f"Bearer {read_secret(file, 'http.token_file')}".encode()
+        except ValueError as error:
             return web.Response(status=503, text=f"503: {error}")
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, wanted):
@@ -256,18 +260,6 @@ def _with_token(page: _Page, file: Path) -> _Page:
         return await page(request)
 
     return guarded
-
-
-def _token(file: Path) -> str:
-    try:
-        found = file.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:  # whose text has the bytes of the token
-        raise SettingsError(f"http.token_file: {str(file)!r} can't be read: it is not UTF-8") from error
-    except OSError as error:
-        raise SettingsError(f"http.token_file: {str(file)!r} can't be read: {error.strerror or error}") from error
-    if not found:
-        raise SettingsError(f"http.token_file: {str(file)!r} is empty")
-    return found
 
 
 def _response(good: bool, body: dict[str, object]) -> web.Response:
