@@ -42,6 +42,8 @@ class OidcServer:
         """Whether a response comes one byte in 0.1 s."""
         self.asked: list[Mapping[str, str]] = []
         """The forms of the requests for tokens, with the client under `client_id`."""
+        self.given: list[str] = []
+        """The tokens that it gave."""
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         certificate = authority.issue("oidc", "localhost", "127.0.0.1")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -112,6 +114,7 @@ class OidcServer:
             return 401, b'{"error": "invalid_client", "error_description": "unknown client or wrong secret"}'
         lifetime = self.lifetime_seconds
         token = self.token(client, lifetime_seconds=lifetime)
+        self.given.append(token)
         return 200, json.dumps({"access_token": token, "token_type": "Bearer", "expires_in": lifetime}).encode()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

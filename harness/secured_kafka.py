@@ -1,7 +1,7 @@
 """A Kafka with an authorizer, and with a listener for each way to encrypt and to log in.
 
-Each way leads to the same two users, `committer` and `writer`, who may do what ACLs allow. A client that comes without
-encryption to the first listener is an administrator.
+Each way with a login leads to the same two users, `committer` and `writer`, who may do what ACLs allow. A client that
+comes without a login, by TLS or without encryption to the first listener, is an administrator.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import psutil
 import pytest
@@ -90,6 +92,11 @@ def test_a_daemon_at_work_shows_no_secret(way: Way, scene: Scene, secured_kafka:
     scene.committed()
     seen = shown(daemon)
     assert PASSWORDS["committer"] not in seen
+    if way == "OAUTHBEARER":
+        assert secured_kafka.oidc.given
+        assert not [token for token in secured_kafka.oidc.given if token in seen]
+        login = f"committer:{quote_plus(PASSWORDS['committer'])}"
+        assert base64.b64encode(login.encode()).decode() not in seen
     assert MARK not in seen
     assert '"level": "info"' in seen
 
