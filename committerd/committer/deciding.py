@@ -155,7 +155,7 @@ class Decider:
             return self.containment.refuse(error, stage="create", offset=request.offset)
 
     def decide_keys(self, head: Head) -> Steps[FormedVersion]:
-        """Build a version that puts back position and marks, which a foreign version lowered or dropped."""
+        """Build a version that puts back position, marks and pause, which a foreign version changed or dropped."""
         return (yield from built_group(Members(head=head, now_ms=self.now_ms()), [], self.sources))
 
     def _buildable(self, group: Members) -> Steps[int]:

@@ -102,6 +102,23 @@ def _overwritten(scene: Scene) -> Staged:
     return staging.overwrite(fragments, rows.schema, dataset=scene.table.open())
 
 
+def test_a_backup_that_was_taken_in_a_pause_is_put_back_and_goes_on(scene: Scene) -> None:
+    daemon = scene.started(**STAYS)
+    with _client(scene) as client:
+        client.append([{"id": 0}], create=True)
+        client.append([{"id": 1}])
+        scene.command("pause", "--reason", "a backup")
+        backup = Backup(scene)
+        scene.command("resume", "--reason", "the backup is done")
+        client.append([{"id": 2}])
+        until(lambda: scene.topics.group_offset() == 3)
+        backup.restore()
+        *_, resumed, _, _ = _follow(scene, daemon, found=False)
+        assert "It was paused since" in resumed.out
+        client.append([{"id": 3}])
+    assert [row["id"] for row in _rows(scene)] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene, running: bool) -> None:
     daemon = scene.started(**STAYS)
