@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,15 @@ from harness.marked import Mark
 
 _COMMAND = (sys.executable, "-m", "committerd")
 _ENDS_SECONDS = 60
+_LOCK = "9464.lock"
+
+
+def _share_lock(cache: Path) -> None:
+    """Let all tests of this machine share the lock of the usual port of metrics, which is in the cache."""
+    lock = cache / "dev" / _LOCK
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        lock.symlink_to(Path(tempfile.gettempdir()) / f"committerd-tests-{_LOCK}")
 
 
 class Dev:
@@ -33,6 +44,7 @@ class Dev:
     ) -> None:
         """`cache`: the folder in which Kafka's data is kept. `environment`: more variables. `command`: committerd's."""
         self._mark = Mark()
+        _share_lock(cache)
         bare = {
             name: value
             for name, value in os.environ.items()
