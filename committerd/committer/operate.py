@@ -7,7 +7,7 @@ and does Start again. A committer that refuses to run finds it when it retries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +29,7 @@ from committerd.queue.position import (
     start_of,
 )
 from committerd.queue.start import QueueFacts, era_of, starting_position
-from committerd.table.backoff import Backoff
+from committerd.table.backoff import Backoff, until_done
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
@@ -286,13 +286,14 @@ async def write(
             table_metadata=encode_metadata(position, marks, pause),
             holds_records=False,
         )
-        completed = Concurrently(partial(complete, table, loaded.newest_ours))
+        complete_ours = partial(complete, table, loaded.newest_ours)
+        completed = Concurrently(complete_ours)
         put = partial(land_alone, table, prepared, Backoff(sources.random), files_first=False)
         if await (completed.of(put) if loaded.newest_ours else put()):
             # The version is there: an error now would say that it is not.
             if loaded.newest_ours and not completed.done:
-                await _until_done(partial(complete, table, loaded.newest_ours), sources)
-            await _until_done(partial(write_transaction, table, prepared), sources)
+                await until_done(complete_ours, Backoff(sources.random), _report_failure)
+            await until_done(partial(write_transaction, table, prepared), Backoff(sources.random), _report_failure)
             return prepared.version
         newest_known = loaded.newest_ours
         loaded = await _followed(loaded, prepared.version) or await _load_again(table, loading)
@@ -306,15 +307,8 @@ async def write(
     )
 
 
-async def _until_done(call: Callable[[], Awaitable[None]], sources: Sources) -> None:
-    """Call the store until it does what it is asked for."""
-    backoff = Backoff(sources.random)
-    while True:
-        try:
-            return await call()
-        except StoreUnavailable as error:
-            _log.warning("commit.retried", extra={"error": str(error)})
-            await backoff.wait()
+def _report_failure(error: StoreUnavailable) -> None:
+    _log.warning("commit.retried", extra={"error": str(error)})
 
 
 async def _followed(loaded: Loaded, taken: int) -> Loaded | None:

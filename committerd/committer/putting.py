@@ -27,7 +27,7 @@ from committerd.queue.port import Queue
 from committerd.queue.race import Race, VersionSummary, race
 from committerd.queue.start import refuse_other_topic
 from committerd.stores.port import Exists
-from committerd.table.backoff import Backoff
+from committerd.table.backoff import Backoff, until_done
 from committerd.table.landing import land
 from committerd.table.manifests import end_of
 from committerd.table.versions import VersionState
@@ -219,14 +219,7 @@ class FormedLanding:
             )
 
     async def _until_done(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Call the store until it does what it is asked for, and return its result."""
-        backoff = Backoff(self._putter.rng)
-        while True:
-            try:
-                return await call()
-            except StoreUnavailable as error:
-                self._report_failure(error)
-                await backoff.wait()
+        return await until_done(call, Backoff(self._putter.rng), self._report_failure)
 
     def _report_failure(self, error: Exception) -> None:
         self._putter.note_error(error)

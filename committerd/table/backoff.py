@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
+
+from committerd.errors import StoreUnavailable
+
+_T = TypeVar("_T")
 
 _SECONDS_MIN = 0.05
 _SECONDS_MAX = 2.5
@@ -20,3 +26,15 @@ class Backoff:
     async def wait(self) -> None:
         await anyio.sleep(self._seconds * self._rng.uniform(0.5, 1.0))
         self._seconds = min(self._seconds * 2, _SECONDS_MAX)
+
+
+async def until_done(
+    call: Callable[[], Awaitable[_T]], backoff: Backoff, failed: Callable[[StoreUnavailable], None]
+) -> _T:
+    """Call the store until it does what it is asked for, and return its result. `failed` is told of each failure."""
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable as error:
+            failed(error)
+            await backoff.wait()
