@@ -15,12 +15,12 @@ import anyio
 from committerd.committer.intake import Intake, Pending
 from committerd.committer.publisher import OutcomeBatch
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.dedupe import MARK_MOVED
 from committerd.queue.outcomes import Status, status_of
 from committerd.queue.position import Position
 from committerd.queue.reservations import Reservations, Retryable
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Refusal
+from committerd_common.request import MARK_MOVED
 
 
 class Holding:

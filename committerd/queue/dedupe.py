@@ -13,10 +13,7 @@ from committerd.queue.ledger import KNOWN_VERSIONS, Earlier
 from committerd.queue.outcomes import Status
 from committerd.queue.position import AppMark
 from committerd_common.messages import DUPLICATE, Refusal
-from committerd_common.request import AppUnit, Request
-
-MARK_MOVED = "mark_moved"
-"""The reason of a unit that does not follow the last one. Doing the same unit again can't help."""
+from committerd_common.request import MARK_MOVED, AppUnit, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

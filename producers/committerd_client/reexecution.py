@@ -26,6 +26,7 @@ from committerd_client.headers import RecordOptions, Staged
 from committerd_client.panics import run_sync
 from committerd_client.results import CommitResult
 from committerd_common.messages import DECODE_ERRORS, Transaction
+from committerd_common.request import MARK_MOVED
 
 ATTEMPTS_MAX = 10
 """Default of the number of tries of one commit, the first included."""
@@ -60,9 +61,6 @@ class Reexecution:
     seconds_left: float | None
     """Seconds until `timeout`; None = no limit."""
 
-
-MARK_MOVED = "mark_moved"
-"""The reason of a unit of an application that must follow another one: the caller has to read the table's mark."""
 
 Reexecute = Callable[[Reexecution], TransactionLike | None]
 """Does the work again and returns it; returns None to give up."""

@@ -20,6 +20,10 @@ from committerd_common.messages import DECODE_ERRORS, Transaction
 
 APP_VERSION_MAX = 2**53 - 1
 """The largest whole number that every language's JSON reads back exactly."""
+MARK_MOVED = "mark_moved"
+"""The reason of a unit of an application that does not follow the last one. Doing the same unit again can't help: who
+stages it has to read the table's mark first.
+"""
 
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

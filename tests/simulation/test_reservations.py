@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.dedupe import MARK_MOVED
 from committerd.queue.reservations import Reservations
 from committerd_common.messages import RETRYABLE
+from committerd_common.request import MARK_MOVED
 from tests.simulation.chaos import Chaos
 from tests.simulation.faults import Rates
 from tests.simulation.producers import Producers
