@@ -30,8 +30,10 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch, decode_varint
 
+from committerd_login.backoff import if_connected
+
 HEADERS_MAX = 1000
-"""Number of headers that are read. The wire contract has 17; tracing and routing may add a few dozen."""
+"""Number of headers that are read. The wire contract has 18; tracing and routing may add a few dozen."""
 
 _CLOSE_SECONDS = 1.0
 
@@ -45,7 +47,7 @@ def repair_kafka_python() -> None:
         (KafkaTCPTransport, "_sock_recv", _with_last_bytes),
         (KafkaSSLTransport, "_sock_recv", _with_last_bytes),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
-        (KafkaConnectionManager, "reset_backoff", _if_connected),
+        (KafkaConnectionManager, "reset_backoff", if_connected),
     ):
         method = getattr(owner, name)
         if not hasattr(method, "__wrapped__"):
@@ -92,18 +94,6 @@ def _with_last_bytes(receive: Method) -> Method:
         return (data, None) if data else (data, error)
 
     return received
-
-
-def _if_connected(reset_backoff: Method) -> Method:
-    def reset(manager: Any, node_id: Any) -> None:
-        connection = manager._conns.get(node_id)
-        # A connection that failed is not kept. The backoff of "metadata" is that of no connection.
-        if node_id != "metadata" and (connection is None or not connection.connected):
-            manager.update_backoff(node_id)
-        else:
-            reset_backoff(manager, node_id)
-
-    return reset
 
 
 def _until_joined(need_rejoin: Method) -> Method:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from kafka.errors import KafkaError
+
+from committerd_login.backoff import if_connected
 
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
 """Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
@@ -88,17 +91,7 @@ def _read_last_bytes(manager: Any) -> None:
 
 def _keep_backoff(manager: Any) -> None:
     """Let a connection that failed after its TLS handshake count as a failure; kafka-python resets the backoff."""
-    reset = manager.reset_backoff
-
-    def reset_if_connected(node_id: Any) -> None:
-        connection = manager._conns.get(node_id)
-        # A connection that failed is not kept. The backoff of "metadata" is that of no connection.
-        if node_id != "metadata" and (connection is None or not connection.connected):
-            manager.update_backoff(node_id)
-        else:
-            reset(node_id)
-
-    manager.reset_backoff = reset_if_connected
+    manager.reset_backoff = partial(if_connected(type(manager).reset_backoff), manager)
 
 
 def _close_producer(producer: Any) -> None:
