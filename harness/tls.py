@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
-import trustme
 from anyio.streams.tls import TLSListener
 
+from harness.certificates import Authority
 from harness.server import Server
 
 
@@ -26,14 +26,10 @@ class TlsFront(Server):
         """`upstream`: URL of the server."""
         super().__init__()
         self._upstream = urlsplit(upstream).port
-        authority = trustme.CA()
-        issued = authority.issue_cert("localhost")
-        self.authorities = self.folder / "authorities.pem"
+        authority = Authority(self.folder, "authorities")
+        self.authorities = authority.file
         """The authority that has signed the certificate."""
-        self._certificate, self._key = self.folder / "server.pem", self.folder / "server.key"
-        authority.cert_pem.write_to_path(str(self.authorities))
-        issued.cert_chain_pems[0].write_to_path(str(self._certificate))
-        issued.private_key_pem.write_to_path(str(self._key))
+        self._issued = authority.issue("server", "localhost")
 
     @property
     def url(self) -> str:
@@ -42,7 +38,7 @@ class TlsFront(Server):
     def command(self, port: int) -> Sequence[str | Path]:
         return [
             *(sys.executable, "-m", "harness.tls"),
-            *(str(port), str(self._upstream), self._certificate, self._key),
+            *(str(port), str(self._upstream), self._issued.chain, self._issued.key),
         ]
 
     def answers(self) -> bool:
