@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient
 
 from bench import machine, plan
+from bench.backlogs import stage, wait_for_outcomes
 from bench.bench import Bench, dataset_of
 from bench.pool import Pool, enlarge_table, make_pool, make_table
 from harness.daemon import Daemon
@@ -229,10 +230,10 @@ def _caught_up(
         daemon.wait_ready(text="active")
         before = Used.by(daemon)
         daemon.freeze()
-        _stage(bench, daemon, records)
+        stage(bench, daemon, records)
         began = time.monotonic()
         daemon.thaw()
-        _wait_for_outcomes(bench, daemon, len(numbers))
+        wait_for_outcomes(bench, daemon, len(numbers), seconds_max=_TIMEOUT_SECONDS)
         seconds = time.monotonic() - began
         # The metrics of a version follow its outcomes.
         while (spent := Used.by(daemon)).transactions < len(numbers):
@@ -240,28 +241,6 @@ def _caught_up(
         peak = machine.peak_memory_bytes(daemon.pid)
         daemon.stop()
     return spent.since(before), seconds, peak, _logged(bench, daemon)
-
-
-def _stage(bench: Bench, daemon: Daemon, records: Sequence[bytes]) -> None:
-    """Put all records into the queue."""
-    producer: Any = KafkaProducer(bootstrap_servers=bench.kafka, acks="all", linger_ms=5, batch_size=256 * 1024)
-    for record in records:
-        producer.send(f"{dataset_of(daemon)}.staged", value=record, partition=0)
-    producer.flush()
-    producer.close()
-
-
-def _wait_for_outcomes(bench: Bench, daemon: Daemon, count: int) -> None:
-    """Wait until the outcomes topic has so many outcomes."""
-    consumer: Any = KafkaConsumer(bootstrap_servers=bench.kafka)
-    topic = f"{dataset_of(daemon)}.outcomes"
-    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while sum(consumer.end_offsets(partitions).values()) < count:
-        if time.monotonic() > deadline or not daemon.running():
-            raise RuntimeError(f"not all of {count} transactions had an outcome within {_TIMEOUT_SECONDS:.0f} s")
-        time.sleep(_LOOK_SECONDS)
-    consumer.close()
 
 
 def _logged(bench: Bench, daemon: Daemon) -> int:

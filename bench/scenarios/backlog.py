@@ -21,8 +21,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer
 
+from bench.backlogs import outcome_partitions, stage, wait_for_outcomes
 from bench.bare_side import BareLoop
 from bench.bench import Bench, dataset_of, mode
 from bench.measuring import race_locally
@@ -34,7 +35,6 @@ from harness.places import StorePlace
 NAME = "backlog"
 BARE = "a bare loop"
 PYLANCE = "racing writers"
-_LOOK_SECONDS = 0.05
 _TIMEOUT_SECONDS = 600.0
 
 
@@ -88,37 +88,21 @@ def _stage(bench: Bench, daemon: Daemon, records: Iterable[bytes]) -> None:
     done = subprocess.run(command, env=daemon.environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the topics were not made:\n{done.stdout}{done.stderr}")
-    producer: Any = KafkaProducer(bootstrap_servers=bench.kafka, acks="all", linger_ms=5, batch_size=256 * 1024)
-    for record in records:
-        producer.send(f"{dataset_of(daemon)}.staged", value=record, partition=0)
-    producer.flush()
-    producer.close()
+    stage(bench, daemon, records)
 
 
 def _catch_up(bench: Bench, daemon: Daemon, count: int) -> tuple[float, float]:
     """Return the Unix times of the daemon's first read and of the last outcome."""
-    consumer: Any = KafkaConsumer(bootstrap_servers=bench.kafka)
-    partitions = _outcome_partitions(consumer, daemon)
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while sum(consumer.end_offsets(partitions).values()) < count:
-        if time.monotonic() > deadline or not daemon.running():
-            raise RuntimeError(f"not all of {count} transactions were answered within {_TIMEOUT_SECONDS:.0f} s")
-        time.sleep(_LOOK_SECONDS)
+    wait_for_outcomes(bench, daemon, count, seconds_max=_TIMEOUT_SECONDS)
     ended = time.time()
-    consumer.close()
     line = daemon.wait_line("start.done")
     return datetime.fromisoformat(line["time"]).timestamp(), ended
-
-
-def _outcome_partitions(consumer: Any, daemon: Daemon) -> list[TopicPartition]:
-    topic = f"{dataset_of(daemon)}.outcomes"
-    return [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
 
 
 def _require_answers(bench: Bench, daemon: Daemon, uuids: Iterable[str]) -> None:
     """Raise `WrongTable` unless each record has one outcome, COMMITTED."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bench.kafka)
-    partitions = _outcome_partitions(consumer, daemon)
+    partitions = outcome_partitions(consumer, daemon)
     consumer.assign(partitions)
     consumer.seek_to_beginning(*partitions)
     left = sum(consumer.end_offsets(partitions).values())
