@@ -213,7 +213,8 @@ class KafkaSettings(SettingsGroup):
     sasl_oauth_token_endpoint_url: str | None = Field(
         default=None,
         description="Address at which an OAuth server gives tokens for client credentials (OAUTHBEARER), in place of a "
-        "provider of your own: https://idp.example.com/oauth2/token. A token is renewed before it ends.",
+        "provider of your own: https://idp.example.com/oauth2/token. The first login "
+        "after 80 % of a token's life asks for another.",
     )
     sasl_oauth_client_id: str | None = Field(default=None, description="The client's id at the OAuth server.")
     sasl_oauth_client_secret: SecretStr | None = Field(
