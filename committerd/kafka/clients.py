@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,15 +24,13 @@ from kafka.net.compat import KafkaNetClient
 
 from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.repairs import heard_at, repair_kafka_python
+from committerd_login.causes import cause_in
 
 _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
 """Limits an attempt to connect: if it began during an outage, it ends within this time, and the next succeeds."""
 _LINES_KEPT = 10
 _LINE_LENGTH_MAX = 300
-_VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
-"""Object names with ports, and backoff times. Without them a repeated line equals the first."""
-_NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
 
 Client = TypeVar("Client")
 
@@ -124,10 +121,10 @@ class _Lines(logging.Handler):
         self._guard = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = _VARYING.sub("", record.getMessage())[:_LINE_LENGTH_MAX]
+        cause = cause_in(record.getMessage())[:_LINE_LENGTH_MAX]
         with self._guard:
-            if line not in self.kept and not _NO_CAUSE.search(line):
-                self.kept.append(line)
+            if cause and cause not in self.kept:
+                self.kept.append(cause)
 
 
 @contextmanager

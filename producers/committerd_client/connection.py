@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from committerd_common.private_key import is_encrypted
 from committerd_login import LOGIN_OPTIONS, kafka_python_options
+from committerd_login.causes import cause_in
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -133,11 +134,6 @@ class Connection:
         }
 
 
-_VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
-"""Object names with ports, and backoff times. Without them a repeated line equals the first."""
-_NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
-
-
 class RecentWarnings(logging.Handler):
     """Keeps the last warnings of kafka-python, which raises only a timeout for a failed login or handshake."""
 
@@ -150,9 +146,9 @@ class RecentWarnings(logging.Handler):
 
     def hear(self, line: str) -> None:
         """Keep a line that names a cause."""
-        line = _VARYING.sub("", line)
-        if line not in self._lines and not _NO_CAUSE.search(line):
-            self._lines.append(line)
+        cause = cause_in(line)
+        if cause and cause not in self._lines:
+            self._lines.append(cause)
 
     def __str__(self) -> str:
         return f" (kafka-python: {'; '.join(self._lines)})" if self._lines else ""
