@@ -194,7 +194,7 @@ PARTS: Mapping[str, tuple[Part, Sequence[str]]] = {
         (
             "transactions in a version",
             "transactions/s",
-            "processor hours",
+            "CPU hours",
             "PUT and LIST",
             "GET and HEAD",
             "dollars",
@@ -213,7 +213,7 @@ PARTS: Mapping[str, tuple[Part, Sequence[str]]] = {
             "dollars a month",
         ),
     ),
-    "fragments": (fragments, ("fragments", "ms for a version", "processor ms for a version", "peak MiB")),
+    "fragments": (fragments, ("fragments", "ms for a version", "CPU ms for a version", "peak MiB")),
 }
 """What can be measured: how, and the columns of its table."""
 
