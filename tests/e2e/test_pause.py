@@ -36,15 +36,16 @@ def test_while_it_is_busy_it_stops_at_once_and_every_record_is_settled_after_it_
     transactions = scene.table.appends(300)
     offsets = scene.stage(*transactions[:200])
     until(lambda: scene.table.version > 5)
-    first.freeze()  # with work left, however slow the command is
+    first.freeze()
+    offsets += scene.stage(*transactions[200:250])  # so that work is left, however far it came
     version = _pauses(scene, "a backup")
     first.thaw()
     said = first.wait_ready(text="paused since")
     assert said.endswith(" by ann: a backup")
     assert first.wait_line("queue.paused")["reason"] == "a backup"
     position = scene.position()["next"]
-    assert position < 200  # it was in the middle of its work
-    offsets += scene.stage(*transactions[200:])
+    assert position <= 200  # what was staged last before the pause waits
+    offsets += scene.stage(*transactions[250:])
     until(lambda: first.metric("committerd_paused") == 1)
     assert (first.metric("committerd_active"), second.metric("committerd_paused")) == (1, 0)
     until(lambda: first.metric("committerd_queue_lag_records") == 300 - position)
