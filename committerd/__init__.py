@@ -9,4 +9,4 @@ the store port), `committer` (one queue into one table), `daemon` (the process),
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

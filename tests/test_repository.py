@@ -228,6 +228,15 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"[{committerd.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_the_changelog_of_a_release_is_read_in_five_minutes() -> None:
+    _, *sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [section.split()[0] for section in sections][:2] == ["[Unreleased]", f"[{committerd.__version__}]"]
+    for section in sections:
+        assert len(section.split()) <= 1500, section.splitlines()[0]
+        for entry in re.split(r"^- ", section, flags=re.MULTILINE)[1:]:
+            assert len(entry.split("\n\n")[0].splitlines()) <= 3, f"say it in two lines, and link to a page: {entry}"
+
+
 def test_every_requirement_has_an_exact_version_that_fits() -> None:
     committer, client = (
         tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")) for folder in ("", "producers")

@@ -261,7 +261,7 @@ def test_images_by_tag_and_by_digest(chart: Chart) -> None:
         (container,) = deployment(chart, {"image": wishes})["spec"]["template"]["spec"]["containers"]
         return str(container["image"])
 
-    assert image() == "committerd:0.1.0"
+    assert image() == "committerd:0.2.0"
     assert image(repository="r.example.com/c", tag="1") == "r.example.com/c:1"
     assert image(tag="1", digest="sha256:" + "0" * 64) == "committerd@sha256:" + "0" * 64
 
@@ -500,7 +500,7 @@ def test_maintenance_runs_for_each_dataset_that_wants_it(chart: Chart) -> None:
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["committerd", "maintain"]
-    assert container["image"] == "registry.example.com/committerd-maintain:0.1.0"
+    assert container["image"] == "registry.example.com/committerd-maintain:0.2.0"
     assert environment(pod)["COMMITTERD_MAINTAIN__HOURS"] == "20-6"
     assert "COMMITTERD_MAINTAIN__HOURS" not in environment(
         rendered.one("Deployment", "rel-committerd-events")["spec"]["template"]

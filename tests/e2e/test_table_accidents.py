@@ -477,7 +477,9 @@ def test_no_application_is_forgotten_for_a_new_one(scene: Scene) -> None:
     assert [line.split(":")[0] for line in scene.command("app", "list").splitlines()] == ["a", "b"]
     scene.command("app", "release", "b", "--apply", "--reason", "the job is gone")
     # Of each transaction once: after a kill the committer may publish a dead letter again.
-    letters = {one["uuid"]: str(one["offset"]) for one in json.loads(scene.command("dead", "list", "--json"))["letters"]}
+    letters = {
+        one["uuid"]: str(one["offset"]) for one in json.loads(scene.command("dead", "list", "--json"))["letters"]
+    }
     scene.command("dead", "replay", *letters.values(), "--apply")  # the second transaction repeats the first's work
     scene.topics.wait_answers([scene.topics.read_staged()[-1].offset])
     assert {json.loads(line)["app_id"] for line in scene.command("app", "list", "--json").splitlines()} == {"a", "c"}
