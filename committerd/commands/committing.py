@@ -19,7 +19,8 @@ from committerd.commands.system import stores_of, wall_clock
 from committerd.daemon.process import Serve
 from committerd.daemon.pylance_process import PylanceProcess
 from committerd.errors import SettingsError
-from committerd.kafka.queue import KafkaQueue, open_kafka_queue
+from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.queue import KafkaQueue
 from committerd.settings.load import Settings
 from committerd.stores.open import Stores
 from committerd.table.case import Sources

@@ -1,8 +1,8 @@
-"""State of the member's assignment: ownership, seeks, and the number of delivered records without an outcome.
+"""State of one staged partition in a member: ownership, seeks, and the number of delivered records without an outcome.
 
-Three threads change it: the event loop requests seeks and reports finished records, the owner thread polls and
-delivers, kafka-python's IO thread assigns and revokes. No thread waits for another while it holds the lock, because
-heartbeats would wait too.
+Each dataset has its own, so that no change in the partition of one drops the records of another. Three threads change
+it: the event loop requests seeks and reports finished records, the owner thread polls and delivers, kafka-python's IO
+thread assigns and revokes. No thread waits for another while it holds the lock, because heartbeats would wait too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Delivery:
 
 
 class Assignment:
-    """The member's assignment of the staged partition.
+    """The member's assignment of a staged partition.
 
     `generation` counts assignments. The partition is parked between an assignment and the first seek, and during each
     later seek: nothing is delivered then.
@@ -68,12 +68,16 @@ class Assignment:
         with self._lock:
             return self._holds(delivery.event.generation) and delivery.seeks == self._seeks
 
-    def settle(self, generation: int, records: int, size: int) -> None:
-        """Subtract finished records, and their bytes, from what is outstanding."""
+    def settle(self, generation: int, records: int, size: int) -> bool:
+        """Subtract finished records, and their bytes, from what is outstanding.
+
+        Returns True if the partition was full and can be fetched again: the owner thread should call `throttle`.
+        """
         with self._lock:
             if self._holds(generation):
                 self._records = max(0, self._records - records)
                 self._bytes = max(0, self._bytes - size)
+            return self._full and self._has_room()
 
     # In the owner thread
 
@@ -125,18 +129,31 @@ class Assignment:
             if not self._full and (self._records >= self._records_max or self._bytes >= self._bytes_max):
                 consumer.pause(self._staged)
                 self._full = True
-            elif self._full and self._records <= self._records_max // 4 and self._bytes <= self._bytes_max // 4:
+            elif self._full and self._has_room():
                 consumer.resume(self._staged)
                 self._full = False
 
-    def fail(self, reason: str) -> Delivery | None:
+    def fail(self, consumer: Any, reason: str) -> Delivery | None:
         """Park the partition, because it can't be read; deliveries that the event loop has not taken are dropped."""
         with self._lock:
             if not self._owned:
                 return None
-            self._parked = True
+            self._park(consumer)
             self._seeks += 1
             return Delivery(FetchFailed(generation=self._generation, reason=reason), self._seeks)
+
+    def suspend(self, consumer: Any) -> None:
+        """Give the partition up in the eyes of the event loop, although the group still assigns it to this member."""
+        with self._lock:
+            self._park(consumer)
+            self._give_up(lost=False)
+
+    def renew(self, consumer: Any) -> None:
+        """Take the partition up again after `suspend`, as if it were newly assigned."""
+        with self._lock:
+            if not self._owned:
+                self._park(consumer)
+                self._take()
 
     def changes(self) -> list[Delivery]:
         """Assignments and revocations since the last call."""
@@ -147,25 +164,37 @@ class Assignment:
 
     # From kafka-python's IO thread, during a poll or a close
 
-    def assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        """Take over these partitions. Pause them, and seek, or the consumer would look for a position."""
+    def assigned(self, consumer: Any) -> None:
+        """Take the partition over. Pause it, and seek, or the consumer would look for a position."""
         with self._lock:
-            consumer.pause(*partitions)
-            for partition in partitions:
-                consumer.seek(partition, 0)
-            if self._staged not in partitions:
-                return
-            self._generation += 1
-            self._owned, self._parked, self._full = True, True, False
-            self._records = self._bytes = 0
-            self._changes.append(Assigned(generation=self._generation))
+            self._park(consumer)
+            self._take()
 
     def revoked(self, *, lost: bool) -> None:
-        """Give up the staged partition. `lost`: the group has already given it to another member."""
+        """Give up the partition. `lost`: the group has already given it to another member."""
         with self._lock:
-            if self._owned:
-                self._owned = False
-                self._changes.append(Revoked(generation=self._generation, lost=lost))
+            self._give_up(lost=lost)
+
+    def _take(self) -> None:
+        self._generation += 1
+        self._owned, self._parked, self._full = True, True, False
+        self._records = self._bytes = 0
+        self._changes.append(Assigned(generation=self._generation))
+
+    def _give_up(self, *, lost: bool) -> None:
+        if self._owned:
+            self._owned = False
+            self._changes.append(Revoked(generation=self._generation, lost=lost))
+
+    def _park(self, consumer: Any) -> None:
+        self._parked = True
+        with suppress(ValueError, KeyError):  # just revoked; the listener is called next
+            consumer.pause(self._staged)
+            consumer.seek(self._staged, 0)
+
+    def _has_room(self) -> bool:
+        """Whether at most a quarter of what may be outstanding is."""
+        return self._records <= self._records_max // 4 and self._bytes <= self._bytes_max // 4
 
     def _holds(self, generation: int) -> bool:
         return self._owned and generation == self._generation

@@ -1,30 +1,33 @@
-"""The member of the dataset's consumer group: one thread that owns one consumer.
+"""The member of a consumer group: one thread that owns one consumer, for all datasets that the process serves.
 
                       calls                        poll
     event loop  ---------------->  owner thread  -------->  kafka-python's IO thread  <-->  broker
                 <----------------                <--------
                     deliveries                    assigned, revoked, lost
 
-kafka-python's consumer serves one thread and blocks, so a thread of its own polls it all the time: a consumer that
-isn't polled leaves its group. Work for the consumer comes as calls, which run between two polls. Events and records go
-to the event loop as deliveries, in order.
+kafka-python's consumer serves one thread, so a thread of its own polls it all the time: a consumer that isn't polled
+leaves its group. Work for the consumer comes as calls, which run between two polls. Events and records go to the event
+loop as deliveries, in order. The thread sleeps until a call, a response or a request of the group wakes it.
 
-An assignment begins parked: the partition is paused, at a position that is never read, until `seek` sets the offset.
-Kafka's committed offset decides nothing. Deliveries carry the assignment's generation and the count of seeks; if either
-has changed since a fetch, its records are dropped, at any stage.
+Each dataset has a `Share`: its partition, with an `Assignment` of its own. An assignment begins parked: the partition
+is paused, at a position that is never read, until `seek` sets the offset. Kafka's committed offset decides nothing.
+Deliveries carry the assignment's generation and the count of seeks; if either has changed since a fetch, its records
+are dropped, at any stage.
 
-A consumer that can't continue is closed and replaced, whatever the reason, and its fetched records are dropped. An
-error while the first consumer is opened ends the thread; later the thread tries until the broker is back.
+A partition that can't be read, or whose topic is gone, is suspended: its committer sees it revoked, and later assigned
+again. The others go on. A consumer that can't continue is closed and replaced, whatever the reason, and its fetched
+records are dropped; the thread tries until the broker is back.
 """
 
 from __future__ import annotations
 
+import collections
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, Literal, TypeVar
 
 import anyio
@@ -32,34 +35,55 @@ from anyio import from_thread
 from kafka import KafkaConsumer, TopicPartition, errors
 from kafka.consumer.fetcher import RecordTooLargeError
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.structs import MemberState, OffsetAndMetadata
+from kafka.structs import MemberState
 
 from committerd.errors import CommitterError
-from committerd.kafka.access import denied
+from committerd.kafka.access import denied, lacking
+from committerd.kafka.acknowledgements import Acknowledgements
 from committerd.kafka.assignment import Assignment, Delivery
+from committerd.kafka.assignor import StagedAssignor
 from committerd.kafka.clients import OpenClient, in_words, open_client, silent_seconds
-from committerd.kafka.options import Topics, member_options
+from committerd.kafka.options import member_options
 from committerd.kafka.records import to_record
-from committerd.kafka.repairs import connection_to
+from committerd.kafka.repairs import (
+    connections,
+    fetch,
+    forget_fetched,
+    must_join,
+    only_topics,
+    partition_of,
+    requests_of,
+    take_part,
+    watch_consumer,
+)
 from committerd.queue.port import Assigned
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
-_POLL_MS = 100
-_POLL_MS_IDLE = 20
-"""Poll timeout while the partition is parked or full: then the next event is a call and not a record."""
+_JOIN_MS = 20
+"""How long a turn of the owner thread waits for the group, while the member finds its coordinator or joins."""
+_REST_SECONDS = 0.5
+"""How long the owner thread sleeps if nothing wakes it."""
+_REST_SECONDS_UNSETTLED = 0.1
+_FRUITLESS_SECONDS = 0.01
+"""How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again."""
 _POLL_RECORDS_MAX = 2_500
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
-_REOPEN_BOOTSTRAP_MS = 5_000
+_BOOTSTRAP_MS = 5_000
 _REOPEN_SECONDS = (0.5, 4.0)
 _LIVED_SECONDS = 30.0
-"""A consumer that has lived this long is replaced without a wait."""
+"""A consumer that has lived this long is replaced without a wait; so is a partition that was read for this long."""
+_TOPICS_SECONDS = 0.1
+"""How long changes of the subscribed topics are collected: each change makes all members of the group join again."""
+_TOPICS_SECONDS_MAX = 5.0
+"""How long they are collected at most while the topics of other datasets are prepared: a member that begins to serve
+its datasets one by one would have more partitions moved than one that joins with all of them."""
 _METADATA_SECONDS = 2.0
-_METADATA_PAUSE_SECONDS = 0.02
-_METADATA_AGE_SECONDS = 2.0
+"""How often metadata is requested while a topic is not known, or is not fetched, so that no fetch can fail."""
+_METADATA_SECONDS_NEW = 0.1
+"""How often it is requested while a topic was added less than `_METADATA_SECONDS` ago."""
 _WARNING_AGE_SECONDS = 10.0
 
 _UNREADABLE = (
@@ -70,7 +94,7 @@ _UNREADABLE = (
     errors.UnsupportedCodecError,
     RecordTooLargeError,
 )
-"""Errors of `poll` that mean that the position can't be read, now or later."""
+"""Errors of `fetch` that mean that the position can't be read, now or later."""
 
 MembershipState = Literal["active", "standby", "joining"]
 Result = TypeVar("Result")
@@ -107,301 +131,580 @@ class Call(Generic[Result]):
         return self._results[0]
 
 
+class Share:
+    """One dataset's part in the member: its staged partition."""
+
+    def __init__(self, member: GroupMember, staged: TopicPartition, *, deliver: Callable[[Delivery], None]) -> None:
+        """`deliver` is called on the event loop."""
+        self.staged = staged
+        self.assignment = member.new_assignment(staged)
+        self.trouble = ""
+        """Why this dataset's partition can't be read now; empty while it can."""
+        self.end_offset: int | None = None
+        """Last known end of the partition, from a request; `GroupMember.end_offset` knows of fetches too."""
+        # The rest is for the owner thread alone.
+        self.deliver = deliver
+        self.leaves = False
+        self.assigned = False
+        """Whether the group assigns the partition to this member. The assignment is not owned while it is suspended."""
+        self.suspended_until: float | None = None
+        self.pending: Sequence[Any] = ()
+        """The requests that were under way when it was suspended: their records are of the time before."""
+        self.renew_seconds = _REOPEN_SECONDS[0]
+        self.taken_at = float("-inf")
+        self.topic_id: object = None
+        self.connection: object = None
+        self._member = member
+
+    @property
+    def state(self) -> MembershipState:
+        """active: this member owns the partition. standby: another may own it. joining: not a member yet."""
+        if self.trouble or not self._member.takes_part(self):
+            return "joining"
+        return "active" if self.assignment.owned else "standby"
+
+
 class GroupMember:
     """The owner thread's work and state. Comments group the methods by the thread that calls them."""
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        topics: Topics,
-        name: str,
-        *,
-        deliver: Callable[[Delivery], None],
-    ) -> None:
-        self._options = member_options(settings, topics, name)
-        self._staged = TopicPartition(topics.staged, 0)
-        # The owner thread does nothing else during an offset commit.
-        self._commit_ms = min(settings.request_timeout_ms, _COMMIT_MS_MAX)
-        self.assignment = Assignment(
-            self._staged,
-            records_max=settings.outstanding_records_max,
-            bytes_max=settings.outstanding_bytes_max,
-        )
+    def __init__(self, settings: KafkaSettings, group: str, name: str) -> None:
+        """`name`: of the client, in the broker's logs."""
+        self._options = member_options(settings, group, name)
+        self._settings = settings
+        self._group = group
         # Each delivery waits until the event loop takes it; small deliveries would make small groups of a backlog.
         self._poll_records = min(settings.outstanding_records_max // 4, _POLL_RECORDS_MAX)
-        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._shares: dict[TopicPartition, Share] = {}
+        self._replaced: collections.deque[tuple[Share, Share]] = collections.deque()
+        """The shares that were removed and whose datasets came back, before the partition was given up."""
+        self._added_at = 0.0
+        self._prepared = 0
+        """Number of datasets whose topics are prepared now."""
         self._calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._acknowledgements = Acknowledgements(
+            timeout_ms=min(settings.request_timeout_ms, _COMMIT_MS_MAX), wake=self._woken.set
+        )
+        self._changed: collections.deque[Share] = collections.deque()
+        """The shares whose assignment has changed, and whose queues were not told yet."""
+        self._handed: list[tuple[Share, Delivery]] = []
+        self._subscribed: frozenset[str] = frozenset()
+        self._to_subscribe_at: float | None = None
+        self._suspended: set[Share] = set()
+        self._broken: set[Share] = set()
+        """The shares whose connection was lost since their last records."""
+        self._connections: dict[object, object] = {}
+        self._metadata_came = False
+        self._metadata_at = 0.0
+        self._watched: set[int] = set()
         self._warned_at = -_WARNING_AGE_SECONDS
+        self._consumer: Any = None
         self._network: Any = None
         self._assignor: Any = None
-        self._topic_id: object = None
-        self._metadata_at = 0.0
-        self._connection: object = None
-        self._unbroken = True
+        self._membership = MemberState.UNJOINED
+        self._replace_because = ""
+        self._reopen_seconds = _REOPEN_SECONDS[0]
         self.turned_at = time.monotonic()
         """When the owner thread last ran through its loop (monotonic clock, seconds)."""
         self.trouble = ""
         """Why this process can't become or stay a member of the group; empty while it can."""
-        self._group = topics.group
-        self._replace_because = ""
-        self._reopen_seconds = _REOPEN_SECONDS[0]
-        self.state: MembershipState = "joining"
-        self.end_offset: int | None = None
-        """Last known end of the staged partition, from each fetch or from another request; None before the first."""
 
     # From the event loop
+
+    def add(self, share: Share) -> None:
+        """Take part in the share-out of a staged partition."""
+        staged = share.staged
+        with self._lock:
+            if (before := self._shares.get(staged)) is not None and not before.leaves:
+                raise ValueError(f"{staged.topic} is served already")
+            self._shares[staged] = share
+            if before is not None:
+                self._replaced.append((before, share))
+        self._added_at = time.monotonic()
+        self._woken.set()
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While the topics of another dataset are prepared, which will be served soon."""
+        self._prepared += 1
+        try:
+            yield
+        finally:
+            self._prepared -= 1
+            self._woken.set()
+
+    def remove(self, share: Share) -> None:
+        """Give the partition up; another member of the group takes it over."""
+        share.leaves = True
+        self._woken.set()
 
     def submit(self, work: Callable[[Any], Result]) -> Call[Result]:
         """Let the owner thread call `work` with its consumer."""
         call = Call(work)
         self._calls.put(call)
+        self._woken.set()
         return call
 
-    def stop(self) -> None:
-        """Make `run` end: the consumer leaves the group, so a standby takes over at once."""
-        self._stopping.set()
-
-    def replace(self, reason: str) -> None:
-        """Ask the owner thread to close the consumer and open another."""
-        self._replace_because = reason
-
-    def silent_seconds(self) -> float:
-        """Seconds since a broker last sent anything to the consumer."""
-        network = self._network
-        return float("inf") if network is None else silent_seconds(network)
-
-    def leader(self) -> int | None:
-        """Node id of the broker that leads the staged partition; None if it is not known."""
-        network = self._network
-        node = None if network is None else network.cluster.leader_for_partition(self._staged)
-        return None if node is None or node < 0 else int(node)
-
-    # In the owner thread, as calls
-
-    def acknowledge(self, consumer: Any, generation: int, offset: int, metadata: str) -> bool | None:
+    async def acknowledge(self, share: Share, generation: int, offset: int, metadata: str) -> bool | None:
         """Commit the group's offset.
 
         Returns False if this member no longer owns the partition, None if the group rebalances (try again then). Raises
         KafkaError if the commit fails.
         """
-        if not self.assignment.owns(generation):
+        return await self._acknowledgements.commit(
+            share.staged, share.assignment, generation, offset=offset, metadata=metadata
+        )
+
+    def settle(self, share: Share, generation: int, records: int, size: int) -> None:
+        """Subtract finished records, and their bytes, from what is outstanding, and fetch more if there is room now."""
+        if share.assignment.settle(generation, records, size):
+            self.submit(share.assignment.throttle)
+
+    def stop(self) -> None:
+        """Make `run` end: the consumer leaves the group, so the other members take over at once."""
+        self._stopping.set()
+        self._woken.set()
+
+    def replace(self, reason: str) -> None:
+        """Ask the owner thread to close the consumer and open another."""
+        self._replace_because = reason
+        self._woken.set()
+
+    def silent_seconds(self) -> float:
+        """Seconds since a broker last sent anything to the consumer; 0 while there is none."""
+        network = self._network
+        return 0.0 if network is None else silent_seconds(network)
+
+    def leader(self, staged: TopicPartition) -> int | None:
+        """Node id of the broker that leads a staged partition; None if it is not known."""
+        network = self._network
+        node = None if network is None else network.cluster.leader_for_partition(staged)
+        return None if node is None or node < 0 else int(node)
+
+    def end_offset(self, share: Share) -> int | None:
+        """Last known end of a partition, from a fetch or from another request; None before the first."""
+        consumer = self._consumer
+        if consumer is not None and share.assignment.owned and not share.assignment.idle:
+            with suppress(errors.KafkaError, KeyError):  # just revoked
+                share.end_offset = consumer.highwater(share.staged) or share.end_offset
+        return share.end_offset
+
+    def joins(self) -> bool:
+        """Whether there is something to join the group for, and this process is not a member yet."""
+        return bool(self._shares) and self._membership == MemberState.UNJOINED
+
+    def takes_part(self, share: Share) -> bool:
+        """Whether the group knows that this member serves the dataset."""
+        if self.trouble or share.leaves or share.staged.topic not in self._subscribed:
             return False
-        committed = {self._staged: OffsetAndMetadata(offset, metadata, -1)}
-        try:
-            consumer.commit(committed, timeout_ms=self._commit_ms)
-        except errors.RebalanceInProgressError:
-            return None
-        except errors.CommitFailedError as error:
-            rebalances = any(isinstance(a, errors.RebalanceInProgressError) for a in error.args)
-            return None if rebalances else False
-        return True
+        return self._membership == MemberState.STABLE or (
+            self._membership != MemberState.UNJOINED and share.assignment.owned
+        )
+
+    def new_assignment(self, staged: TopicPartition) -> Assignment:
+        """The state of a partition that this member does not own yet."""
+        settings = self._settings
+        return Assignment(
+            staged, records_max=settings.outstanding_records_max, bytes_max=settings.outstanding_bytes_max
+        )
 
     # The owner thread
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Own a consumer until `stop`; `ready` is called on the event loop when the first consumer is open.
-
-        Raises `QueueUnavailable` if the first consumer can't be opened.
-        """
-        opened: OpenClient[Any] | None = self._open(self._options)
-        from_thread.run_sync(ready)
-        while opened is not None:
+    def run(self) -> None:
+        """Be a member of the group, while there are datasets to serve, until `stop`."""
+        wait = False
+        while not self._stopping.is_set():
+            self.turned_at = time.monotonic()
+            if not self._wanted():
+                self._woken.wait(_REST_SECONDS)
+                self._woken.clear()
+                self._forget_the_leaving()
+                continue
+            if wait and self._stopping.wait(self._reopen_seconds):
+                break
+            wait = True
+            opened = self._open()
+            if opened is None:
+                continue
             began = time.monotonic()
             try:
-                self._serve(opened)
+                wait = not self._serve(opened)
             finally:
                 self._close(opened)
             if time.monotonic() - began >= _LIVED_SECONDS:
                 self._reopen_seconds = _REOPEN_SECONDS[0]
-            opened = self._open_again()
-        self._network = None
+        self._forget_the_leaving()
 
-    def _serve(self, opened: OpenClient[Any]) -> None:
-        """Poll until stopped, or until the consumer must be replaced."""
+    def _serve(self, opened: OpenClient[Any]) -> bool:
+        """Take part in the group. Returns False if the consumer must be replaced, True if nothing is left to serve."""
         consumer = opened.client
-        self._network, self._topic_id, self._replace_because = opened.network, None, ""
-        self._connection, self._unbroken = None, True
-        consumer.subscribe([self._staged.topic], listener=_Listener(self.assignment, opened, self._assignor))
-        until = time.monotonic() + _METADATA_SECONDS
-        while not self._knows_topic() and time.monotonic() < until:
-            self._stopping.wait(_METADATA_PAUSE_SECONDS)
+        self._consumer, self._network, self._replace_because = consumer, opened.network, ""
+        self._connections, self._metadata_came = {}, False
+        watch_consumer(consumer, opened.network, wake=self._woken.set, metadata_came=self._note_metadata)
+        listener = _Listener(self, consumer)
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()
-            self._execute_calls(consumer)
-            self.assignment.throttle(consumer)
+            self._woken.clear()
+            if not self._subscribe(consumer, listener):
+                return True
+            active = self._execute_calls(consumer)
+            active |= self._acknowledgements.turn(consumer)
             if self._replace_because:
                 _log.warning("kafka.consumer_replaced", extra={"error": self._replace_because})
-                return
-            if not self._turn(consumer):
-                return
-
-    def _knows_topic(self) -> bool:
-        """Whether the client knows the partition; requests the metadata again if not.
-
-        kafka-python forgets a requested topic if the response to an earlier request comes in between. The group then
-        has nothing to assign until the metadata expires.
-        """
-        cluster = self._network.cluster
-        if cluster.partitions_for_topic(self._staged.topic) is not None:
-            return True
-        cluster.request_update()
-        return False
-
-    def _turn(self, consumer: Any) -> bool:
-        """Poll once. Returns False if the consumer must be replaced."""
-        generation, idle = self.assignment.generation, self.assignment.idle
-        try:
-            polled = consumer.poll(timeout_ms=_POLL_MS_IDLE if idle else _POLL_MS, max_records=self._poll_records)
-        except errors.KafkaError as error:
-            self._deliver_changes()
-            return self._survives(error)
-        self._deliver_changes()
-        self._knows_topic()
-        if self._was_recreated():
-            return False
-        self._look_around(consumer, idle=idle)
-        self._note_connection()
-        found = polled.get(self._staged, [])
-        if found or not self._unbroken:
-            # `hand_over` drops the records if the assignment changed during the poll. A delivery may be empty: after a
-            # change of connection the log may have the same end and other records.
-            records = [to_record(each) for each in found]
-            delivery = self.assignment.hand_over(generation, records, unbroken=self._unbroken)
-            if delivery is not None:
-                self._unbroken = True
-                self._deliver(delivery)
+                return False
+            arrived = self._turn(consumer)
+            if arrived is None:
+                return False
+            self._rest(consumer, fruitful=active or arrived)
         return True
 
-    def _survives(self, error: errors.KafkaError) -> bool:
-        """Whether the consumer can continue after an error of `poll`."""
+    def _wanted(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(staged.topic for staged, share in self._shares.items() if not share.leaves)
+
+    def _subscribe(self, consumer: Any, listener: _Listener) -> bool:
+        """Subscribe to the topics of all shares. Returns False if there are none."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        while self._replaced:
+            before, share = self._replaced.popleft()
+            before.assignment.revoked(lost=False)
+            self._changed.append(before)
+            if before.assigned:
+                before.assigned = False
+                listener.take(share)
+        if wanted == self._subscribed:
+            self._to_subscribe_at = None
+            return True
+        now = time.monotonic()
+        if self._to_subscribe_at is None:
+            self._to_subscribe_at = now + (_TOPICS_SECONDS if self._subscribed else 0)
+        late = now - self._to_subscribe_at
+        if late < 0 or (self._prepared and late < _TOPICS_SECONDS_MAX):
+            return True
+        self._to_subscribe_at = None
+        self._subscribed = wanted
+        consumer.subscribe(sorted(wanted), listener=listener)
+        only_topics(consumer, self._network)
+        self._request_metadata(now)
+        self._forget_the_leaving()
+        return True
+
+    def _turn(self, consumer: Any) -> bool | None:
+        """Take part in the group, and fetch. Returns whether anything came, None if the consumer must be replaced."""
+        try:
+            take_part(consumer, _JOIN_MS)
+            polled = fetch(consumer, self._poll_records)
+        except errors.KafkaError as error:
+            self._hand_changes()
+            survives = self._survives(consumer, error)
+            self._deliver()
+            return True if survives else None
+        self._hand_changes()
+        now = time.monotonic()
+        if self._metadata_came:
+            self._metadata_came = False
+            self._look_at_topics(consumer, now)
+            self._note_connections(self._shares.values())
+        elif connections(self._network) != self._connections:
+            self._note_connections(self._shares.values())
+        self._renew(consumer, now)
+        self._look_around(consumer, now)
+        self._hand_records(consumer, polled)
+        arrived = bool(self._handed)
+        self._deliver()
+        return arrived
+
+    def _hand_records(self, consumer: Any, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
+        """Hand the records over to the shares whose assignment has not changed meanwhile."""
+        shares = [share for share in map(self._shares.get, polled) if share is not None]
+        self._note_connections(shares)
+        # A delivery may be empty: after a change of connection the log may have the same end and other records.
+        for share in {*shares, *self._broken}:
+            records = [to_record(each) for each in polled.get(share.staged, ())]
+            assignment = share.assignment
+            delivery = assignment.hand_over(assignment.generation, records, unbroken=share not in self._broken)
+            if delivery is not None:
+                self._broken.discard(share)
+                self._handed.append((share, delivery))
+                assignment.throttle(consumer)
+                if share.trouble:
+                    share.trouble = ""
+
+    def _survives(self, consumer: Any, error: errors.KafkaError) -> bool:
+        """Whether the consumer can continue after an error of `take_part` or `fetch`."""
         if isinstance(error, errors.RetriableError):
             if time.monotonic() - self._warned_at >= _WARNING_AGE_SECONDS:
                 self._warned_at = time.monotonic()
                 _log.warning("kafka.no_response", extra={"error": in_words(error)})
-            self._stopping.wait(_POLL_MS / 1000)
+            self._stopping.wait(_REST_SECONDS_UNSETTLED)
             return True
-        if isinstance(error, _UNREADABLE):
-            self._report_unreadable(f"{self._staged.topic}: {error}")
-        else:
-            self.trouble = denied(error, "Read", topic=self._staged.topic, group=self._group) or in_words(error)
+        about = list(error.divergent_offsets) if isinstance(error, errors.LogTruncationError) else [partition_of(error)]
+        shares = [share for share in (self._shares.get(partition) for partition in about if partition) if share]
+        if not shares:
+            self.trouble = denied(error, "Read", group=self._group) or in_words(error)
             _log.error("kafka.consumer_replaced", extra={"error": self.trouble})
-        return False
-
-    def _note_connection(self) -> None:
-        """Note whether the leader has changed, or has reconnected: its log may have been rewritten meanwhile."""
-        connection = connection_to(self._network, self.leader())
-        if connection is None or connection is self._connection:
-            return
-        if self._connection is not None:
-            self._unbroken = False
-        self._connection = connection
-
-    def _was_recreated(self) -> bool:
-        """Whether the topic was deleted and recreated. kafka-python fetches by name, and does not notice."""
-        found = self._network.cluster.topic_id(self._staged.topic)
-        if not found or found == self._topic_id:
             return False
-        before, self._topic_id = self._topic_id, found
-        if before is None:
-            return False
-        self._report_unreadable(f"{self._staged.topic} was deleted and recreated: its id was {before}, is {found}")
+        for share in shares:
+            topic = share.staged.topic
+            if isinstance(error, errors.TopicAuthorizationFailedError):
+                self._suspend(consumer, share, trouble=lacking("Read", "Topic", topic))
+            elif isinstance(error, _UNREADABLE):
+                self._suspend(consumer, share, failed=f"{topic}: {error}")
+            else:
+                self._suspend(consumer, share, failed=f"{topic}: {error}", trouble=in_words(error))
         return True
 
-    def _report_unreadable(self, reason: str) -> None:
-        delivery = self.assignment.fail(reason)
-        if delivery is not None:
-            _log.error("kafka.unreadable", extra={"reason": reason})
-            self._deliver(delivery)
+    def _suspend(self, consumer: Any, share: Share, *, failed: str = "", trouble: str = "") -> None:
+        """Give a partition up for a while, in the eyes of its committer; the group still assigns it to this member.
 
-    def _look_around(self, consumer: Any, *, idle: bool) -> None:
-        """Note the state of the membership and the end of the partition."""
-        state, owned = consumer.group_metadata().state, self.assignment.owned
-        if state == MemberState.UNJOINED or (state != MemberState.STABLE and not owned):
-            self.state = "joining"
-        else:
-            self.state, self.trouble = "active" if owned else "standby", ""
-        if idle:
-            # No fetch is sent meanwhile, so none can fail when the topic is deleted or recreated.
-            if time.monotonic() - self._metadata_at >= _METADATA_AGE_SECONDS:
-                self._metadata_at = time.monotonic()
-                self._network.cluster.request_update()
-        elif owned:
-            with suppress(errors.KafkaError, KeyError):  # just revoked
-                self.end_offset = consumer.highwater(self._staged) or self.end_offset
+        `failed`: why its position can't be read. `trouble`: what an operator should know.
+        """
+        now = time.monotonic()
+        if failed and (delivery := share.assignment.fail(consumer, failed)) is not None:
+            _log.error("kafka.unreadable", extra={"reason": failed})
+            self._handed.append((share, delivery))
+        elif trouble:
+            _log.error("kafka.suspended", extra={"topic": share.staged.topic, "error": trouble})
+        share.assignment.suspend(consumer)
+        self._changed.append(share)
+        self._hand_changes()
+        share.trouble = trouble
+        if now - share.taken_at >= _LIVED_SECONDS:
+            share.renew_seconds = _REOPEN_SECONDS[0]
+        share.suspended_until = now + share.renew_seconds
+        share.renew_seconds = min(share.renew_seconds * 2, _REOPEN_SECONDS[1])
+        share.pending = requests_of(consumer)
+        self._suspended.add(share)
 
-    def _execute_calls(self, consumer: Any) -> None:
+    def _renew(self, consumer: Any, now: float) -> None:
+        """Take up the suspended partitions whose time has come, and whose topic is there."""
+        for share in tuple(self._suspended):
+            if share.suspended_until is None or now < share.suspended_until:
+                continue
+            known = self._network.cluster.partitions_for_topic(share.staged.topic) is not None
+            if not known or not all(request.is_done for request in share.pending):
+                continue
+            self._suspended.discard(share)
+            share.suspended_until, share.pending, share.trouble, share.taken_at = None, (), "", now
+            forget_fetched(consumer, share.staged)
+            share.assignment.renew(consumer)
+            self._changed.append(share)
+        self._hand_changes()
+
+    def _note_connections(self, shares: Iterable[Share]) -> None:
+        """Note which leaders have changed, or have reconnected: their logs may have been rewritten meanwhile."""
+        self._connections = connections(self._network)
+        for share in shares:
+            connection = self._connections.get(self.leader(share.staged))
+            if connection is None or connection is share.connection:
+                continue
+            if share.connection is not None:
+                self._broken.add(share)
+            share.connection = connection
+
+    def _look_at_topics(self, consumer: Any, now: float) -> None:
+        """Suspend partitions whose topics are gone, may not be described, or were deleted and recreated.
+
+        kafka-python fetches by name, and does not notice.
+        """
+        cluster = self._network.cluster
+        for share in tuple(self._shares.values()):
+            topic, serves = share.staged.topic, share.assigned and share not in self._suspended
+            if cluster.partitions_for_topic(topic) is None:
+                if topic in cluster.unauthorized_topics:
+                    share.trouble = lacking("Describe", "Topic", topic)
+                elif share.topic_id is not None:
+                    share.trouble = f"there is no topic {topic}, or it has no leader"
+                if serves and share.trouble:
+                    self._suspend(consumer, share, trouble=share.trouble)
+                continue
+            if not share.assigned:
+                share.trouble = ""
+            before, share.topic_id = share.topic_id, cluster.topic_id(topic)
+            if before is not None and before != share.topic_id and serves:
+                reason = f"{topic} was deleted and recreated: its id was {before}, is {share.topic_id}"
+                self._suspend(consumer, share, failed=reason)
+
+    def _look_around(self, consumer: Any, now: float) -> None:
+        """Note the state of the membership, and request metadata if it may have changed without a notice."""
+        self._membership = consumer.group_metadata().state
+        if self._membership == MemberState.STABLE:
+            self.trouble = ""
+        age = now - self._metadata_at
+        if age < (_METADATA_SECONDS_NEW if now - self._added_at < _METADATA_SECONDS else _METADATA_SECONDS):
+            return
+        known = self._network.cluster.partitions_for_topic
+        for staged, share in tuple(self._shares.items()):
+            # kafka-python forgets a requested topic if the response to an earlier request comes in between. And while
+            # nothing is fetched, no fetch can fail when the topic is deleted or recreated.
+            if known(staged.topic) is None or (age >= _METADATA_SECONDS and share.assignment.idle):
+                self._request_metadata(now)
+                return
+
+    def _request_metadata(self, now: float) -> None:
+        self._metadata_at = now
+        self._network.cluster.request_update()
+
+    def _note_metadata(self) -> None:
+        """Called from kafka-python's IO thread."""
+        self._metadata_came = True
+
+    def _rest(self, consumer: Any, *, fruitful: bool) -> None:
+        """Sleep until something is to be done."""
+        if self._subscribed and must_join(consumer):
+            return  # the next turn waits for the group
+        requests = requests_of(consumer)
+        for request in requests:
+            if id(request) not in self._watched:
+                request.add_both(lambda _: self._woken.set())
+        self._watched = {id(request) for request in requests}
+        if not fruitful:
+            self._stopping.wait(_FRUITLESS_SECONDS)
+        unsettled = not requests and any(
+            share.assignment.owned and not share.assignment.idle for share in tuple(self._shares.values())
+        )
+        seconds = _REST_SECONDS_UNSETTLED if unsettled else _REST_SECONDS
+        now = time.monotonic()
+        until = [self._to_subscribe_at, *(share.suspended_until for share in self._suspended)]
+        for at in until:
+            if at is not None and at > now:
+                seconds = min(seconds, at - now)
+        self._woken.wait(seconds)
+
+    def _execute_calls(self, consumer: Any) -> bool:
+        """Execute the calls that wait. Returns whether there were any."""
+        found = False
         while True:
             try:
                 call = self._calls.get_nowait()
             except queue.Empty:
-                return
+                return found
+            found = True
             call.execute(consumer)
 
-    def _deliver_changes(self) -> None:
-        for change in self.assignment.changes():
-            facts = {"generation": change.event.generation}
-            if isinstance(change.event, Assigned):
-                _log.info("kafka.assigned", extra=facts)
-            else:
-                _log.info("kafka.revoked", extra=facts)
-            self._deliver(change)
+    def _hand_changes(self) -> None:
+        """Prepare the deliveries of assignments and revocations."""
+        while self._changed:
+            share = self._changed.popleft()
+            for change in share.assignment.changes():
+                event = change.event
+                facts = {"topic": share.staged.topic, "generation": event.generation}
+                _log.info("kafka.assigned" if isinstance(event, Assigned) else "kafka.revoked", extra=facts)
+                self._handed.append((share, change))
+            if share.leaves and not share.assigned:
+                self._forget(share)
+
+    def _deliver(self) -> None:
+        """Hand what was prepared to the event loop."""
+        if not self._handed:
+            return
+        handed, self._handed = self._handed, []
+
+        def deliver() -> None:
+            for share, delivery in handed:
+                share.deliver(delivery)
+
+        from_thread.run_sync(deliver)
+
+    def _forget(self, share: Share) -> None:
+        with self._lock:
+            if self._shares.get(share.staged) is share:
+                del self._shares[share.staged]
+        self._suspended.discard(share)
+        self._broken.discard(share)
+
+    def _forget_the_leaving(self) -> None:
+        for share in tuple(self._shares.values()):
+            if share.leaves and not share.assigned:
+                self._forget(share)
 
     def _close(self, opened: OpenClient[Any]) -> None:
-        self.state = "joining"
+        self._membership = MemberState.UNJOINED
+        self._subscribed, self._to_subscribe_at = frozenset(), None
         try:
             # Calls the listener, then leaves the group.
             opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
         except errors.KafkaError as error:
             _log.warning("kafka.consumer_close_failed", extra={"error": str(error)})
         opened.network.close()
-        if self._stopping.is_set():
+        self._consumer = self._network = None
+        if self._stopping.is_set() or not self._wanted():
             _log.info("kafka.left", extra={"group": self._group})
-        self.assignment.revoked(lost=True)  # in case the listener was not called
-        self._deliver_changes()
+        self._suspended.clear()
+        self._broken.clear()
+        for share in tuple(self._shares.values()):
+            share.assigned, share.suspended_until, share.pending = False, None, ()
+            share.topic_id = share.connection = None
+            share.assignment.revoked(lost=True)  # in case the listener was not called
+            self._changed.append(share)
+        self._hand_changes()
+        self._deliver()
+        self._acknowledgements.break_off()
 
-    def _open(self, options: dict[str, Any]) -> OpenClient[Any]:
-        # The only assignor that never takes the topic from its owner when a standby joins.
-        self._assignor = CooperativeStickyAssignor()
-        strategy = {"partition_assignment_strategy": [self._assignor]}
-        return open_client(KafkaConsumer, options | strategy)
+    def _open(self) -> OpenClient[Any] | None:
+        """Open a consumer; None if no broker can be reached now."""
+        self._reopen_seconds = min(self._reopen_seconds * 2, _REOPEN_SECONDS[1])
+        self._assignor = StagedAssignor()
+        strategy = {"partition_assignment_strategy": [self._assignor], "bootstrap_timeout_ms": _BOOTSTRAP_MS}
+        try:
+            return open_client(KafkaConsumer, self._options | strategy)
+        except CommitterError as error:
+            _log.warning("kafka.unreachable", extra={"error": str(error)})
+            return None
 
-    def _open_again(self) -> OpenClient[Any] | None:
-        """Open a new consumer, however long it takes; None if stopped meanwhile."""
-        options = self._options | {"bootstrap_timeout_ms": _REOPEN_BOOTSTRAP_MS}
-        while not self._stopping.wait(self._reopen_seconds):
-            self.turned_at = time.monotonic()
-            self._reopen_seconds = min(self._reopen_seconds * 2, _REOPEN_SECONDS[1])
-            try:
-                return self._open(options)
-            except CommitterError as error:
-                _log.warning("kafka.unreachable", extra={"error": str(error)})
-        return None
+    # From kafka-python's IO thread
+
+    def given(self, consumer: Any, assigned: Iterable[TopicPartition]) -> None:
+        """The group has assigned these partitions to this member."""
+        for partition in sorted(assigned):
+            share = self._shares.get(partition)
+            if share is None:
+                consumer.pause(partition)
+                consumer.seek(partition, 0)
+            else:
+                forget_fetched(consumer, partition)
+                self.take(consumer, share)
+
+    def take(self, consumer: Any, share: Share) -> None:
+        """Begin an assignment."""
+        share.assigned, share.taken_at = True, time.monotonic()
+        share.assignment.assigned(consumer)
+        self._changed.append(share)
+
+    def taken(self, partitions: Iterable[TopicPartition], *, lost: bool) -> None:
+        """The group has taken these partitions from this member."""
+        if lost:
+            # kafka-python does not reset it: when it joins again it would claim the topics, and a process that was
+            # suspended would take them from their new owners.
+            self._assignor.member_assignment = None
+        for partition in sorted(partitions):
+            share = self._shares.get(partition)
+            if share is not None:
+                share.assigned, share.suspended_until, share.pending = False, None, ()
+                self._suspended.discard(share)
+                share.assignment.revoked(lost=lost)
+                self._changed.append(share)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is untyped
     """Passes kafka-python's rebalance events on. It must not wait: heartbeats run in the same thread."""
 
-    def __init__(self, assignment: Assignment, opened: OpenClient[Any], assignor: Any) -> None:
-        self._assignment = assignment
-        self._consumer = opened.client
-        self._assignor = assignor
+    def __init__(self, member: GroupMember, consumer: Any) -> None:
+        self._member = member
+        self._consumer = consumer
+
+    def take(self, share: Share) -> None:
+        self._member.take(self._consumer, share)
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        self._assignment.assigned(self._consumer, sorted(assigned))
+        self._member.given(self._consumer, assigned)
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        if _names_staged(revoked):
-            self._assignment.revoked(lost=False)
+        self._member.taken(revoked, lost=False)
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
-        # kafka-python does not reset it: when it joins again it would claim the topic, and a process that was
-        # suspended would take it from its new owner.
-        self._assignor.member_assignment = None
-        if _names_staged(lost):
-            self._assignment.revoked(lost=True)
-
-
-def _names_staged(partitions: set[TopicPartition]) -> bool:
-    # The group subscribes to one topic; only its first partition counts.
-    return any(partition.partition == 0 for partition in partitions)
+        self._member.taken(lost, lost=True)

@@ -63,8 +63,11 @@ class Topics:
     group: str
 
 
-def topics_of(settings: KafkaSettings, name: str) -> Topics:
-    """The names for a dataset. Raises `SettingsError` if Kafka does not allow them."""
+def topics_of(settings: KafkaSettings, name: str, *, group: str | None = None) -> Topics:
+    """The names for a dataset. Raises `SettingsError` if Kafka does not allow them.
+
+    `group`: a group that serves other datasets too; None = the dataset's own.
+    """
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise SettingsError(
             f"dataset name {name!r} can't be part of a Kafka topic: use letters, digits, '.', '_' and '-' only"
@@ -80,7 +83,7 @@ def topics_of(settings: KafkaSettings, name: str) -> Topics:
         staged=f"{stem}.staged",
         outcomes=longest,
         dead=f"{stem}.dead",
-        group=f"{settings.group_prefix}{name}",
+        group=f"{settings.group_prefix}{name}" if group is None else group,
     )
 
 
@@ -90,15 +93,15 @@ def client_id(role: str, name: str, *, machine: str | None = None) -> str:
     return f"committerd-{role}-{name}-{host if machine is None else machine}"
 
 
-def member_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
-    """Options of the consumer that joins the dataset's group, except the assignor."""
+def member_options(settings: KafkaSettings, group: str, name: str) -> dict[str, Any]:
+    """Options of the consumer that joins the group, except the assignor."""
     return _filtered(
         KafkaConsumer,
         _connection(settings)
         | _reading(settings)
         | {
             "client_id": client_id("consumer", name),
-            "group_id": topics.group,
+            "group_id": group,
             # No group_instance_id: a static member does not leave the group, so each restart would cost a whole
             # session timeout; and a static member that is fenced gets no notice.
             "session_timeout_ms": settings.session_timeout_ms,

@@ -1,8 +1,6 @@
-"""The `Queue` port on Kafka: one dataset's three topics, as one member of its group.
+"""The `Queue` port on Kafka: one dataset's three topics, as a member of the group serves them.
 
-Each client has a thread of its own, so no blocking call waits for another: the group's consumer (which also delivers),
-the admin client, a reader, and one producer each for outcomes and dead letters, because an error in one topic kills a
-producer for all its topics.
+Outcomes and dead letters have a producer each, because an error in one topic kills a producer for all its topics.
 """
 
 from __future__ import annotations
@@ -10,26 +8,26 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
 import anyio
-from anyio import CapacityLimiter, from_thread, to_thread
+from anyio import CapacityLimiter, to_thread
 from kafka import TopicPartition, errors
 
-from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
+from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.assignment import Delivery
-from committerd.kafka.clients import in_words, no_broker, recent_lines
-from committerd.kafka.consumer import GroupMember, MembershipState
+from committerd.kafka.clients import in_words
+from committerd.kafka.consumer import GroupMember, MembershipState, Share
 from committerd.kafka.contact import KafkaContact
 from committerd.kafka.held_back import HeldBack
 from committerd.kafka.options import RECORD_OVERHEAD_BYTES, Topics
 from committerd.kafka.producer import RecordSender
 from committerd.kafka.reader import RangeReader
-from committerd.kafka.topics import prepare_topics, survey_topics
+from committerd.kafka.topics import survey_topics
 from committerd.queue.dead_letter import OVERHEAD_BYTES, smaller_letter, smaller_outcome
 from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
@@ -40,29 +38,24 @@ _REBALANCE_PAUSE_SECONDS = 0.05
 _END_OFFSET_SECONDS = 2.0
 _UNREAD_SECONDS = 30.0
 _HELD_BACK_SECONDS = 10.0
-_MEMBER_SECONDS = 2.0
-_SILENT_SECONDS_MAX = 15.0
-"""kafka-python should have replaced a silent connection within this time."""
-_JOINING_SESSIONS_MAX = 3.0
-"""How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
-_BOOTSTRAP_MS = 5_000
-"""Timeout of one attempt to connect, which can't be interrupted."""
 
 Result = TypeVar("Result")
 
 
 class KafkaQueue:
-    """`committerd.queue.port.Queue` on Kafka; `open_kafka_queue` makes it."""
+    """`committerd.queue.port.Queue` on Kafka; `KafkaMember.serving` makes it."""
 
-    def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
+    def __init__(
+        self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin, member: GroupMember
+    ) -> None:
         self.topics = topics
         self._staged = TopicPartition(topics.staged, 0)
-        self._session_seconds = settings.session_timeout_ms / 1000
         # Longer than the threads' own timeouts, so that they normally end first.
         self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
         self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
-        self._member = GroupMember(settings, topics, name, deliver=self._deliver)
+        self._member = member
+        self._share = Share(member, self._staged, deliver=self._take)
         self._admin = admin
         self._reader = RangeReader(settings, topics, name, admin=admin)
         # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
@@ -85,8 +78,7 @@ class KafkaQueue:
         self._settings = settings
         self._name = name
         self._lanes = {
-            resource: CapacityLimiter(1)
-            for resource in (self._member, self._admin, self._reader, self._outcomes, self._letters)
+            resource: CapacityLimiter(1) for resource in (self._admin, self._reader, self._outcomes, self._letters)
         }
 
     # For metrics, probes and commands
@@ -98,11 +90,11 @@ class KafkaQueue:
 
     def member_state(self) -> MembershipState:
         """active: a member that owns the partition. standby: a member without it. joining: not a member yet."""
-        return self._member.state
+        return self._share.state
 
     def end_offset(self) -> int | None:
         """End of the staged partition, at most a few seconds old; None before the first assignment."""
-        return self._member.end_offset
+        return self._member.end_offset(self._share)
 
     def unread_since_ms(self) -> int | None:
         """Timestamp (Unix milliseconds) of the oldest record that is not acknowledged, at most a few seconds old.
@@ -110,7 +102,7 @@ class KafkaQueue:
         None if there is none, or if this member does not own the partition.
         """
         oldest = self._oldest_unread
-        if oldest is None or not self._member.assignment.owned or oldest.offset < (self._acknowledged or 0):
+        if oldest is None or not self._share.assignment.owned or oldest.offset < (self._acknowledged or 0):
             return None
         return oldest.timestamp_ms
 
@@ -123,7 +115,7 @@ class KafkaQueue:
 
         At most a few seconds old. None if there are none, or if this member does not own the partition.
         """
-        return self._held_back.current() if self._member.assignment.owned else None
+        return self._held_back.current() if self._share.assignment.owned else None
 
     def topic_problems(self) -> Sequence[str]:
         """Problems with the topics, a sentence with its remedy each; at most a few minutes old."""
@@ -143,13 +135,13 @@ class KafkaQueue:
         while True:
             while self._deliveries:
                 delivery = self._deliveries.popleft()
-                if not isinstance(delivery.event, Fetched) or self._member.assignment.is_current(delivery):
+                if not isinstance(delivery.event, Fetched) or self._share.assignment.is_current(delivery):
                     return delivery.event
             self._arrived = anyio.Event()
             await self._arrived.wait()
 
     async def identity(self) -> TopicIdentity:
-        ask = partial(self._admin.identity, self.topics.staged, self._member.leader())
+        ask = partial(self._admin.identity, self.topics.staged, self._member.leader(self._staged))
         return await self._in_thread(self._admin, ask, "asking for the topic's identity")
 
     async def bounds(self) -> tuple[int, int]:
@@ -177,14 +169,10 @@ class KafkaQueue:
         return found
 
     async def acknowledge(self, generation: int, offset: int, metadata: str) -> bool:
-        member = self._member
         with self._no_longer_than(self._seconds_max, "acknowledging"):
             while True:
-                call = member.submit(
-                    partial(member.acknowledge, generation=generation, offset=offset, metadata=metadata)
-                )
                 try:
-                    taken = await call.result()
+                    taken = await self._member.acknowledge(self._share, generation, offset, metadata)
                 except errors.KafkaError as error:
                     raise QueueUnavailable(f"acknowledging {self._staged.topic}: {in_words(error)}") from error
                 if taken is not None:
@@ -196,17 +184,17 @@ class KafkaQueue:
         return taken
 
     async def seek(self, generation: int, offset: int) -> None:
-        number = self._member.assignment.begin_seek(generation)
+        number = self._share.assignment.begin_seek(generation)
         if number is None:
             return
         call = self._member.submit(
-            partial(self._member.assignment.seek, generation=generation, number=number, offset=offset)
+            partial(self._share.assignment.seek, generation=generation, number=number, offset=offset)
         )
         with self._no_longer_than(self._seconds_max, "seeking"):
             await call.result()
 
     async def done(self, generation: int, records: int, size: int) -> None:
-        self._member.assignment.settle(generation, records, size)
+        self._member.settle(self._share, generation, records, size)
 
     async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         ask = partial(self._reader.staged, start, end, bytes_max)
@@ -224,43 +212,21 @@ class KafkaQueue:
 
     # Background tasks
 
-    async def run_member(self, ready: anyio.Event) -> None:
-        """Be a member of the group until `leave`; sets `ready` when the first consumer is open."""
-        await to_thread.run_sync(self._member.run, ready.set, limiter=self._lanes[self._member])
+    def join(self) -> None:
+        """Serve the dataset as a member of the group, until `leave`."""
+        self._member.add(self._share)
 
     async def watch_end(self) -> None:
         """Keep `end_offset` up to date while nothing is fetched."""
         while True:
             await anyio.sleep(_END_OFFSET_SECONDS)
-            if self._member.assignment.idle:
+            if self._share.assignment.idle:
                 with suppress(QueueUnavailable):
-                    self._member.end_offset = (await self.bounds())[1]
+                    self._share.end_offset = (await self.bounds())[1]
 
     async def watch_contact(self) -> None:
         """Keep `silent_seconds` up to date."""
         await self._contact.run()
-
-    async def watch_member(self) -> None:
-        """Replace a consumer that receives nothing, or doesn't join, although Kafka responds to other clients."""
-        unwell_since: float | None = None
-        while True:
-            await anyio.sleep(_MEMBER_SECONDS)
-            member = self._member
-            silent = member.silent_seconds() > _SILENT_SECONDS_MAX
-            if not silent and (member.state != "joining" or member.trouble):
-                unwell_since = None
-                continue
-            with suppress(QueueUnavailable, RefusedToRun):
-                # Longer than the group takes to rebalance after it has lost a member.
-                patience = _SILENT_SECONDS_MAX if silent else _JOINING_SESSIONS_MAX * self._session_seconds
-                await self.identity()
-                now = anyio.current_time()
-                unwell_since = now if unwell_since is None else unwell_since
-                if now - unwell_since > patience:
-                    unwell_since = None
-                    member.replace("Kafka responds, but the consumer receives nothing or can't join its group")
-                continue
-            unwell_since = None
 
     async def watch_unread(self) -> None:
         """Keep `unread_since_ms` and `retention_ms` up to date."""
@@ -268,14 +234,14 @@ class KafkaQueue:
             with suppress(QueueUnavailable):
                 ask = partial(self._admin.retention_ms, self.topics.staged)
                 self._retention_ms = await self._in_thread(self._admin, ask, "asking for the topic's retention")
-                if self._member.assignment.owned:
+                if self._share.assignment.owned:
                     self._oldest_unread = await self._first_unread()
             await anyio.sleep(_UNREAD_SECONDS)
 
     async def watch_held_back(self) -> None:
         """Keep `held_back` up to date."""
         while True:
-            if self._member.assignment.owned:
+            if self._share.assignment.owned:
                 with suppress(QueueUnavailable):
                     await self._held_back.look()
             else:
@@ -303,24 +269,20 @@ class KafkaQueue:
         return found[0] if found else None
 
     def trouble(self) -> str:
-        """Why this process can't be a member of the group; empty if it is a member, or is joining."""
-        return self._member.trouble
+        """Why this process can't serve the dataset; empty if it is a member of the group, or is joining."""
+        return self._member.trouble or self._share.trouble
 
     def leave(self) -> None:
-        """Leave the group now, and make `run_member` end."""
-        self._member.stop()
+        """Give up the partition now, so that another member of the group takes it over."""
+        self._member.remove(self._share)
 
     async def close(self) -> None:
         """Close all connections; call no other method afterwards."""
         with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
             async with anyio.create_task_group() as tasks:
-                for resource in (self._outcomes, self._letters, self._admin, self._contact):
+                for resource in (self._outcomes, self._letters, self._contact):
                     # Without the client's lane: a thread that hangs in it must not delay this.
                     tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
-
-    def _deliver(self, delivery: Delivery) -> None:
-        """Pass a delivery to the event loop; called from the owner thread."""
-        from_thread.run_sync(self._take, delivery)
 
     def _take(self, delivery: Delivery) -> None:
         self._deliveries.append(delivery)
@@ -342,73 +304,3 @@ class KafkaQueue:
                 yield
         except TimeoutError as error:
             raise QueueUnavailable(f"{doing}: no response from Kafka in {seconds:g} s") from error
-
-
-def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
-    """Connect an admin client, in a worker thread: try for as long as the settings allow, or until cancelled."""
-    given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
-    with recent_lines() as lines:
-        while True:
-            left_ms = max(1_000, int((given_up - time.monotonic()) * 1000))
-            try:
-                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS))
-            except QueueUnavailable as error:
-                cause = error.__cause__
-                if time.monotonic() >= given_up and isinstance(cause, errors.KafkaError):
-                    raise no_broker(settings.bootstrap_servers, cause, lines) from cause
-            from_thread.check_cancelled()
-
-
-@asynccontextmanager
-async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
-    """Open the dataset's queue: connect, create or check the topics, join the group.
-
-    On exit the member leaves the group, and a standby takes over within a second. With `join` False it checks the
-    topics but never creates them, and does not join the group.
-
-    Raises `SettingsError` if settings or topics are wrong, and `QueueUnavailable`, with the lines that kafka-python
-    logged, if it can't use any broker.
-    """
-    admin = await to_thread.run_sync(_first_admin, settings, name)
-    try:
-        topics = await to_thread.run_sync(
-            partial(
-                prepare_topics,
-                admin,
-                settings,
-                name,
-                create=None if join else False,
-                seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
-                check_cancelled=from_thread.check_cancelled,
-            )
-        )
-        if join:
-            await to_thread.run_sync(admin.require_group, topics.group)
-    except BaseException:
-        admin.close()
-        raise
-    queue = KafkaQueue(settings, topics, name, admin=admin)
-    try:
-        async with anyio.create_task_group() as tasks:
-            try:
-                if join:
-                    ready = anyio.Event()
-                    tasks.start_soon(queue.run_member, ready)
-                    tasks.start_soon(queue.watch_end)
-                    tasks.start_soon(queue.watch_unread)
-                    tasks.start_soon(queue.watch_held_back)
-                    tasks.start_soon(queue.watch_topics)
-                    tasks.start_soon(queue.watch_contact)
-                    tasks.start_soon(queue.watch_member)
-                    await ready.wait()
-                yield queue
-            finally:
-                queue.leave()
-                tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        # The task group wraps errors that are raised inside; callers expect the error itself.
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from group.exceptions[0].__cause__
-        raise
-    finally:
-        await queue.close()

@@ -11,6 +11,10 @@ when a newer version needs no repair. Patched are:
   refuses a login, or the response to a request.
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
+* Metadata. If one topic may not be described, a consumer in a group takes notice of no metadata at all. Our assignor
+  needs none, so we drop what the coordinator does with it.
+* Unreadable records. The error does not say which partition it is about, and the next `poll` never returns, because it
+  goes on with records that have ended. We note the partition, and drop its records.
 * Backoff. A connection that the broker refuses after the handshake of TCP or TLS counts as a success, so kafka-python
   connects again at once, for as long as a certificate or a login is refused.
 """
@@ -19,12 +23,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaProducer, errors
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition, errors
+from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
@@ -47,6 +53,9 @@ def repair_kafka_python() -> None:
         (KafkaTCPTransport, "_sock_recv", _with_last_bytes),
         (KafkaSSLTransport, "_sock_recv", _with_last_bytes),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
+        (ConsumerCoordinator, "_handle_metadata_update", _without_effect),
+        (Fetcher, "_parse_fetched_data", _naming_the_completed),
+        (Fetcher, "_append", _naming_the_part),
         (KafkaConnectionManager, "reset_backoff", if_connected),
     ):
         method = getattr(owner, name)
@@ -74,6 +83,145 @@ def heard_at(network: KafkaNetClient) -> float | None:
     """When a broker last sent anything (monotonic clock, seconds); None without a connection."""
     transports = [connection.transport for connection in list(network._manager._conns.values())]
     return max((transport.last_read for transport in transports if transport is not None), default=None)
+
+
+# The consumer of a member: `poll` would fetch nothing while the group rebalances, and can't be woken.
+
+
+def watch_consumer(
+    consumer: KafkaConsumer,
+    network: KafkaNetClient,
+    *,
+    wake: Callable[[], None],
+    metadata_came: Callable[[], None],
+) -> None:
+    """Call `wake`, in the IO thread, when the member must join again, and when metadata has come, which is told first.
+
+    Topics that don't exist, or have no leader, are not asked for ten times a second: the caller asks.
+    """
+    coordinator, cluster = consumer._coordinator, network.cluster
+    for name in ("request_rejoin", "reset_generation"):
+        setattr(coordinator, name, _then(getattr(coordinator, name), wake))
+    update = cluster.update_metadata
+
+    def updated(metadata: Any) -> None:
+        try:
+            update(metadata)
+        finally:
+            cluster._need_update = False
+            metadata_came()
+            wake()
+
+    cluster.update_metadata = updated
+
+
+def take_part(consumer: KafkaConsumer, milliseconds: int) -> None:
+    """Do what the group asks of this member: find its coordinator, join, and show that this thread is alive.
+
+    Does not wait for longer than this. Raises KafkaError.
+    """
+    coordinator = consumer._coordinator
+    settled = coordinator.stable() and not coordinator.need_rejoin() and not coordinator.coordinator_unknown()
+    coordinator.poll(timeout_ms=0 if settled else milliseconds)
+
+
+def must_join(consumer: KafkaConsumer) -> bool:
+    """Whether this member is not in the group, or has to join it again."""
+    return bool(not consumer._coordinator.stable() or consumer._coordinator.need_rejoin())
+
+
+def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
+    """Return what was fetched, and request more, without a wait. Raises KafkaError."""
+    fetcher = consumer._fetcher
+    fetcher.maybe_validate_positions()
+    fetcher.validate_offsets_if_needed()
+    records, _ = fetcher.fetch_records(records_max, timeout_ms=0)
+    return dict(records)
+
+
+def requests_of(consumer: KafkaConsumer) -> list[Future]:
+    """The fetch requests that have no response yet, and a join that is under way."""
+    waiting = [*consumer._fetcher._fetch_futures, consumer._coordinator._join_task]
+    return [future for future in waiting if future is not None and not future.is_done]
+
+
+def forget_fetched(consumer: KafkaConsumer, partition: TopicPartition) -> None:
+    """Drop the records of a partition that were fetched and not returned. Call it in the thread that fetches."""
+    fetcher = consumer._fetcher
+    fetcher._paused_completed_fetches.pop(partition, None)
+    fetcher._paused_partition_records.pop(partition, None)
+    for completed in list(fetcher._completed_fetches):
+        if completed.topic_partition == partition:
+            with suppress(ValueError):
+                fetcher._completed_fetches.remove(completed)
+    current = fetcher._next_partition_records
+    if current and current.topic_partition == partition:
+        current.drain()
+
+
+def partition_of(error: errors.KafkaError) -> TopicPartition | None:
+    """The partition whose records an error of `fetch` is about; None if it is about none."""
+    found: TopicPartition | None = getattr(error, "committerd_partition", None)
+    return found
+
+
+def only_topics(consumer: KafkaConsumer, network: KafkaNetClient) -> None:
+    """Request the metadata of the topics that the consumer subscribes to, and of no other."""
+    network.cluster._topics = set(consumer._subscription.subscription or ())
+
+
+def commit(consumer: KafkaConsumer, offsets: Mapping[TopicPartition, Any], milliseconds: int) -> Future:
+    """Commit offsets like `KafkaConsumer.commit`, without a wait: returns the future of the response."""
+    coordinator = consumer._coordinator
+    return coordinator._manager.call_soon(coordinator._commit_offsets_sync_async, dict(offsets), milliseconds)
+
+
+def connections(network: KafkaNetClient) -> dict[object, object]:
+    """The open connection to each node; another object after each reconnect."""
+    return {node: one for node, one in list(network._manager._conns.items()) if one.connected}
+
+
+def _then(method: Method, wake: Callable[[], None]) -> Method:
+    def then(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        finally:
+            wake()
+
+    return then
+
+
+def _without_effect(_: Method) -> Method:
+    return lambda coordinator, cluster: None
+
+
+def _naming_the_completed(parse: Method) -> Method:
+    def parsed(fetcher: Any, completed: Any) -> Any:
+        try:
+            return parse(fetcher, completed)
+        except Exception as error:
+            raise _about(completed.topic_partition, error) from error
+
+    return parsed
+
+
+def _naming_the_part(append: Method) -> Method:
+    def appended(fetcher: Any, drained: Any, part: Any, *given: Any) -> Any:
+        try:
+            return append(fetcher, drained, part, *given)
+        except Exception as error:
+            part.drain()
+            raise _about(part.topic_partition, error) from error
+
+    return appended
+
+
+def _about(partition: TopicPartition, error: Exception) -> errors.KafkaError:
+    """The error with its partition; one that is not of the library comes from records that can't be unpacked."""
+    known = isinstance(error, errors.KafkaError)
+    about: Any = error if known else errors.CorruptRecordError(f"the records can't be unpacked: {error!r}")
+    about.committerd_partition = partition
+    return about
 
 
 def abandon(producer: KafkaProducer) -> None:

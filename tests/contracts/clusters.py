@@ -9,8 +9,8 @@ from typing import Protocol
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
 
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import Topics, topics_of
-from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Queue
 from committerd.settings.kafka import KafkaSettings
 from tests.kafka.staging import Header, create_topic, delete_topic, operator, stage_records

@@ -48,7 +48,7 @@ def assignment() -> Assignment:
 
 
 def assign(assignment: Assignment, consumer: Consumer) -> int:
-    assignment.assigned(consumer, [STAGED])
+    assignment.assigned(consumer)
     return assignment.generation
 
 
@@ -59,18 +59,11 @@ def seek(assignment: Assignment, consumer: Consumer, offset: int = 0) -> None:
 
 
 def test_an_assignment_begins_paused_with_a_position(assignment: Assignment, consumer: Consumer) -> None:
-    assignment.assigned(consumer, [STAGED, OTHER])
-    assert consumer.paused == {STAGED, OTHER}
-    assert consumer.positions == {STAGED: 0, OTHER: 0}
+    assignment.assigned(consumer)
+    assert consumer.paused == {STAGED}
+    assert consumer.positions == {STAGED: 0}
     assert [change.event for change in assignment.changes()] == [Assigned(generation=1)]
     assert assignment.hand_over(1, [RECORD]) is None
-
-
-def test_only_the_first_partition_counts(assignment: Assignment, consumer: Consumer) -> None:
-    assignment.assigned(consumer, [OTHER])
-    assert assignment.changes() == []
-    assert not assignment.owned
-    assert consumer.paused == {OTHER}
 
 
 def test_a_seek_opens_the_partition(assignment: Assignment, consumer: Consumer) -> None:
@@ -146,13 +139,13 @@ def test_a_failure_parks_and_drops(assignment: Assignment, consumer: Consumer) -
     seek(assignment, consumer)
     before = assignment.hand_over(generation, [RECORD])
     assert before is not None
-    failed = assignment.fail("gone")
+    failed = assignment.fail(consumer, "gone")
     assert failed is not None
     assert failed.event == FetchFailed(generation=generation, reason="gone")
     assert not assignment.is_current(before)
     assert assignment.hand_over(generation, [RECORD]) is None
     assignment.revoked(lost=False)
-    assert assignment.fail("gone again") is None
+    assert assignment.fail(consumer, "gone again") is None
 
 
 def full(assignment: Assignment, consumer: Consumer) -> bool:

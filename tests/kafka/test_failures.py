@@ -12,7 +12,8 @@ import pytest
 from anyio import to_thread
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
-from committerd.kafka.queue import KafkaQueue, open_kafka_queue
+from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Publication, Revoked
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker, RunningKafka

@@ -15,8 +15,8 @@ import pytest
 from anyio import to_thread
 from kafka.admin import MemberToRemove
 
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import topics_of
-from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Acknowledged
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 _ROOT = Path(__file__).resolve().parents[2]
 _MEMBER = """
 import sys, anyio
-from committerd.kafka.queue import open_kafka_queue
+from committerd.kafka.member import open_kafka_queue
 from tests.kafka.staging import assignment, settings_for
 
 async def main():

@@ -11,7 +11,8 @@ import pytest
 from anyio import to_thread
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka.queue import KafkaQueue, open_kafka_queue
+from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Assigned, Fetched, Publication
 from harness.kafka import KafkaBroker
 from harness.outages import OUTAGES, AwayKafka, Outage

@@ -11,8 +11,8 @@ from anyio import to_thread
 from kafka import KafkaProducer, TopicPartition
 
 from committerd.kafka import queue as kafka_queue
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
-from committerd.kafka.queue import open_kafka_queue
 from committerd.kafka.reader import read_batches
 from committerd.queue.port import Acknowledged, Publication, record_size
 from committerd.settings.kafka import DAY_MS, KafkaSettings

@@ -14,9 +14,9 @@ from kafka.admin import ACLOperation, ResourceType
 
 from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka import transactions
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.operator import open_operator
 from committerd.kafka.options import Topics, topics_of
-from committerd.kafka.queue import open_kafka_queue
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 from harness.kafka import LOGIN, KafkaBroker

@@ -11,8 +11,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.errors import SettingsError
 from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import topics_of
-from committerd.kafka.queue import open_kafka_queue
 from committerd.kafka.topics import TopicDescription, checks, planned_topics, prepare_topics
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka

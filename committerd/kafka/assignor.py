@@ -1,0 +1,102 @@
+"""Shares the group's staged partitions out among its members: kafka-python's cooperative assignor, with our own rule.
+
+A partition stays with its owner unless the owner has at least two more than another member that subscribes to the
+topic. So a member that joins takes what makes the numbers equal, and nothing else moves; a standby of a single dataset
+takes nothing. A partition that moves is first given up by its owner, and assigned a round later: nobody else's
+partition stops meanwhile.
+
+The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or may
+not read; it takes seconds for a thousand topics, during which the leader sends no heartbeat; and it leaves a partition
+without an owner if its owner unsubscribes (docs/upstream/unsubscribed-partition.md). Ours assigns partition 0 of each
+topic that a member subscribes to, because a staged topic has one partition. On the wire nothing differs, so that
+members of different versions share a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a member brings to an assignment."""
+
+    topics: Set[str]
+    """The staged topics that it subscribes to."""
+    owned: Set[str]
+    """Those whose partition it owns."""
+
+
+def share_out(claims: Mapping[str, Claim]) -> dict[str, set[str]]:
+    """The topics of each member, by member id, when the assignment is complete."""
+    held: dict[str, set[str]] = {member: set() for member in claims}
+    candidates: dict[str, list[str]] = {}
+    for member in sorted(claims):
+        for topic in claims[member].topics:
+            candidates.setdefault(topic, []).append(member)
+    unowned = []
+    for topic in sorted(candidates, key=lambda topic: (len(candidates[topic]), topic)):
+        owner = next((member for member in candidates[topic] if topic in claims[member].owned), None)
+        if owner is None:
+            unowned.append(topic)
+        else:
+            held[owner].add(topic)
+    for topic in unowned:
+        held[min(candidates[topic], key=lambda member: (len(held[member]), member))].add(topic)
+    while _level(held, candidates):
+        pass
+    return held
+
+
+def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> dict[str, list[str]]:
+    """What each member gets at once: its topics, without those that another member has to give up first."""
+    owned = {topic for claim in claims.values() for topic in claim.owned & claim.topics}
+    return {
+        member: sorted(topic for topic in topics if topic in claims[member].owned or topic not in owned)
+        for member, topics in final.items()
+    }
+
+
+def _level(held: Mapping[str, set[str]], candidates: Mapping[str, Iterable[str]]) -> bool:
+    """Move one topic from a member to a candidate that has at least two fewer. Returns False if there is none."""
+    fewest = min((len(topics) for topics in held.values()), default=0)
+    for member in sorted(held, key=lambda member: (-len(held[member]), member)):
+        number = len(held[member])
+        if number < fewest + 2:
+            return False
+        for topic in sorted(held[member]):
+            to = min(candidates[topic], key=lambda other: (len(held[other]), other))
+            if len(held[to]) + 2 <= number:
+                held[member].remove(topic)
+                held[to].add(topic)
+                return True
+    return False
+
+
+class StagedAssignor(CooperativeStickyAssignor):  # type: ignore[misc]  # kafka-python is untyped
+    """The assignor of a member; the one of the group's leader decides."""
+
+    def metadata(self, topics: Set[str]) -> Any:
+        """The subscription to send. What is not subscribed to any more is not claimed: it has been given up."""
+        claimed: Iterable[TopicPartition] = self.member_assignment or ()
+        self.member_assignment: Any = [partition for partition in claimed if partition.topic in topics]
+        return super().metadata(topics)
+
+    def assign(self, cluster: Any, members: Iterable[Any]) -> dict[str, Any]:
+        """The assignment of each member, by its id."""
+        claims = {}
+        for member in members:
+            parsed = self.parse_member_metadata(member.metadata)
+            owned = frozenset(partition.topic for partition in parsed.partitions)
+            claims[member.member_id] = Claim(topics=frozenset(parsed.subscription), owned=owned)
+        assigned = now_assigned(claims, share_out(claims))
+        return {
+            member: ConsumerProtocolAssignment(self.version, [(topic, [0]) for topic in topics], b"")
+            for member, topics in assigned.items()
+        }

@@ -1,0 +1,195 @@
+"""One process's part in a consumer group: the Kafka clients that all datasets of the process share.
+
+A `KafkaMember` has one consumer and one admin client, however many datasets it serves. A process for a single dataset
+is a member that serves one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+
+import anyio
+from anyio import CapacityLimiter, from_thread, to_thread
+from kafka import errors
+
+from committerd.errors import QueueUnavailable, RefusedToRun
+from committerd.kafka.admin import TopicAdmin
+from committerd.kafka.clients import no_broker, recent_lines
+from committerd.kafka.consumer import GroupMember
+from committerd.kafka.options import topics_of
+from committerd.kafka.queue import KafkaQueue
+from committerd.kafka.topics import prepare_topics
+from committerd.settings.kafka import KafkaSettings
+
+_log = logging.getLogger(__name__)
+
+_BOOTSTRAP_MS = 5_000
+"""Timeout of one attempt to connect, which can't be interrupted."""
+_MEMBER_SECONDS = 2.0
+_SILENT_SECONDS_MAX = 15.0
+"""kafka-python should have replaced a silent connection within this time."""
+_JOINING_SESSIONS_MAX = 3.0
+"""How long joining the group may take, as a multiple of the session timeout."""
+_CLOSE_SECONDS_MAX = 10.0
+
+
+class KafkaMember:
+    """The clients of one process; `opened_member` makes it."""
+
+    def __init__(self, settings: KafkaSettings, group: str, name: str, *, admin: TopicAdmin) -> None:
+        self._settings = settings
+        self._group = group
+        self._admin = admin
+        self._consumer = GroupMember(settings, group, name)
+        self._session_seconds = settings.session_timeout_ms / 1000
+
+    @asynccontextmanager
+    async def serving(self, dataset: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
+        """Serve a dataset's topics while the block runs: create or check them, and take part in their share-out.
+
+        At the end the member gives the dataset's partition up; the others stay as they are. With `join` False it checks
+        the topics but never creates them, and does not take part.
+
+        Raises `SettingsError` if settings or topics are wrong, and `QueueUnavailable` if Kafka doesn't respond.
+        """
+        settings = self._settings
+        topics = topics_of(settings, dataset, group=self._group)
+        queue = KafkaQueue(settings, topics, dataset, admin=self._admin, member=self._consumer)
+        try:
+            with self._consumer.preparing():
+                await self._prepare(dataset, join=join)
+                if join:
+                    queue.join()
+            with _alone():
+                async with anyio.create_task_group() as tasks:
+                    try:
+                        if join:
+                            tasks.start_soon(queue.watch_end)
+                            tasks.start_soon(queue.watch_unread)
+                            tasks.start_soon(queue.watch_held_back)
+                            tasks.start_soon(queue.watch_topics)
+                            tasks.start_soon(queue.watch_contact)
+                        yield queue
+                    finally:
+                        queue.leave()
+                        tasks.cancel_scope.cancel()
+        finally:
+            await queue.close()
+
+    async def _prepare(self, dataset: str, *, join: bool) -> None:
+        settings = self._settings
+        await to_thread.run_sync(
+            partial(
+                prepare_topics,
+                self._admin,
+                settings,
+                dataset,
+                create=None if join else False,
+                seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
+                check_cancelled=from_thread.check_cancelled,
+            )
+        )
+        if join:
+            await to_thread.run_sync(self._admin.require_group, self._group)
+
+    def leave(self) -> None:
+        """Leave the group: all partitions go to the other members at once."""
+        self._consumer.stop()
+
+    async def run(self) -> None:
+        """Be a member of the group while there are datasets to serve, until `leave`."""
+        await to_thread.run_sync(self._consumer.run, limiter=CapacityLimiter(1))
+
+    async def watch(self) -> None:
+        """Replace a consumer that receives nothing, or doesn't join, although Kafka responds to other clients."""
+        consumer = self._consumer
+        unwell_since: float | None = None
+        while True:
+            await anyio.sleep(_MEMBER_SECONDS)
+            silent = consumer.silent_seconds() > _SILENT_SECONDS_MAX
+            if not silent and (not consumer.joins() or consumer.trouble):
+                unwell_since = None
+                continue
+            try:
+                # Longer than the group takes to rebalance after it has lost a member.
+                patience = _SILENT_SECONDS_MAX if silent else _JOINING_SESSIONS_MAX * self._session_seconds
+                await to_thread.run_sync(self._admin.broker_ids, abandon_on_cancel=True)
+            except (QueueUnavailable, RefusedToRun):
+                unwell_since = None
+                continue
+            now = anyio.current_time()
+            unwell_since = now if unwell_since is None else unwell_since
+            if now - unwell_since > patience:
+                unwell_since = None
+                consumer.replace("Kafka responds, but the consumer receives nothing or can't join its group")
+
+    async def close(self) -> None:
+        """Close all connections; call no other method afterwards."""
+        with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
+            await to_thread.run_sync(self._admin.close, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def opened_member(
+    settings: KafkaSettings, group: str, *, name: str, join: bool = True
+) -> AsyncIterator[KafkaMember]:
+    """Connect one process to Kafka, as a member of a group while it serves datasets.
+
+    On exit the member leaves the group, and other members take over within a second. With `join` False it never joins.
+    `name`: the name of the clients, in the broker's logs and quotas.
+
+    Raises `QueueUnavailable`, with the lines that kafka-python logged, if it can't use any broker.
+    """
+    admin = await to_thread.run_sync(_first_admin, settings, name)
+    member = KafkaMember(settings, group, name, admin=admin)
+    try:
+        with _alone():
+            async with anyio.create_task_group() as tasks:
+                try:
+                    if join:
+                        tasks.start_soon(member.run)
+                        tasks.start_soon(member.watch)
+                    yield member
+                finally:
+                    member.leave()
+                    tasks.cancel_scope.cancel()
+    finally:
+        await member.close()
+
+
+@asynccontextmanager
+async def open_kafka_queue(settings: KafkaSettings, name: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
+    """Open the queue of one dataset, as a member of the dataset's group; `KafkaMember.serving` says more."""
+    group = topics_of(settings, name).group
+    async with opened_member(settings, group, name=name, join=join) as member, member.serving(name, join=join) as queue:
+        yield queue
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Raise the error of a task group by itself if it is the only one; callers expect the error."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        raise
+
+
+def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
+    """Connect an admin client, in a worker thread: try for as long as the settings allow, or until cancelled."""
+    given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
+    with recent_lines() as lines:
+        while True:
+            left_ms = max(1_000, int((given_up - time.monotonic()) * 1000))
+            try:
+                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS))
+            except QueueUnavailable as error:
+                cause = error.__cause__
+                if time.monotonic() >= given_up and isinstance(cause, errors.KafkaError):
+                    raise no_broker(settings.bootstrap_servers, cause, lines) from cause
+            from_thread.check_cancelled()

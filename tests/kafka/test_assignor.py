@@ -1,0 +1,104 @@
+"""How the staged topics are shared out among the members of a group."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from committerd.kafka.assignor import Claim, now_assigned, share_out
+
+TOPICS = [f"t{number:03}" for number in range(50)]
+
+
+def claim(topics: list[str], owned: list[str] | None = None) -> Claim:
+    return Claim(topics=frozenset(topics), owned=frozenset(owned or ()))
+
+
+def settled(claims: dict[str, Claim]) -> dict[str, Claim]:
+    """The members when nothing moves any more: each owns what it was given. Two rounds: give up, take over."""
+    for _ in range(3):
+        given = now_assigned(claims, share_out(claims))
+        claims = {m: claim(sorted(c.topics), given[m]) for m, c in claims.items()}
+    return claims
+
+
+def test_a_standby_of_one_topic_takes_nothing() -> None:
+    claims = {"b": claim(["t"], ["t"]), "a": claim(["t"])}
+    assert share_out(claims) == {"a": set(), "b": {"t"}}
+
+
+def test_two_to_three_members_moves_a_third_at_most_and_nothing_else() -> None:
+    two = settled({"b": claim(TOPICS), "c": claim(TOPICS)})
+    assert sorted(len(c.owned) for c in two.values()) == [25, 25]
+    three = {**two, "a": claim(TOPICS)}
+    final = share_out(three)
+    assert sorted(map(len, final.values())) == [16, 17, 17]
+    moved = sum(len(two[m].owned - final[m]) for m in two)
+    assert moved == len(final["a"])
+    # In the first round the owners give up, and the new member gets nothing that another still owns.
+    first = now_assigned(three, final)
+    assert first["a"] == []
+    assert {m: len(first[m]) for m in two} == {m: len(final[m]) for m in two}
+    assert sorted(len(c.owned) for c in settled(three).values()) == [16, 17, 17]
+
+
+def test_a_member_that_is_gone_leaves_its_topics_to_the_others_and_moves_no_other() -> None:
+    three = settled({m: claim(TOPICS) for m in "abc"})
+    two = {m: three[m] for m in "bc"}
+    final = share_out(two)
+    assert sorted(map(len, final.values())) == [25, 25]
+    assert all(three[m].owned <= final[m] for m in two)
+    assert now_assigned(two, final) == {m: sorted(topics) for m, topics in final.items()}
+
+
+def test_what_a_member_does_not_serve_any_more_is_free_at_once() -> None:
+    """An older version still claims it."""
+    claims = {"a": claim(["t"], ["t", "u"]), "b": claim(["u"])}
+    assert now_assigned(claims, share_out(claims)) == {"a": ["t"], "b": ["u"]}
+
+
+def test_of_two_that_claim_a_topic_one_keeps_it() -> None:
+    claims = {"a": claim(["t"], ["t"]), "b": claim(["t"], ["t"])}
+    assert now_assigned(claims, share_out(claims)) == {"a": ["t"], "b": []}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcde"),
+        st.tuples(st.sets(st.sampled_from(TOPICS[:12])), st.sets(st.sampled_from(TOPICS[:12]))),
+        min_size=1,
+    )
+)
+def test_each_topic_has_one_subscriber_and_owners_keep_what_is_level(
+    members: dict[str, tuple[set[str], set[str]]],
+) -> None:
+    claims = {m: Claim(topics=frozenset(topics), owned=frozenset(owned)) for m, (topics, owned) in members.items()}
+    final = share_out(claims)
+    assert sorted(topic for topics in final.values() for topic in topics) == sorted(
+        set().union(*(c.topics for c in claims.values()))
+    )
+    for member, topics in final.items():
+        assert topics <= claims[member].topics
+        for topic in topics:
+            fewest = min(len(final[other]) for other in claims if topic in claims[other].topics)
+            assert len(topics) <= fewest + 1
+    # Once settled, nothing moves; and no topic is ever assigned to two.
+    after = settled(claims)
+    assert share_out(after) == {m: set(c.owned) for m, c in after.items()}
+    first = now_assigned(claims, final)
+    flat = [topic for topics in first.values() for topic in topics]
+    assert len(flat) == len(set(flat))
+
+
+def test_a_thousand_topics_are_shared_out_level() -> None:
+    """The leader computes this in the thread of its heartbeats."""
+    many = [f"t{number:04}" for number in range(1_000)]
+    final = share_out({"a": claim(many, many), "b": claim(many), "c": claim(many), "d": claim(many)})
+    assert sorted(map(len, final.values())) == [250] * 4
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_nothing_to_share_out(members: int) -> None:
+    claims = {str(m): claim([]) for m in range(members)}
+    assert share_out(claims) == {m: set() for m in claims}

@@ -1,0 +1,277 @@
+"""One member serves many datasets: their partitions are shared out, handed over and disturbed each by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from committerd.kafka.member import KafkaMember, opened_member
+from committerd.kafka.queue import KafkaQueue
+from committerd.queue.port import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Record, Revoked
+from committerd.settings.kafka import KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.kafka.staging import (
+    PATIENT,
+    assignment,
+    create_topic,
+    delete_topic,
+    failure,
+    revocation,
+    settings_for,
+    stage,
+    take,
+    take_what_comes,
+    until,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
+    return settings_for(kafka.bootstrap_servers, **PATIENT)
+
+
+class Served:
+    """One dataset in a member, as its committer sees it: it seeks at each assignment, and keeps what arrives."""
+
+    def __init__(self, queue: KafkaQueue) -> None:
+        self.queue = queue
+        self.generation: int | None = None
+        self.records: list[Record] = []
+        self.revocations = 0
+
+    @property
+    def owned(self) -> bool:
+        return self.generation is not None
+
+    @property
+    def values(self) -> list[bytes]:
+        return [record.value for record in self.records]
+
+    async def run(self) -> None:
+        while True:
+            match await self.queue.next_event():
+                case Assigned(generation=generation):
+                    self.generation = generation
+                    self.records.clear()
+                    await self.queue.seek(generation, 0)
+                case Revoked():
+                    self.generation = None
+                    self.revocations += 1
+                case Fetched(records=records):
+                    self.records += records
+                    await self.queue.done(self.generation or 0, len(records), 0)
+                case FetchFailed():
+                    pass
+
+
+class Members:
+    """Members of one group, each in its own clients; all in this process."""
+
+    def __init__(self, settings: KafkaSettings, group: str) -> None:
+        self.settings = settings
+        self.group = group
+
+    @contextlib.asynccontextmanager
+    async def member(self, datasets: Iterable[str]) -> AsyncIterator[tuple[KafkaMember, dict[str, Served]]]:
+        async with (
+            opened_member(self.settings, self.group, name=self.group) as member,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            served = {}
+            for dataset in datasets:
+                served[dataset] = Served(await stack.enter_async_context(member.serving(dataset)))
+            async with anyio.create_task_group() as tasks:
+                for one in served.values():
+                    tasks.start_soon(one.run)
+                yield member, served
+                tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def members(settings: KafkaSettings, dataset: str) -> Members:
+    return Members(settings, f"group-of-{dataset}")
+
+
+def named(dataset: str, count: int) -> list[str]:
+    return [f"{dataset}-{number:02}" for number in range(count)]
+
+
+def owned(served: dict[str, Served]) -> set[str]:
+    return {name for name, one in served.items() if one.owned}
+
+
+async def test_each_dataset_gets_its_own_records(members: Members, settings: KafkaSettings, dataset: str) -> None:
+    names = named(dataset, 4)
+    async with members.member(names) as (_, served):
+        for name, one in served.items():
+            await stage(one.queue, settings, [name.encode()] * 3)
+        await until(lambda: all(len(one.records) == 3 for one in served.values()))
+        assert {name: one.values for name, one in served.items()} == {name: [name.encode()] * 3 for name in names}
+        for number, one in enumerate(served.values()):
+            assert one.generation == 1
+            assert await one.queue.acknowledge(1, number, "m")
+            assert await one.queue.acknowledged() == Acknowledged(offset=number, metadata="m")
+            await one.queue.publish([Publication(key=b"k", value=b"%d" % number)])
+            assert await one.queue.outcomes_tail(2) == [b"%d" % number]
+        assert {one.queue.member_state() for one in served.values()} == {"active"}
+
+
+async def test_a_full_dataset_stops_no_other(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, outstanding_records_max=40)
+    flooded, quiet = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(flooded) as full,
+        member.serving(quiet) as other,
+    ):
+        await stage(full, settings, [b"x"] * 1_000)
+        await full.seek(await assignment(full), 0)
+        generation = await assignment(other)
+        await other.seek(generation, 0)
+        assert len(await take_what_comes(full)) < 1_000
+        for number in range(200):
+            await stage(other, settings, [b"%d" % number]) if number % 50 == 0 else None
+        assert [r.value for r in await take(other, 4)] == [b"0", b"50", b"100", b"150"]
+
+
+async def test_datasets_come_and_go_while_others_flow(members: Members, settings: KafkaSettings, dataset: str) -> None:
+    stays, *others = named(dataset, 4)
+    async with members.member([stays]) as (member, served):
+        one = served[stays]
+        await until(lambda: one.owned)
+        for name in others:
+            async with member.serving(name) as queue:
+                await queue.seek(await assignment(queue), 0)
+                await stage(queue, settings, [b"v"])
+                await take(queue, 1)
+            await stage(one.queue, settings, [name.encode()])
+        await until(lambda: len(one.records) == len(others))
+        assert (one.generation, one.revocations) == (1, 0)
+        # The same dataset again: it begins anew.
+        async with member.serving(others[0]) as queue:
+            generation = await assignment(queue)
+            await queue.seek(generation, 0)
+            assert [r.value for r in await take(queue, 1)] == [b"v"]
+
+
+async def test_the_third_member_takes_only_what_it_must(members: Members, dataset: str) -> None:
+    names = named(dataset, 50)
+    async with members.member(names) as (_, first), members.member(names) as (_, second):
+        await until(lambda: sorted((len(owned(first)), len(owned(second)))) == [25, 25], seconds=120)
+        before = [{n: one.revocations for n, one in side.items()} for side in (first, second)]
+        async with members.member(names) as (_, third):
+            await until(
+                lambda: (
+                    sorted(map(len, map(owned, (first, second, third)))) == [16, 17, 17]
+                    and len(owned(first) | owned(second) | owned(third)) == 50
+                ),
+                seconds=120,
+            )
+            revoked = [
+                {n for n, one in side.items() if one.revocations > count[n]}
+                for side, count in zip((first, second), before, strict=True)
+            ]
+            assert not revoked[0] & revoked[1]
+            assert revoked[0] | revoked[1] == owned(third)
+
+
+async def test_fifty_datasets_go_over_at_once(members: Members, dataset: str) -> None:
+    names = named(dataset, 50)
+    async with members.member(names) as (_, second):
+        async with members.member(names) as (member, first):
+            await until(lambda: len(owned(first)) == len(owned(second)) == 25, seconds=120)
+            began = time.monotonic()
+            member.leave()
+            await until(lambda: len(owned(second)) == 50, seconds=60)
+            took = time.monotonic() - began
+        assert took < 20, "a heartbeat and a join; the session is 30 s"
+
+
+async def test_a_dataset_that_only_some_serve_goes_to_them(
+    members: Members, settings: KafkaSettings, dataset: str
+) -> None:
+    both, only_first, only_second = named(dataset, 3)
+    async with (
+        members.member([both, only_first]) as (_, first),
+        members.member([both, only_second]) as (member, second),
+    ):
+        await until(lambda: first[only_first].owned and second[only_second].owned)
+        await until(lambda: first[both].owned != second[both].owned)
+        # Whoever leads the group: a member that starts to serve it gets it when the other stops.
+        async with member.serving(only_first) as queue:
+            await until(lambda: queue.member_state() in ("standby", "active"))
+            kept = first[only_first]
+            if kept.owned:
+                kept.queue.leave()
+                await queue.seek(await assignment(queue), 0)
+
+
+async def test_a_deleted_topic_is_its_own_trouble_and_comes_back(
+    kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, metadata_max_age_ms=3_000)
+    gone, stays = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(gone) as lost,
+        member.serving(stays) as kept,
+    ):
+        generation = await assignment(kept)
+        await kept.seek(generation, 0)
+        await lost.seek(await assignment(lost), 0)
+        await to_thread.run_sync(delete_topic, lost.topics.staged, settings)
+        await revocation(lost)
+        await until(lambda: f"there is no topic {lost.topics.staged}" in lost.trouble())
+        assert kept.trouble() == ""
+        await stage(kept, settings, [b"1"])
+        assert [r.value for r in await take(kept, 1)] == [b"1"]
+        await to_thread.run_sync(create_topic, lost.topics.staged, settings)
+        await lost.seek(await assignment(lost), 0)
+        await stage(lost, settings, [b"new"])
+        assert [r.value for r in await take(lost, 1)] == [b"new"]
+        assert lost.trouble() == ""
+        assert await kept.acknowledge(generation, 1, ""), "its partition was never moved"
+
+
+async def test_an_unreadable_position_is_its_own_trouble(settings: KafkaSettings, dataset: str) -> None:
+    bad, good = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(bad) as broken,
+        member.serving(good) as kept,
+    ):
+        generation = await assignment(kept)
+        await kept.seek(generation, 0)
+        for _ in range(3):
+            await broken.seek(await assignment(broken), 7)
+            assert "OffsetOutOfRange" in (await failure(broken)).reason
+            await revocation(broken)
+        await stage(kept, settings, [b"1"])
+        assert [r.value for r in await take(kept, 1)] == [b"1"]
+        assert await kept.acknowledge(generation, 1, "")
+        await stage(broken, settings, [b"0"])
+        await broken.seek(await assignment(broken), 0)
+        assert [r.value for r in await take(broken, 1)] == [b"0"]
+
+
+async def test_many_acknowledge_at_once_and_each_gets_its_own(members: Members, dataset: str) -> None:
+    names = named(dataset, 20)
+    async with members.member(names) as (_, served):
+        await until(lambda: len(owned(served)) == len(names), seconds=120)
+
+        async def acknowledge(one: Served, upto: int) -> None:
+            for offset in range(1, upto + 1):
+                assert await one.queue.acknowledge(one.generation or 0, offset, str(upto))
+
+        async with anyio.create_task_group() as tasks:
+            for number, one in enumerate(served.values()):
+                tasks.start_soon(acknowledge, one, number + 1)
+        for number, one in enumerate(served.values()):
+            assert await one.queue.acknowledged() == Acknowledged(offset=number + 1, metadata=str(number + 1))
