@@ -103,3 +103,10 @@ class SettingsError(CommitterError):
     """A setting or argument is missing, misspelt, or contradicts another."""
 
     code = "settings"
+
+
+def single_error(error: Exception) -> Exception:
+    """The error itself, if it is a group with a single error inside."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -50,6 +50,7 @@ RETRY_REASONS = (
     "machine_unavailable",
 )
 STARTED_AGAIN = "started_again"
+RESTART_CAUSES = ("crash", "settings", "queue_unavailable", "store_unavailable", "machine_unavailable")
 LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
 DELETION_VECTOR_FINDINGS = ("kept", "read")
 CACHES = ("manifests", "outcomes", "reuse")
@@ -628,6 +629,18 @@ class Telemetry(_OfDataset):
             "committerd_paused",
             "1 while this member is active and settles nothing, because an operator has paused the queue "
             "(`committerd pause`).",
+        )
+        self.not_served = metrics.gauge(
+            "committerd_not_served",
+            "1 while this process can't serve the dataset, because its committer has crashed, or what it needs can't "
+            "be opened; it tries again after up to a minute. /readyz and the log say why.",
+        )
+        self.restarts = metrics.counter(
+            "committerd_restarts_total",
+            "How often the dataset's committer ended with an error and was started anew in this process: by a `crash`, "
+            "or because what it needs could not be opened.",
+            cause=RESTART_CAUSES,
+            zeros=RESTART_CAUSES[:1],
         )
         self.waiting_for_table = metrics.gauge(
             "committerd_waiting_for_table", "1 while records wait because there is no table yet."

@@ -33,14 +33,16 @@ class Daemon:
         self,
         *,
         name: str,
-        uri: str,
+        uri: str | None,
         kafka: str,
         settings: Mapping[str, str] | None = None,
         log: Path | None = None,
         command: Sequence[str] = (sys.executable, "-m", "committerd", "run"),
         launch: Launch = ChildProcess,
     ) -> None:
-        """`settings`: more settings, with their environment names without the prefix (`COMMIT__VERIFY_FILES`).
+        """`uri`: None = the settings name the datasets in another way.
+
+        `settings`: more settings, with their environment names without the prefix (`COMMIT__VERIFY_FILES`).
 
         `launch`: how the process is started; by default as an operator does.
         """
@@ -48,8 +50,7 @@ class Daemon:
         self._launch = launch
         self.log = log or Path(tempfile.mkstemp(prefix=f"committerd-{name}-", suffix=".log")[1])
         chosen = {
-            "DATASET__NAME": name,
-            "DATASET__URI": uri,
+            **({} if uri is None else {"DATASET__NAME": name, "DATASET__URI": uri}),
             "KAFKA__BOOTSTRAP_SERVERS": kafka,
             "HTTP__HOST": "127.0.0.1",
             "HTTP__PORT": "0",

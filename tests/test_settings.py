@@ -12,7 +12,7 @@ from committerd.errors import SettingsError
 from committerd.lance.format.kind import Kind
 from committerd.queue.rounds import Coalesce
 from committerd.settings.dataset import DatasetSettings
-from committerd.settings.load import all_settings, load_settings
+from committerd.settings.load import all_settings, load_served, load_settings, only_dataset
 
 REQUIRED = {
     "COMMITTERD_DATASET__NAME": "events",
@@ -229,3 +229,121 @@ def test_wrong_settings_end_the_process_with_2_and_no_traceback() -> None:
     assert ended.returncode == 2
     assert "COMMITTERD_DATASET__NAME" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+MANY = """
+[kafka]
+bootstrap_servers = ["a:9092"]
+[commit]
+group_records_max = 7
+hold_seconds_max = 1.5
+[s3]
+access_key_id = "shared"
+secret_access_key = "s3cret"
+region = "eu-central-1"
+[datasets.events]
+uri = "/events"
+[datasets.clicks]
+uri = "s3://lake/clicks"
+aliases = ["s3://mount/clicks"]
+[datasets.clicks.commit]
+group_records_max = 9
+[datasets.clicks.s3]
+profile = "clicks"
+[datasets.exp]
+name = "events"
+uri = "/events"
+branch = "exp"
+"""
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file that names many datasets, and no other settings."""
+    for name in REQUIRED:
+        monkeypatch.delenv(name)
+    file = tmp_path / "committerd.toml"
+    file.write_text(MANY)
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(file))
+    return file
+
+
+def test_each_of_many_datasets_has_the_shared_settings_and_its_own(many: Path) -> None:
+    served = load_served()
+    assert not served.is_one
+    assert list(served.datasets) == ["events", "clicks", "events.tree.exp"]
+    events, clicks, branch = served.datasets.values()
+    assert (events.commit.group_records_max, clicks.commit.group_records_max) == (7, 9)
+    assert clicks.commit.hold_seconds_max == branch.commit.hold_seconds_max == 1.5
+    assert (branch.dataset.name, branch.dataset.place) == ("events", "/events/tree/exp")
+    assert clicks.dataset.aliases == ("s3://mount/clicks",)
+    # A login of its own replaces the shared one; the rest stays.
+    assert events.s3.access_key_id is not None
+    assert (clicks.s3.profile, clicks.s3.access_key_id, clicks.s3.region) == ("clicks", None, "eu-central-1")
+    assert "s3cret" not in repr(served)
+
+
+def test_the_environment_overrides_a_group_for_all_datasets(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_COMMIT__HOLD_SECONDS_MAX", "0.5")
+    assert {one.commit.hold_seconds_max for one in load_served().datasets.values()} == {0.5}
+
+
+def test_a_command_for_one_dataset_needs_its_name_where_there_are_many(many: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"3 datasets, choose one with --dataset NAME: clicks, events, events\.tree\.exp"
+    ):
+        load_settings()
+    assert only_dataset(load_served(), "clicks").dataset.uri == "s3://lake/clicks"
+    with pytest.raises(SettingsError, match="no dataset 'nowhere'; they name clicks"):
+        only_dataset(load_served(), "nowhere")
+
+
+def test_the_group_dataset_alone_is_a_process_for_one() -> None:
+    served = load_served()
+    assert served.is_one
+    assert list(served.datasets) == ["events"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[datasets.x]\n", "datasets.x.uri: is missing"),
+        ("[datasets.x]\nuri = '/x'\nuir = 1\n", "datasets.x.uir: no such setting"),
+        (
+            "[datasets.x]\nuri = '/x'\n[datasets.x.commit]\ngroup_recods_max = 1\n",
+            "datasets.x.commit.group_recods_max: no",
+        ),
+        (
+            "[datasets.x]\nuri = '/x'\n[datasets.x.commit]\ngroup_records_max = 0\n",
+            "datasets.x.commit.group_records_max: ",
+        ),
+        ("[datasets.x]\nuri = '/x'\n[datasets.x.kafka]\ngroup_prefix = 'a'\n", "datasets.x.kafka: no such setting"),
+        ("[datasets.'a b']\nuri = '/x'\n", "datasets.a b.name: "),
+        ("[datasets.x]\nuri = 's3://u:pw@lake/x'\n", "datasets.x.uri: a URI must not contain a user or password"),
+        ("[datasets.x]\nuri = '/events'\n", "datasets.events and datasets.x are one table, /events"),
+        ("[datasets.x]\nuri = 's3://mount/clicks'\n", "datasets.clicks and datasets.x are one table"),
+        (
+            "[datasets.x]\nuri = '/x'\nname = 'events'\n",
+            "datasets.events and datasets.x would share the queue 'events'",
+        ),
+        ("[dataset]\nname = 'x'\nuri = '/x'\n", "dataset and datasets exclude each other"),
+    ],
+)
+def test_a_wrong_entry_is_named_and_no_secret_is_repeated(many: Path, more: str, said: str) -> None:
+    many.write_text(MANY + more)
+    with pytest.raises(SettingsError) as refused:
+        load_served()
+    assert said in str(refused.value)
+    assert "pw" not in str(refused.value)
+
+
+def test_datasets_are_not_named_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITTERD_DATASETS__X__URI", "/x")
+    with pytest.raises(SettingsError, match="datasets are named in the settings file"):
+        load_settings()
+
+
+def test_no_dataset_at_all_is_an_error(many: Path) -> None:
+    many.write_text("[kafka]\nbootstrap_servers = ['a:1']\n[datasets]\n")
+    with pytest.raises(SettingsError, match="datasets is empty"):
+        load_served()

@@ -9,7 +9,7 @@ import anyio
 import click
 
 from committerd.commands.committing import sources
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
@@ -24,6 +24,7 @@ def app() -> None:
 
 @app.command("list")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def list_marks(as_json: bool) -> None:
@@ -51,6 +52,7 @@ def list_marks(as_json: bool) -> None:
 @app.command()
 @click.argument("app_id")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")

@@ -15,7 +15,14 @@ from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.files import HeldFiles
 from committerd.audit.history import AuditedHistory, audited_version
 from committerd.audit.spill import Spill
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.system import open_place, stores_of
 from committerd.concurrency import for_each
@@ -47,6 +54,7 @@ _EVERYTHING_MS = 2**62
     help="How many versions to read, from the newest on; without it, all. Each is read as a whole.",
 )
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def audit(uri: str | None, name: str | None, versions: int | None, as_json: bool) -> None:

@@ -41,7 +41,7 @@ from committerd.dev.state import DevTable
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.settings.clouds import CloudSettings
-from committerd.settings.load import Settings, load_settings
+from committerd.settings.load import Settings, load_settings, of_one
 from committerd.stores.clouds import cloud_place
 from committerd.table.versions import Table
 
@@ -270,7 +270,7 @@ def _committer(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool, s
         logging.getLogger().addHandler(screen)
         with _watched(kafka) as ended:
             try:
-                anyio.run(commit_until_stopped, configured)
+                anyio.run(commit_until_stopped, of_one(configured))
             finally:
                 logs.configure()  # the file is closed
         return f"Kafka has ended; its log is {kafka.log}" if ended.is_set() else ""

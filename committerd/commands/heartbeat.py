@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of, writer_options
@@ -33,6 +33,7 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 @click.command()
 @config_option
+@dataset_option
 @branch_option
 @json_option
 @click.option(

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from pydantic import ValidationError
 
 from committerd.errors import SettingsError
 from committerd.settings.dataset import DatasetSettings
-from committerd.settings.load import CONFIG_VARIABLE, Settings, all_settings, load_settings
+from committerd.settings.datasets import in_words
+from committerd.settings.load import (
+    CONFIG_VARIABLE,
+    ServedDatasets,
+    Settings,
+    all_settings,
+    load_served,
+    load_settings,
+    of_one,
+    only_dataset,
+)
 from committerd_common.branches import checked_branch
 from committerd_common.uris import canonical_uri, names_same_table, queue_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BRANCH = "committerd.branch"
-"""The key of the branch in the context of a command."""
+_DATASET = "committerd.dataset"
+"""Keys of what the command line names, in the context of a command."""
 
 
 def config_option(command: F) -> F:
@@ -35,6 +47,18 @@ def config_option(command: F) -> F:
 def json_option(command: F) -> F:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def dataset_option(command: F) -> F:
+    """Add `--dataset`, for `settings` and `asked_dataset`."""
+    return click.option(
+        "--dataset",
+        expose_value=False,
+        is_eager=True,
+        callback=_use_dataset,
+        metavar="NAME",
+        help="Which dataset of the settings, where they name many.",
+    )(command)
 
 
 def branch_option(command: F) -> F:
@@ -61,23 +85,55 @@ def table_argument(command: F) -> F:
 def settings(uri: str | None = None, name: str | None = None) -> Settings:
     """The settings from the file and the environment. Raises `SettingsError`.
 
-    `uri` and `name`: the table, instead of that of the settings.
+    `uri` and `name`: the table, instead of that of the settings. A dataset of the settings that is at `uri` keeps the
+    settings of its own.
     """
     branch = asked_branch()
     if uri is None:
         if name is not None:
             raise click.UsageError("--name belongs to URI: give the URI of the table too")
-        return load_settings() if branch is None else load_settings(dataset={"branch": branch})
+        return _with_branch(only_dataset(load_served(), asked_dataset()), branch)
+    if asked_dataset() is not None:
+        raise click.UsageError("--dataset and URI exclude each other: each names the table")
     place = canonical_uri(uri)
     given = uri if "://" in place else os.path.abspath(place)
     known = _in_settings(given)
-    return load_settings(
-        dataset={
-            "uri": given,
-            "name": name or (known.name if known is not None else queue_name(given)),
-            "branch": branch if branch is not None else known.branch if known is not None else "",
-        }
-    )
+    own = known.dataset if known is not None else None
+    dataset = {
+        "uri": given,
+        "name": name or (own.name if own is not None else queue_name(given)),
+        "branch": branch if branch is not None else own.branch if own is not None else "",
+    }
+    if known is None or own is None:
+        return load_settings(dataset=dataset)
+    return _checked(known, dataset | {"aliases": own.aliases})
+
+
+def served() -> ServedDatasets:
+    """All datasets of the settings; the one that the command line names, if it names one. Raises `SettingsError`."""
+    found, name, branch = load_served(), asked_dataset(), asked_branch()
+    if name is None and branch is None:
+        return found
+    return of_one(_with_branch(only_dataset(found, name), branch))
+
+
+def _with_branch(configured: Settings, branch: str | None) -> Settings:
+    if branch is None:
+        return configured
+    return _checked(configured, configured.dataset.model_dump() | {"branch": branch})
+
+
+def _checked(configured: Settings, dataset: Mapping[str, Any]) -> Settings:
+    try:
+        return configured.model_copy(update={"dataset": DatasetSettings.model_validate(dataset)})
+    except ValidationError as error:
+        raise SettingsError("\n".join(f"dataset{text}" for text in in_words(error))) from error
+
+
+def asked_dataset() -> str | None:
+    """The dataset that the command line names; None without `--dataset`."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_DATASET)
 
 
 def asked_branch() -> str | None:
@@ -97,13 +153,16 @@ def named_branch() -> str:
         raise SettingsError(str(error)) from error
 
 
-def _in_settings(uri: str) -> DatasetSettings | None:
-    """The dataset of the settings, if it is at this URI."""
+def _in_settings(uri: str) -> Settings | None:
+    """The dataset of the settings that is at this URI."""
     try:
-        dataset = load_settings().dataset
+        found = load_served()
     except SettingsError:
         return None
-    return dataset if names_same_table(uri, served=dataset.uri, aliases=dataset.aliases) else None
+    for one in found.datasets.values():
+        if names_same_table(uri, served=one.dataset.uri, aliases=one.dataset.aliases):
+            return one
+    return None
 
 
 def settings_help() -> str:
@@ -120,6 +179,10 @@ def settings_help() -> str:
 def _use_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         os.environ[CONFIG_VARIABLE] = value
+
+
+def _use_dataset(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_DATASET] = value
 
 
 def _use_branch(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -8,7 +8,14 @@ from dataclasses import asdict
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.pausing import change_pause
 from committerd.commands.system import wall_clock
 from committerd.errors import CommitterError
@@ -21,6 +28,7 @@ from committerd.queue.position import Pause
 @click.option("--reason", required=True, help="Why, in your words; everybody who waits is told.")
 @click.option("--by", "who", default="", help="Who pauses it, for whoever asks.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def pause(uri: str | None, name: str | None, reason: str, who: str, as_json: bool) -> None:

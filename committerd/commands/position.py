@@ -12,7 +12,7 @@ import anyio
 import click
 
 from committerd.commands.committing import sources, stores_and_queue
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
@@ -44,6 +44,7 @@ def position() -> None:
 
 @position.command()
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def show(as_json: bool) -> None:
@@ -54,6 +55,7 @@ def show(as_json: bool) -> None:
 
 @position.command()
 @config_option
+@dataset_option
 @branch_option
 @json_option
 @click.option(
@@ -76,6 +78,7 @@ def adopt(as_json: bool, offset: int | None, reason: str, apply: bool) -> None:
 
 @position.command()
 @config_option
+@dataset_option
 @branch_option
 @json_option
 @click.option("--offset", type=click.IntRange(0), required=True, help="Next offset to read.")

@@ -11,7 +11,14 @@ from dataclasses import asdict
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, named_branch, settings
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    named_branch,
+    settings,
+)
 from committerd.commands.system import open_branch, stores_of, wall_clock
 from committerd.settings.load import Settings, StorageSettings, load_storage_settings
 from committerd.stores.probing import Check
@@ -21,6 +28,7 @@ from committerd.stores.probing import probe as try_out
 @click.command()
 @click.argument("uri", required=False)
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def probe(uri: str | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from committerd.branches.promoting import Promoted, Promoting
 from committerd.branches.reference import base_path_of
 from committerd.branches.refusal import PromotionConflict
 from committerd.commands.committing import sources
-from committerd.commands.options import config_option, json_option, settings
+from committerd.commands.options import config_option, dataset_option, json_option, settings
 from committerd.commands.system import stores_of
 from committerd.errors import CommitterError
 from committerd.settings.load import load_storage_settings
@@ -36,6 +36,7 @@ from committerd_common.uris import canonical_uri
     help="As setting commit.trust_rewrites: through which Rewrites of main rows are followed; the default is marked.",
 )
 @config_option
+@dataset_option
 @json_option
 def promote(branch: str, uri: str | None, into: str, dry_run: bool, trust_rewrites: str, as_json: bool) -> None:
     """Bring what happened on BRANCH to the main branch of its table, as one version: all of it or nothing.

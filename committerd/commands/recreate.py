@@ -10,7 +10,14 @@ import anyio
 import click
 
 from committerd.commands.committing import sources, stores_and_queue
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.printing import ProgressLine, echo_fields, size
 from committerd.commands.system import monotonic
 from committerd.committer import operate
@@ -56,6 +63,7 @@ class _Asked:
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
 @click.option("--apply", is_flag=True, help="Drop the table and create it. Without it, only say what would be done.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def recreate(

@@ -7,7 +7,14 @@ import json
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.pausing import change_pause
 from committerd.errors import CommitterError
 from committerd.queue.position import Pause
@@ -23,6 +30,7 @@ class _NotPaused(CommitterError):
 @table_argument
 @click.option("--reason", default="resumed", show_default=True, help="Why, in your words; the version keeps it.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def resume(uri: str | None, name: str | None, reason: str, as_json: bool) -> None:

@@ -6,6 +6,8 @@ import gc
 import logging
 import random
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import anyio
@@ -13,17 +15,18 @@ import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.committing import listening, opened_queue, pylance_for
-from committerd.commands.options import branch_option, config_option, settings, settings_help
-from committerd.commands.system import monotonic, stores_of, wall_clock
+from committerd.commands.options import branch_option, config_option, served, settings_help
+from committerd.commands.system import Accounts, monotonic, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
-from committerd.daemon.process import Dependencies
+from committerd.daemon.dataset import Dependencies
+from committerd.daemon.process import Surroundings
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
 from committerd.memory import return_large_blocks
-from committerd.settings.load import Settings
+from committerd.settings.load import ServedDatasets, Settings
 from committerd.table.branches import require_branch
-from committerd.telemetry import Metrics
+from committerd.telemetry import Metrics, Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -47,18 +50,19 @@ class _WithSettings(click.Command):
 @config_option
 @branch_option
 def run() -> None:
-    """Commit the staged transactions of one dataset until SIGTERM.
+    """Commit the staged transactions of one dataset, or of many, until SIGTERM.
 
-    Start as many as you like for one dataset: one is active, the others stand by and take over. The table itself
-    records what was settled, so a committer may be killed at any moment.
+    Start as many as you like for the same datasets: for each, one is active, the others stand by and take over. The
+    table itself records what was settled, so a committer may be killed at any moment.
 
     COMMITTERD_DATASET__NAME, COMMITTERD_DATASET__URI (which table) and COMMITTERD_KAFKA__BOOTSTRAP_SERVERS (where
-    Kafka is) are required. Port 9464 serves /metrics, /livez and /readyz.
+    Kafka is) are required. Many datasets are named in the --config file instead of the first two, each as
+    [datasets.NAME] with uri. Port 9464 serves /metrics, /livez and /readyz.
     """
-    configured = settings()
-    logs.configure(configured.log.level, configured.log.format)
+    found = served()
+    logs.configure(found.shared.log.level, found.shared.log.format)
     try:
-        anyio.run(commit_until_stopped, configured)
+        anyio.run(commit_until_stopped, found)
     except SettingsError:  # the command line prints the message
         raise
     except Exception:
@@ -76,33 +80,50 @@ def _collect_garbage_rarely() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def commit_until_stopped(configured: Settings) -> None:
+async def commit_until_stopped(served: ServedDatasets) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
     _collect_garbage_rarely()
     return_large_blocks(_LARGE_BYTES)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()
-    telemetry = Metrics(registry).of(configured.dataset.queue)
-    async with stores_of(configured, telemetry=telemetry.process) as stores:
-        dataset, open_store = configured.dataset, partial(stores.open, telemetry=telemetry)
-        store = open_store(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
-        check = partial(require_branch, open_store(dataset.uri), dataset.branch) if dataset.branch else None
-        async with pylance_for(dataset.place, configured.commit.unknown) as pylance, opened_queue(configured) as queue:
-            await daemon.run(
-                configured,
-                Dependencies(
+    metrics = Metrics(registry)
+    work = HeavyThread()
+    async with AsyncExitStack() as stack:
+        accounts = Accounts(stack, metrics.process)
+        if served.is_one:  # raises for what can never be served, before anything starts
+            (only,) = served.datasets.values()
+            (await accounts.stores_of(only)).open(only.dataset.place)
+            pylance_for(only.dataset.place, only.commit.unknown)
+
+        @asynccontextmanager
+        async def open_dataset(configured: Settings, telemetry: Telemetry) -> AsyncIterator[Dependencies]:
+            dataset = configured.dataset
+            open_store = partial((await accounts.stores_of(configured)).open, telemetry=telemetry)
+            store = open_store(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
+            check = partial(require_branch, open_store(dataset.uri), dataset.branch) if dataset.branch else None
+            builder = pylance_for(dataset.place, configured.commit.unknown)
+            async with builder as pylance, opened_queue(configured) as queue:
+                yield Dependencies(
                     store=store,
                     check_branch=check,
                     queue=queue,
                     member=queue,
                     telemetry=telemetry,
-                    serve=listening(configured.http, registry),
                     wall_clock=wall_clock,
                     monotonic=monotonic,
                     rng=random.Random(),
                     new_uuid=uuid.uuid4,
                     open_store=open_store,
-                    work=HeavyThread(),
+                    work=work,
                     pylance=pylance,
-                ),
-            )
+                )
+
+        await daemon.run(
+            served,
+            Surroundings(
+                open_dataset=open_dataset,
+                metrics=metrics,
+                serve=listening(served.shared.http, registry),
+                monotonic=monotonic,
+            ),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,25 @@ def stores_of(settings: Settings | StorageSettings, *, telemetry: ProcessTelemet
         durable=settings.store.durable,
         telemetry=telemetry,
     )
+
+
+class Accounts:
+    """The stores of a process with many datasets: those with the same settings of the stores share their clients."""
+
+    def __init__(self, stack: AsyncExitStack, telemetry: ProcessTelemetry) -> None:
+        """`stack`: closes the clients at its end."""
+        self._stack = stack
+        self._telemetry = telemetry
+        self._opened: dict[tuple[object, ...], Stores] = {}
+
+    async def stores_of(self, settings: Settings) -> Stores:
+        """The stores that the settings describe. They stay open until the end of the stack."""
+        key = (settings.s3, settings.dynamodb, settings.azure, settings.gcs, settings.store.durable)
+        if key not in self._opened:
+            made = stores_of(settings, telemetry=self._telemetry)
+            self._opened[key] = made
+            await self._stack.enter_async_context(made)
+        return self._opened[key]
 
 
 async def open_place(stores: Stores, dataset: DatasetSettings) -> ObjectStore:

@@ -10,20 +10,20 @@ from dataclasses import asdict
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, served, settings
 from committerd.commands.printing import duration, echo_table, when
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.kafka.topics import TopicSurvey
 from committerd.kafka.transactions import OpenTransaction
-from committerd.settings.load import Settings
+from committerd.settings.load import ServedDatasets, Settings
 
 _queue_option = click.option(
     "--queue",
     "queues",
     multiple=True,
     metavar="NAME",
-    help="The dataset whose topics these are, instead of that of the settings; once for each of several. Of a branch: "
+    help="The dataset whose topics these are, instead of those of the settings; once for each of several. Of a branch: "
     "NAME.tree.BRANCH.",
 )
 
@@ -39,6 +39,7 @@ def topics() -> None:
 @topics.command()
 @_queue_option
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def create(queues: tuple[str, ...], as_json: bool) -> None:
@@ -47,12 +48,13 @@ def create(queues: tuple[str, ...], as_json: bool) -> None:
     The exit code is 0 if nothing is wrong with them, else 1. If a topic can't be created, it is 2, and the topics of
     the other datasets are created all the same.
     """
-    _survey(settings(), queues, create=True, as_json=as_json)
+    _survey(served(), queues, create=True, as_json=as_json)
 
 
 @topics.command()
 @_queue_option
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def check(queues: tuple[str, ...], as_json: bool) -> None:
@@ -60,13 +62,14 @@ def check(queues: tuple[str, ...], as_json: bool) -> None:
 
     The exit code is 0 if nothing is wrong with them, else 1.
     """
-    _survey(settings(), queues, create=False, as_json=as_json)
+    _survey(served(), queues, create=False, as_json=as_json)
 
 
 @topics.command()
 @click.option("--abort", "producer_id", type=int, help="Abort the open transaction of this producer.")
 @click.option("--apply", is_flag=True, help="Abort it. Without it, only say what would be done.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def transactions(producer_id: int | None, apply: bool, as_json: bool) -> None:
@@ -130,8 +133,8 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
             click.echo(f"\nNothing was changed. With --apply the transaction of producer {one.producer_id} is aborted.")
 
 
-def _survey(configured: Settings, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
-    survey, failures = anyio.run(_ask, configured, queues or (configured.dataset.queue,), create)
+def _survey(of: ServedDatasets, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
+    survey, failures = anyio.run(_ask, of, queues or tuple(of.datasets), create)
     if as_json:
         listed = [asdict(one) | {"good": not one.problem} for one in survey.checks]
         click.echo(json.dumps({"created": list(survey.created), "checks": listed}, indent=2))
@@ -142,10 +145,10 @@ def _survey(configured: Settings, queues: Sequence[str], *, create: bool, as_jso
     sys.exit(1 if any(one.problem for one in survey.checks) else 0)
 
 
-async def _ask(configured: Settings, queues: Sequence[str], create: bool) -> tuple[TopicSurvey, Sequence[str]]:
+async def _ask(of: ServedDatasets, queues: Sequence[str], create: bool) -> tuple[TopicSurvey, Sequence[str]]:
     """The topics of the datasets that could be asked about, and what the settings of the others have wrong."""
     surveys, failures = [], []
-    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
+    async with open_operator(of.shared.kafka, queues[0]) as operator:
         for queue in queues:
             try:
                 surveys.append(await operator.survey(queue, create=create))

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from committerd.settings.kafka import KafkaSettings
-from committerd.settings.load import Settings
+from committerd.settings.load import SharedSettings
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
-def ends_of(settings: Settings) -> Mapping[str, Callable[[], float]]:
+def ends_of(settings: SharedSettings) -> Mapping[str, Callable[[], float]]:
     """For each configured certificate, by the metric's label, a function that reads when it ends.
 
     The function returns Unix time, and 0 for a file that can't be read. Of the file of a client or server the first

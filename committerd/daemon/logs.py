@@ -12,7 +12,9 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal, TextIO
@@ -31,6 +33,7 @@ _LIBRARIES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "kafka", "urllib3
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of a record that do not come from `extra`."""
+_dataset: ContextVar[str | None] = ContextVar("dataset", default=None)
 _OURS = ("time", "level", "logger", "event")
 
 
@@ -48,6 +51,16 @@ def configure(level: str = "INFO", format: Literal["json", "text"] = "json", *, 
         logging.getLogger(name).setLevel(max(quiet, logging.getLogger().level))
 
 
+@contextmanager
+def lines_of(dataset: str) -> Iterator[None]:
+    """Give the lines of this task, and of all that it starts, the field `dataset`, unless they have it."""
+    token = _dataset.set(dataset)
+    try:
+        yield
+    finally:
+        _dataset.reset(token)
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """Writes log lines, and suppresses repeated lines."""
 
@@ -56,6 +69,9 @@ class _Handler(logging.StreamHandler[TextIO]):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
+        dataset = _dataset.get()
+        if dataset is not None and not hasattr(record, "dataset"):
+            record.dataset = dataset
         for one in self._repeats.admit(record):
             super().emit(one)
 

@@ -2,6 +2,8 @@
 
 They come from a TOML file (`--config`, or `COMMITTERD_CONFIG`) and from the environment, which wins:
 `COMMITTERD_KAFKA__BOOTSTRAP_SERVERS` is `bootstrap_servers` in group `kafka`. An unknown name is an error.
+
+The settings name one dataset (group `dataset`), or many (`datasets.NAME`, in the file alone).
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -26,6 +29,7 @@ from committerd.settings.clouds import AzureSettings, GcsSettings
 from committerd.settings.commit import CommitSettings
 from committerd.settings.daemon import DaemonSettings
 from committerd.settings.dataset import DatasetSettings
+from committerd.settings.datasets import DatasetEntry, WrongEntry, in_words, problem_in_words, same_twice
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.http import HttpSettings
 from committerd.settings.kafka import KafkaSettings
@@ -37,6 +41,8 @@ from committerd.settings.store import StoreSettings
 
 ENV_PREFIX = "COMMITTERD_"
 CONFIG_VARIABLE = "COMMITTERD_CONFIG"
+_NAMES_MAX = 20
+"""Limit of names in a message."""
 
 
 _S = TypeVar("_S", bound=BaseSettings)
@@ -86,10 +92,12 @@ class StorageSettings(_Sources):
     gcs: GcsSettings = GcsSettings()
 
 
-class Settings(_Sources):
-    """All groups."""
+class SharedSettings(BaseModel):
+    """All groups, as the process has them, and all of its datasets unless they have settings of their own."""
 
-    dataset: DatasetSettings
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    dataset: DatasetSettings | None = None
     kafka: KafkaSettings
     commit: CommitSettings = CommitSettings()
     memory: MemorySettings = MemorySettings()
@@ -104,12 +112,101 @@ class Settings(_Sources):
     maintain: MaintainSettings = MaintainSettings()
 
 
-def load_settings(**given: Mapping[str, Any]) -> Settings:
-    """The settings from the file and the environment.
+class Settings(SharedSettings):
+    """All groups, as one dataset has them."""
 
-    `given`: groups that override both. Raises `SettingsError`, which names each wrong setting and its spelling.
+    dataset: DatasetSettings
+
+
+class _Given(SharedSettings, _Sources):  # type: ignore[misc]  # pydantic merges their configurations
+    """What file and environment say."""
+
+    datasets: dict[str, DatasetEntry] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_dataset(cls, data: Any) -> Any:
+        """Let the group `dataset` be named as missing where there is no dataset at all."""
+        if isinstance(data, Mapping) and not data.keys() & {"dataset", "datasets"}:
+            return {**data, "dataset": {}}
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDatasets:
+    """The datasets that a process commits to."""
+
+    shared: SharedSettings
+    datasets: Mapping[str, Settings]
+    """By the name of the queue."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the process serves one dataset, that of the group `dataset`, and ends when that can't be served."""
+        return self.shared.dataset is not None
+
+
+def load_served(**given: Mapping[str, Any]) -> ServedDatasets:
+    """The settings of all datasets, from the file and the environment.
+
+    `given`: groups that override both; with the group `dataset`, `datasets` do not count. Raises `SettingsError`, which
+    names each wrong setting and its spelling.
     """
-    return _load(Settings, given)
+    found = _load(_Given, given)
+    groups = {name: getattr(found, name) for name in SharedSettings.model_fields}
+    if found.dataset is not None:
+        if found.datasets and "dataset" not in given:
+            raise SettingsError(
+                "dataset and datasets exclude each other: name one table in the group dataset, or all of them in "
+                "datasets"
+            )
+        return of_one(Settings(**groups))
+    if not found.datasets:
+        raise SettingsError("datasets is empty: name at least one table, as [datasets.NAME] with uri")
+    return ServedDatasets(shared=SharedSettings(**groups), datasets=dataset_settings(groups, found.datasets))
+
+
+def of_one(settings: Settings) -> ServedDatasets:
+    """The datasets of a process that serves only this one."""
+    return ServedDatasets(shared=settings, datasets={settings.dataset.queue: settings})
+
+
+def dataset_settings(shared: Mapping[str, Any], entries: Mapping[str, DatasetEntry]) -> Mapping[str, Settings]:
+    """The settings of many datasets, by the names of their queues.
+
+    `shared`: the groups that all have. Raises `SettingsError`, which names what is wrong.
+    """
+    found, wrong = dict[str, Settings](), list[str]()
+    for key, entry in entries.items():
+        try:
+            found[key] = Settings(**{**shared, **entry.own_groups(shared), "dataset": entry.dataset(key)})
+        except WrongEntry as error:
+            wrong += [f"datasets.{key}.{sentence}" for sentence in error.sentences]
+        except ValidationError as error:
+            wrong += [f"datasets.{key}{text}" for text in in_words(error)]
+    wrong += same_twice({key: one.dataset for key, one in found.items()})
+    if wrong:
+        raise SettingsError("\n".join(wrong))
+    return {one.dataset.queue: one for one in found.values()}
+
+
+def load_settings(**given: Mapping[str, Any]) -> Settings:
+    """The settings of the only dataset, as `load_served`. Raises `SettingsError` if there are many."""
+    return only_dataset(load_served(**given))
+
+
+def only_dataset(served: ServedDatasets, name: str | None = None) -> Settings:
+    """The dataset of this name, or the only one. Raises `SettingsError` if there is none, or if there are many."""
+    if name is None and len(served.datasets) == 1:
+        return next(iter(served.datasets.values()))
+    if name is not None and name in served.datasets:
+        return served.datasets[name]
+    names = ", ".join(sorted(served.datasets)[:_NAMES_MAX])
+    more = f" and {len(served.datasets) - _NAMES_MAX} more" if len(served.datasets) > _NAMES_MAX else ""
+    if name is None:
+        count = len(served.datasets)
+        raise SettingsError(f"the settings name {count} datasets, choose one with --dataset NAME: {names}{more}")
+    raise SettingsError(f"the settings name no dataset {name!r}; they name {names}{more}")
 
 
 def load_storage_settings() -> StorageSettings:
@@ -140,7 +237,7 @@ def all_settings() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _group(name: str) -> type[BaseModel]:
-    model = Settings.model_fields[name].annotation
+    model = Settings.model_fields[name].annotation  # of a dataset: its type is not optional there
     assert isinstance(model, type)
     assert issubclass(model, BaseModel)
     return model
@@ -157,7 +254,9 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
         upper = name.upper()
         if not upper.startswith(ENV_PREFIX) or upper in known:
             continue
-        if "__" in upper or upper.startswith(groups):
+        if upper.startswith(f"{ENV_PREFIX}DATASETS_"):
+            yield f"{name}: datasets are named in the settings file ({CONFIG_VARIABLE}), not in the environment"
+        elif "__" in upper or upper.startswith(groups):
             near = difflib.get_close_matches(upper, known, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else "; `committerd run --help` lists all"
             yield f"{name}: no such setting{hint}"
@@ -166,6 +265,9 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 def _explain(error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         place = ".".join(str(part) for part in problem["loc"])
+        if problem["loc"][0] == "datasets":
+            yield problem_in_words(problem).removeprefix(".")
+            continue
         variable = ENV_PREFIX + "__".join(str(part) for part in problem["loc"][:2]).upper()
         if problem["type"] == "missing" and place in Settings.model_fields:  # of a group: name what it needs
             for name, member in _group(place).model_fields.items():

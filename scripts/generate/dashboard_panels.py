@@ -156,6 +156,19 @@ NOW = Row(
             red_from=1,
         ),
         Panel(title="Waits for the table", expr=level("committerd_waiting_for_table"), kind="stat", red_from=1),
+        Panel(
+            title="Can't be served by its process",
+            expr=level("committerd_not_served"),
+            kind="stat",
+            red_from=1,
+            description="Its committer has crashed, or what it needs can't be opened; it is tried again.",
+        ),
+        Panel(
+            title="Started anew after an error, in an hour",
+            expr=f"sum by (dataset) (increase({metric('committerd_restarts_total')}[1h]))",
+            kind="stat",
+            red_from=1,
+        ),
         Panel(title="Paused by an operator", expr=level("committerd_paused"), kind="stat", red_from=1),
         Panel(
             title="Held back by an open Kafka transaction",

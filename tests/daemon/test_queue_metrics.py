@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from committerd.committer import State
-from committerd.daemon.process import Dependencies, Probes, track_queue
+from committerd.daemon.dataset import Dependencies, track_queue
+from committerd.daemon.probes import DatasetProbe
 from committerd.errors import StoreUnavailable
 from committerd.machine import Machine
 from committerd.telemetry import Metrics
@@ -104,16 +105,11 @@ def test_a_topic_that_keeps_for_ever_or_is_not_known_makes_no_record_old() -> No
     assert told(Membership(), position=0)["staged_retention_seconds"] == float("inf")
 
 
-@pytest.mark.parametrize(("silent", "connected"), [(0.0, 1), (19.9, 1), (20.0, 0), (500.0, 0)])
-def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float, connected: int) -> None:
-    registry = CollectorRegistry()
-    member = Membership(silent=silent)
-    around: Any = SimpleNamespace(member=member, telemetry=Metrics(registry).of("events"), wall_clock=lambda: NOW)
+@pytest.mark.parametrize(("silent", "responds"), [(0.0, True), (19.9, True), (20.0, False), (500.0, False)])
+def test_a_kafka_that_does_not_answer_is_told_by_the_probe(silent: float, responds: bool) -> None:
     state = State(name="active", position=7, version=3)
-    track_queue(state, cast(Dependencies, around))
-    assert registry.get_sample_value("committerd_kafka_connected") == connected
-    ready, text = Probes(state, member, cast(Any, None), Machine()).ready()
-    assert ready is bool(connected)
+    ready, text, _ = DatasetProbe(state, Membership(silent=silent), Machine()).condition()
+    assert ready is responds
     assert "active: version 3, position 7" in text
     why = ("refused" * 100)[:500]
     assert text.startswith(f"Kafka has not responded for {silent:.0f} s ({why}); before that: active") is not ready
@@ -121,16 +117,17 @@ def test_a_kafka_that_does_not_answer_is_seen_by_metric_and_probe(silent: float,
 
 def test_a_machine_that_lacks_something_is_not_ready() -> None:
     machine = Machine()
-    probes = Probes(State(name="active"), Membership(), cast(Any, None), machine)
+    probe = DatasetProbe(State(name="active"), Membership(), machine)
     machine.note(StoreUnavailable("no answer"))
-    assert probes.ready()[0]
+    assert probe.condition().well
     machine.note(MemoryError("too much"))
-    assert probes.ready() == (
+    assert probe.condition() == (
         False,
         "unavailable: this process or its machine has not enough memory: MemoryError: too much",
+        False,
     )
     machine.works()
-    assert probes.ready()[0]
+    assert probe.condition().well
 
 
 def test_a_clock_that_is_behind_kafkas_makes_no_negative_age() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
 
 from committerd.committer import Committer
-from committerd.daemon.process import Dependencies, make_committer
+from committerd.daemon.dataset import Dependencies, make_committer
 from tests.simulation.faults import Weather, When
 from tests.simulation.pylance import Pylance
 from tests.simulation.queue import FakeQueue
@@ -120,7 +119,6 @@ class Process:
             queue=queue,
             member=_Membership(),
             telemetry=self.world.telemetry,
-            serve=_no_http,
             wall_clock=self._wall_clock,
             monotonic=anyio.current_time,
             rng=self.rng,
@@ -169,7 +167,3 @@ class _Membership:
 
     def silence_reason(self) -> str:
         return ""
-
-
-def _no_http(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AbstractAsyncContextManager[str]:
-    raise AssertionError("a committer serves nothing by itself")

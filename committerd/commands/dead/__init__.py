@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from committerd.commands.dead.letters import Selection, Summary, letters_below, one_letter, read_summaries, summary_of
 from committerd.commands.dead.replay import Replay, replay_letters
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.commands.printing import echo_counts, echo_fields, echo_table, plain, since_ms, when
 from committerd.commands.system import wall_clock
 from committerd.errors import SettingsError
@@ -51,6 +51,7 @@ def dead() -> None:
     help="How many to print at most, from the newest on.",
 )
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def list_(reasons: tuple[str, ...], since: str | None, limit: int, as_json: bool) -> None:
@@ -61,6 +62,7 @@ def list_(reasons: tuple[str, ...], since: str | None, limit: int, as_json: bool
 @dead.command()
 @click.argument("offset", type=click.IntRange(0))
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def show(offset: int, as_json: bool) -> None:
@@ -74,6 +76,7 @@ def show(offset: int, as_json: bool) -> None:
 @_since_option
 @click.option("--apply", is_flag=True, help="Stage the letters. Without it, only say what would be staged.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None, apply: bool, as_json: bool) -> None:
@@ -98,6 +101,7 @@ def replay(offsets: tuple[int, ...], reasons: tuple[str, ...], since: str | None
 )
 @click.option("--apply", is_flag=True, help="Delete the letters. Without it, only say what would be deleted.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def drop(below: int, apply: bool, as_json: bool) -> None:

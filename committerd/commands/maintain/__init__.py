@@ -21,7 +21,14 @@ from committerd.commands.maintain.loop import MaintenanceLoop, Stop
 from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriter
 from committerd.commands.maintain.topic import OperatorsTopic
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
@@ -51,6 +58,7 @@ _log = logging.getLogger(__name__)
     "_maintenance/clock, and so needs write access.",
 )
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def maintain(uri: str | None, name: str | None, as_json: bool, dry_run: bool, once: bool) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings, table_argument
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    settings,
+    table_argument,
+)
 from committerd.commands.printing import duration, echo_counts, echo_fields, echo_table, plain, size, when
 from committerd.commands.status.queue import QueueState
 from committerd.commands.status.table import TableSummary, VersionSummary, look_at_table
@@ -51,6 +58,7 @@ class _Status:
     help="How many versions to read; position, outcomes and growth come from them.",
 )
 @config_option
+@dataset_option
 @branch_option
 @json_option
 def status(uri: str | None, name: str | None, versions: int, as_json: bool) -> None:

@@ -1,0 +1,283 @@
+"""One dataset of a process: its committer, with what it needs of the world."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+import anyio.lowlevel
+
+from committerd.committer import Committer, Components, Intervals, State
+from committerd.committer.assembling import Assembler
+from committerd.committer.clock import QueueClock
+from committerd.committer.containing import Containment
+from committerd.committer.deciding import DecideOptions, Decider
+from committerd.committer.decoding import Decoder
+from committerd.committer.intake import Intake
+from committerd.committer.loading import Loading
+from committerd.committer.outcome_maker import OutcomeMaker
+from committerd.committer.prefetching import Prefetcher
+from committerd.committer.publisher import Publisher
+from committerd.committer.putting import Putter
+from committerd.committer.starting import Starter
+from committerd.lance.operations.permissions import Permissions
+from committerd.machine import Machine
+from committerd.queue.grouping import GroupLimits
+from committerd.queue.port import Queue
+from committerd.settings.commit import CommitSettings
+from committerd.settings.load import Settings
+from committerd.stores.port import ObjectStore
+from committerd.stores.probing import Prover
+from committerd.table.backoff import Backoff
+from committerd.table.caches import DeletionVectorCache
+from committerd.table.case import Sources
+from committerd.table.fetching import BuildWithPylance
+from committerd.table.heavy_work import HeavyWork, at_once
+from committerd.table.knowledge import Knowledge
+from committerd.table.staged_files import FileLimits
+from committerd.table.versions import Table
+from committerd.telemetry import Telemetry
+from committerd_common.messages import Refusal
+
+_AHEAD_MAX = timedelta(minutes=5)
+"""How far a version's timestamp may be ahead of Kafka's clock, so that it is later than that of the version before."""
+
+
+class Membership(Protocol):
+    """The daemon's membership in the consumer group, as metrics and probes show it."""
+
+    @property
+    def owner_turned_at(self) -> float:
+        """When the thread that owns the consumer last ran through its loop (monotonic clock, seconds)."""
+        ...
+
+    def member_state(self) -> str:
+        """active, standby or joining."""
+        ...
+
+    def trouble(self) -> str:
+        """Why this process can't be a member of the group; empty if it can."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group, so that a standby takes over."""
+        ...
+
+    def end_offset(self) -> int | None:
+        """End of the staged partition; None before the first assignment."""
+        ...
+
+    def unread_since_ms(self) -> int | None:
+        """Kafka's timestamp of the oldest record that is not acknowledged; None if there is none, or not active."""
+        ...
+
+    def held_back(self) -> tuple[int, int] | None:
+        """Number of offsets that an open Kafka transaction holds back, and the timestamp of the first; None = none."""
+        ...
+
+    def topic_problems(self) -> Sequence[str]:
+        """Problems with the topics, a sentence each."""
+        ...
+
+    def retention_ms(self) -> int | None:
+        """Retention of the staged topic in milliseconds; None = unlimited, or not known."""
+        ...
+
+    def silent_seconds(self) -> float:
+        """Seconds since Kafka last responded; up to a few seconds even if all is well."""
+        ...
+
+    def silence_reason(self) -> str:
+        """Why Kafka does not respond, as far as is known; empty if it responds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """The store, queue, clocks, random numbers and ids of one committer."""
+
+    store: ObjectStore
+    check_branch: Callable[[], Awaitable[None]] | None = None
+    """Raises `RefusedToRun` if the branch does not exist; None for the main branch."""
+    queue: Queue
+    member: Membership
+    telemetry: Telemetry
+    wall_clock: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    rng: random.Random
+    new_uuid: Callable[[], UUID]
+    open_store: Callable[[str], ObjectStore] | None = None
+    work: HeavyWork = at_once
+    pylance: BuildWithPylance | None = None
+    """Builds versions where committerd's knowledge ends; None = it is refused."""
+
+
+def _decide_options(settings: CommitSettings) -> DecideOptions:
+    return DecideOptions(
+        limits=GroupLimits(
+            records=settings.group_records_max,
+            bytes=settings.group_bytes_max,
+            fragments=settings.group_fragments_max,
+            coalesce=settings.coalesce,
+        ),
+        verify_files=settings.verify_files,
+        file_limits=FileLimits(files=settings.transaction_files_max, bytes=settings.named_bytes_max),
+        allowed=Permissions(
+            operations=settings.allowed_operations,
+            bases=settings.allowed_bases,
+            mixed_file_versions=settings.mixed_file_versions == "allow",
+        ),
+        app_marks_max=settings.app_marks_max,
+        trusts_rewrites=settings.trust_rewrites == "all",
+    )
+
+
+def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[None]]:
+    """A function that checks that the branch exists, and then tests the store unless the settings trust it."""
+    prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
+    tests_store = prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
+    check_branch = around.check_branch
+    if check_branch is None:
+        return tests_store
+
+    async def prove() -> None:
+        await check_branch()
+        await tests_store()
+
+    return prove
+
+
+def make_committer(settings: Settings, around: Dependencies) -> Committer:
+    """A committer with these settings."""
+    clock = QueueClock(around.wall_clock, around.monotonic)
+    intake = Intake(around.queue, note_time=clock.note)
+    publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
+    outcome_maker = OutcomeMaker(
+        queue=around.queue,
+        telemetry=around.telemetry,
+        log_all=settings.log.transactions == "all",
+    )
+    machine = Machine(lambda lacks: around.telemetry.machine_errors.add(lacks=lacks))
+    containment = Containment(around.telemetry, machine)
+    sources = Sources(
+        wall_clock=clock.now,
+        ahead_max=_AHEAD_MAX,
+        random=around.rng,
+        new_uuid=around.new_uuid,
+        knowledge=Knowledge() if around.pylance is not None else None,
+    )
+    options = _decide_options(settings.commit)
+    lookups = around.telemetry.deletion_vector_lookups
+    deletion_vectors = DeletionVectorCache(
+        settings.memory.deletion_vector_bytes, note=lambda found: lookups.add(found="kept" if found else "read")
+    )
+    around.telemetry.deletion_vector_bytes.track(lambda: deletion_vectors.bytes)
+    decoder = Decoder(
+        aliases=settings.dataset.place_aliases,
+        transaction_bytes_max=settings.commit.transaction_bytes_max,
+        containment=containment,
+    )
+    before_table: dict[int, Refusal] = {}
+    putter = Putter(
+        queue=around.queue,
+        telemetry=around.telemetry,
+        rng=around.rng,
+        recheck_seconds=settings.store.recheck_seconds,
+        note_error=machine.note,
+    )
+    parts = Components(
+        queue=around.queue,
+        intake=intake,
+        publisher=publisher,
+        outcome_maker=outcome_maker,
+        prove_store=_prove(settings, around),
+        starter=Starter(
+            queue=around.queue,
+            clock=clock,
+            intake=intake,
+            outcome_maker=outcome_maker,
+            publisher=publisher,
+            new_table=lambda: Table(
+                around.store,
+                footprint_bytes_max=settings.memory.footprint_bytes,
+                deletion_vectors=deletion_vectors,
+            ),
+            loading=Loading(
+                monotonic=around.monotonic,
+                ledger_bytes=settings.memory.ledger_bytes,
+                builds_unknown=around.pylance is not None,
+            ),
+            republish_max=settings.commit.republish_max,
+            transaction_bytes_max=settings.commit.transaction_bytes_max,
+            before_table=before_table,
+            astray=putter.astray,
+            containment=containment,
+        ),
+        assembler=Assembler(
+            decider=Decider(before_table=before_table, options=options, sources=sources, containment=containment),
+            prefetcher=Prefetcher(
+                intake=intake,
+                decoder=decoder,
+                table=Table(around.store, deletion_vectors=deletion_vectors),
+                file_limits=options.file_limits,
+                verifies=options.verifies,
+                wall_clock=clock.now,
+                work=around.work,
+            ),
+            telemetry=around.telemetry,
+            open_store=around.open_store,
+            pylance=around.pylance,
+            work=around.work,
+        ),
+        putter=putter,
+        telemetry=around.telemetry,
+        backoff=lambda: Backoff(around.rng),
+        wall_clock=clock.now,
+    )
+    intervals = Intervals(
+        interval_min=settings.commit.interval_seconds_min,
+        refusal_interval=settings.commit.refusal_interval_seconds,
+        hold_max=settings.commit.hold_seconds_max,
+        recheck=settings.store.recheck_seconds,
+        refused_retry=settings.daemon.refused_retry_seconds,
+    )
+    return Committer(parts, intervals)
+
+
+def track_queue(state: State, around: Dependencies) -> None:
+    """Let the metrics read the queue's state. This does not need the committer, which may wait or refuse to run."""
+    member, telemetry = around.member, around.telemetry
+
+    def unread_seconds() -> float:
+        since = member.unread_since_ms()
+        return 0.0 if since is None else max(around.wall_clock().timestamp() - since / 1000, 0.0)
+
+    def retention_seconds() -> float:
+        kept = member.retention_ms()
+        return float("inf") if kept is None else kept / 1000
+
+    def held_back_records() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else held[0]
+
+    def held_back_seconds() -> float:
+        held = member.held_back()
+        return 0.0 if held is None else max(around.wall_clock().timestamp() - held[1] / 1000, 0.0)
+
+    telemetry.held_back_records.track(held_back_records)
+    telemetry.held_back_seconds.track(held_back_seconds)
+    telemetry.topic_problems.track(lambda: len(member.topic_problems()))
+    telemetry.queue_lag_records.track(lambda: _lag(state, member))
+    telemetry.unread_age.track(unread_seconds)
+    telemetry.staged_retention.track(retention_seconds)
+
+
+def _lag(state: State, member: Membership) -> int:
+    end = member.end_offset()
+    if end is None or state.position is None or member.member_state() == "standby":
+        return 0
+    return max(end - state.position, 0)

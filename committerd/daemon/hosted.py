@@ -1,0 +1,204 @@
+"""The datasets of a process: each is served by itself, and what happens to it happens to no other.
+
+An error of a dataset's committer, or of opening what it needs, is that dataset's: it is logged, counted, and the
+committer starts anew after a while. A committer that refuses to run waits within itself. The dataset of a process that
+serves only that one ends the process instead: then whoever runs the process sees the error and the exit code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from committerd.committer import Committer
+from committerd.daemon.certificates import expired_certificates
+from committerd.daemon.dataset import Dependencies, Membership, make_committer, track_queue
+from committerd.daemon.logs import lines_of
+from committerd.daemon.probes import Condition, DatasetProbe
+from committerd.errors import CommitterError, single_error
+from committerd.settings.load import Settings
+from committerd.telemetry import Metrics, Telemetry
+
+_log = logging.getLogger(__name__)
+
+_RESTART_SECONDS = (1.0, 60.0)
+"""First and longest wait before a committer starts anew; it doubles each time."""
+_LIVED_SECONDS = 120.0
+"""After a committer that has lived this long, the next waits for the first time."""
+
+OpenDataset = Callable[[Settings, Telemetry], AbstractAsyncContextManager[Dependencies]]
+"""Opens what a committer needs, for as long as the block runs."""
+
+
+class HostedDataset:
+    """One dataset of the process, served with these settings until `stop`."""
+
+    def __init__(self, settings: Settings, open_dataset: OpenDataset, telemetry: Telemetry, *, is_alone: bool) -> None:
+        """`is_alone`: its errors end the process, because it serves nothing else."""
+        self.settings = settings
+        self._open = open_dataset
+        self._telemetry = telemetry
+        self._is_alone = is_alone
+        self._stopping = anyio.Event()
+        self._committer: Committer | None = None
+        self._opening: anyio.CancelScope | None = None
+        self._probe: DatasetProbe | None = None
+        self._trouble = "is being opened"
+        self.member: Membership | None = None
+        """Its membership in the group; None while it does not run."""
+        self.scope = anyio.CancelScope()
+        """Cancel it to end the dataset at once."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its committer has not started yet."""
+        return self._committer is None or self._committer.state.name in ("starting", "standby")
+
+    def condition(self) -> Condition:
+        """How it is."""
+        if self._probe is None:
+            return Condition(False, self._trouble, joins=self._trouble == "is being opened")
+        return self._probe.condition()
+
+    def stop(self) -> None:
+        """Let it finish the commit in flight, publish its outcomes, and leave the group."""
+        self._stopping.set()
+        if self._committer is not None:
+            self._committer.stop()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+    async def run(self) -> None:
+        """Serve it until `stop`. Raises the committer's error if the process serves nothing else."""
+        wait, longest = _RESTART_SECONDS
+        dataset = self.settings.dataset
+        with self.scope, lines_of(dataset.queue):
+            _log.info("dataset.start", extra={"uri": dataset.place})
+            while not self._stopping.is_set():
+                began = anyio.current_time()
+                try:
+                    await self._serve()
+                except Exception as error:
+                    if self._is_alone:
+                        raise
+                    self._note(error)
+                finally:
+                    self._committer = self._probe = self.member = None
+                    for gauge in (self._telemetry.active, self._telemetry.paused, self._telemetry.waiting_for_table):
+                        gauge.set(0)
+                if anyio.current_time() - began > _LIVED_SECONDS:
+                    wait = _RESTART_SECONDS[0]
+                with anyio.move_on_after(wait):
+                    await self._stopping.wait()
+                wait = min(2 * wait, longest)
+
+    def forget(self) -> None:
+        """Remove its metrics: the process serves it no more, or serves it anew."""
+        self._telemetry.forget()
+
+    async def _serve(self) -> None:
+        with anyio.CancelScope() as self._opening:
+            async with self._open(self.settings, self._telemetry) as around:
+                committer = make_committer(self.settings, around)
+                self._committer, self.member = committer, around.member
+                expired = partial(expired_certificates, self.settings.kafka, around.wall_clock)
+                self._probe = DatasetProbe(committer.state, around.member, committer.machine, expired=expired)
+                track_queue(committer.state, around)
+                self._telemetry.not_served.set(0)
+                if self._stopping.is_set():
+                    return
+                await committer.run()
+                around.member.leave()  # first, because a standby waits for it
+
+    def _note(self, raised: Exception) -> None:
+        error = single_error(raised)
+        self._telemetry.not_served.set(1)
+        if isinstance(error, CommitterError):
+            self._telemetry.restarts.add(cause=error.code)
+            self._trouble = f"can't be served: {error}"
+            _log.error("dataset.not_served", extra={"code": error.code, "error": str(error)})
+        else:
+            self._telemetry.restarts.add(cause="crash")
+            self._trouble = f"its committer has crashed, and starts anew: {error!r}"
+            _log.error("dataset.crashed", exc_info=raised)
+
+
+class Hosting:
+    """The datasets that a process serves. `apply` changes which they are, and with which settings."""
+
+    def __init__(self, open_dataset: OpenDataset, metrics: Metrics, *, is_one: bool, drain_seconds: float) -> None:
+        """`is_one`: the errors of the only dataset end the process. `drain_seconds`: for a dataset that is removed."""
+        self._open = open_dataset
+        self._metrics = metrics
+        self._is_one = is_one
+        self._drain_seconds = drain_seconds
+        self._wanted: Mapping[str, Settings] = {}
+        self._running: dict[str, HostedDataset] = {}
+        self._tasks: TaskGroup
+        """A task for each dataset."""
+        self._beside: TaskGroup
+        self._stopped = anyio.Event()
+
+    @property
+    def datasets(self) -> Mapping[str, HostedDataset]:
+        """Those that are served, or still drain, by the names of their queues."""
+        return self._running
+
+    def conditions(self) -> Sequence[tuple[str, Condition]]:
+        """How each dataset is that this process is to serve."""
+        return [(name, one.condition()) for name, one in sorted(self._running.items()) if name in self._wanted]
+
+    def members(self) -> list[Membership]:
+        """The memberships of the datasets that run."""
+        return [one.member for one in self._running.values() if one.member is not None]
+
+    def apply(self, wanted: Mapping[str, Settings]) -> None:
+        """Serve these datasets: start the new ones, drain those that are gone, restart those with other settings."""
+        self._wanted = wanted
+        for name, one in self._running.items():
+            if wanted.get(name) != one.settings:
+                one.stop()
+                self._beside.start_soon(self._cut_short, one)
+        for name in wanted:
+            if name not in self._running:
+                self._begin(name)
+
+    def stop(self) -> None:
+        """Let all datasets drain, and `run` return afterwards."""
+        self._wanted = {}
+        for one in self._running.values():
+            one.stop()
+        self._stopped.set()
+
+    async def run(self, wanted: Mapping[str, Settings]) -> None:
+        """Serve until `stop`, and all datasets have drained."""
+        async with anyio.create_task_group() as self._beside:
+            async with anyio.create_task_group() as self._tasks:
+                self.apply(wanted)
+                await self._stopped.wait()
+            self._beside.cancel_scope.cancel()
+
+    def _begin(self, name: str) -> None:
+        settings = self._wanted[name]
+        one = HostedDataset(settings, self._open, self._metrics.of(name), is_alone=self._is_one)
+        self._running[name] = one
+        self._tasks.start_soon(self._serve, name, one)
+
+    async def _serve(self, name: str, one: HostedDataset) -> None:
+        try:
+            await one.run()
+        finally:
+            one.forget()
+            del self._running[name]
+        if name in self._wanted:
+            self._begin(name)
+
+    async def _cut_short(self, one: HostedDataset) -> None:
+        """End a dataset at once that has not drained in time."""
+        await anyio.sleep(self._drain_seconds)
+        one.scope.cancel()
