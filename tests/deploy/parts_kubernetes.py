@@ -169,13 +169,13 @@ class KubeApiServer(Server):
         except OSError:
             return False
 
-    def ask(self, method: str, path: str, body: object = None) -> Answer:
+    def ask(self, method: str, path: str, body: object = None, *, content: str = "application/json") -> Answer:
         """One request as administrator; an error of the server is an answer, not an exception."""
         request = urllib.request.Request(
             self.url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": content},
         )
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as response:

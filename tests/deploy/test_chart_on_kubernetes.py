@@ -48,6 +48,10 @@ class Namespace:
         path = PLURALS[kind].format(self.name)
         return self._cluster.ask(method, f"/{path}{'/' if name else ''}{name}{query}", body)
 
+    def patch(self, path: str, body: object) -> None:
+        changed = self._cluster.ask("PATCH", path, body, content="application/merge-patch+json")
+        assert changed.status == 200, changed.message
+
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Answer:
         """Create it; a field that Kubernetes doesn't know is an error."""
         query = "?fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
@@ -148,6 +152,57 @@ def test_helm_installs_upgrades_and_removes(chart: Chart, namespace: Namespace) 
     gone = namespace.ask("GET", "Deployment", name="committerd-more")
     # Deleted in the foreground or background: controllers, which don't run here, would end it.
     assert gone.status == 404 or "deletionTimestamp" in gone.body["metadata"]
+
+
+def deployed(namespace: Namespace) -> dict[str, Manifest]:
+    """The Deployments as the API server has them, by dataset."""
+    return {
+        one["metadata"]["annotations"]["committerd/dataset"]: one["spec"]
+        for one in namespace.ask("GET", "Deployment").body["items"]
+    }
+
+
+def images(namespace: Namespace) -> dict[str, str]:
+    return {name: spec["template"]["spec"]["containers"][0]["image"] for name, spec in deployed(namespace).items()}
+
+
+def test_a_rollout_in_steps_changes_the_deployments_of_each_step_and_ends_without_a_change(
+    chart: Chart, namespace: Namespace
+) -> None:
+    names = [f"table-{number:02}" for number in range(20)]
+    datasets: Manifest = {"datasets": {name: {"uri": f"s3://lake/{name}.lance"} for name in names}}
+    values = merged(MINIMAL, datasets)
+    newer = {"image": {"tag": "0.9.0"}}
+    namespace.install(chart, values)
+    before = deployed(namespace)
+    said = namespace.install(chart, merged(values, {"canary": {**newer, "datasets": ["table-03"]}}), "upgrade")
+    assert "1 of 20 datasets are canaries: table-03" in said
+    during = deployed(namespace)
+    assert {name for name in names if during[name] != before[name]} == {"table-03"}
+    assert images(namespace)["table-03"] == "committerd:0.9.0"
+    namespace.install(chart, values, "upgrade")
+    assert deployed(namespace) == before  # given up
+    namespace.install(chart, merged(values, {"canary": {**newer, "percent": 50}}), "upgrade")
+    half = list(images(namespace).values())
+    assert 0 < half.count("committerd:0.9.0") < 20
+    namespace.install(chart, merged(values, {"canary": {**newer, "percent": 100}}), "upgrade")
+    whole = deployed(namespace)
+    namespace.install(chart, merged(values, newer), "upgrade")
+    assert deployed(namespace) == whole
+    assert set(images(namespace).values()) == {"committerd:0.9.0"}
+
+
+def test_an_upgrade_leaves_a_deployment_paused_whose_rollout_an_operator_has_paused(
+    chart: Chart, namespace: Namespace
+) -> None:
+    """So that any change, not only those of `canary`, reaches the datasets one group after the other."""
+    namespace.install(chart, dict(MINIMAL))
+    url = f"/apis/apps/v1/namespaces/{namespace.name}/deployments/committerd-events"
+    namespace.patch(url, {"spec": {"paused": True}})  # kubectl rollout pause
+    namespace.install(chart, merged(MINIMAL, {"podLabels": {"tier": "gold"}}), "upgrade")
+    made = deployed(namespace)["events"]
+    assert made["paused"] is True
+    assert made["template"]["metadata"]["labels"]["tier"] == "gold"
 
 
 def test_helm_tells_what_is_wrong_before_anything_is_made(chart: Chart, namespace: Namespace) -> None:

@@ -128,20 +128,56 @@ app.kubernetes.io/component: maintenance
 committerd/dataset: {{ include "committerd.member" . }}
 {{- end }}
 
-{{- define "committerd.maintenanceImage" -}}
-{{- $own := .Values.maintenance.image -}}
-{{- $repository := default (printf "%s-maintain" .Values.image.repository) $own.repository -}}
-{{- if $own.digest -}}
-{{- printf "%s@%s" $repository $own.digest -}}
+{{/*
+Whether a dataset tries what `canary` holds: `true`, or nothing. From (dict "root" $ "dataset" $dataset). By percent it
+depends on the dataset's name alone: a larger percentage adds datasets, and a new dataset moves no other.
+*/}}
+{{- define "committerd.canary" -}}
+{{- $queue := include "committerd.queue" .dataset -}}
+{{- $place := mod (printf "0x%s" (sha256sum $queue | substr 8 16) | int64) 100 -}}
+{{- if or (has $queue .root.Values.canary.datasets) (lt (int $place) (int .root.Values.canary.percent)) }}true{{ end -}}
+{{- end }}
+
+{{/* Tag and digest of a dataset's committers as JSON: the canary's, if it has either, or those of all. */}}
+{{- define "committerd.release" -}}
+{{- $image := pick .root.Values.image "tag" "digest" -}}
+{{- $tried := .root.Values.canary.image -}}
+{{- if and (or $tried.tag $tried.digest) (include "committerd.canary" .) }}{{ $image = pick $tried "tag" "digest" }}{{ end -}}
+{{- toJson $image -}}
+{{- end }}
+
+{{/* The image of a dataset's committers. From (dict "root" $ "dataset" $dataset). */}}
+{{- define "committerd.image" -}}
+{{- $image := include "committerd.release" . | fromJson -}}
+{{- $repository := .root.Values.image.repository -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $repository (default (default .Chart.AppVersion .Values.image.tag) $own.tag) -}}
+{{- printf "%s:%s" $repository (default .root.Chart.AppVersion $image.tag) -}}
 {{- end -}}
 {{- end }}
 
-{{- define "committerd.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{/* The image that maintains a dataset: of the version of its committers, if no other is given. */}}
+{{- define "committerd.maintenanceImage" -}}
+{{- $own := .root.Values.maintenance.image -}}
+{{- $repository := default (printf "%s-maintain" .root.Values.image.repository) $own.repository -}}
+{{- if $own.digest -}}
+{{- printf "%s@%s" $repository $own.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $image := include "committerd.release" . | fromJson -}}
+{{- printf "%s:%s" $repository (default (default .root.Chart.AppVersion $image.tag) $own.tag) -}}
 {{- end -}}
+{{- end }}
+
+{{/*
+Labels of the Pods of one dataset, apart from those that select them. The version is that of the image, not of the chart: a chart
+that changes nothing in a Pod must not restart it.
+*/}}
+{{- define "committerd.podLabels" -}}
+{{- $labels := omit (include "committerd.labels" .root | fromYaml) "helm.sh/chart" "app.kubernetes.io/managed-by" -}}
+{{- $image := include "committerd.release" . | fromJson -}}
+{{- $digest := trimPrefix "sha256:" (default "" $image.digest) | trunc 12 -}}
+{{- $version := $image.tag | default $digest | default .root.Chart.AppVersion | trunc 63 | trimAll "-_." -}}
+{{- $own := mergeOverwrite (dict) .root.Values.podLabels (default dict .dataset.podLabels) -}}
+{{- mergeOverwrite (dict) $labels (dict "app.kubernetes.io/version" $version) $own | toYaml -}}
 {{- end }}

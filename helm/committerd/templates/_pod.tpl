@@ -44,7 +44,7 @@ What all containers have in common. `over` and `extra`: more settings and variab
 another image than the committers'.
 */}}
 {{- define "committerd.containerCommon" -}}
-image: {{ .image | default (include "committerd.image" .root) | quote }}
+image: {{ .image | default (include "committerd.image" .) | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   {{- toYaml .root.Values.securityContext | nindent 2 }}
@@ -66,12 +66,11 @@ volumeMounts:
 {{- define "committerd.maintenancePod" -}}
 {{- $values := .root.Values.maintenance -}}
 {{- $once := eq $values.kind "CronJob" -}}
-{{- $labels := omit (include "committerd.labels" .root | fromYaml) "helm.sh/chart" "app.kubernetes.io/managed-by" -}}
-{{- $own := mergeOverwrite (dict) .root.Values.podLabels (default dict .dataset.podLabels) -}}
+{{- $labels := include "committerd.podLabels" . | fromYaml -}}
 {{- $annotations := mergeOverwrite (dict) .root.Values.podAnnotations (default dict .dataset.podAnnotations) -}}
 metadata:
   labels:
-    {{- mergeOverwrite (dict) $labels $own (include "committerd.maintenanceLabels" . | fromYaml) | toYaml | nindent 4 }}
+    {{- mergeOverwrite (dict) $labels (include "committerd.maintenanceLabels" . | fromYaml) | toYaml | nindent 4 }}
   annotations:
     {{- toYaml (set $annotations "committerd/dataset" (include "committerd.queue" .dataset)) | nindent 4 }}
 spec:

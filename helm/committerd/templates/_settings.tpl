@@ -1,18 +1,30 @@
-{{/*
-The settings of a dataset as JSON, from (dict "root" $ "dataset" $dataset "over" $more): those of all, the dataset's own,
-and `over`, each winning over the ones before. Not mergeOverwrite: it takes false and 0 for nothing.
-*/}}
-{{- define "committerd.settings" -}}
-{{- $merged := dict "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
-{{- with include "committerd.branch" .dataset }}{{ $_ := set $merged.dataset "branch" . }}{{ end -}}
-{{- with .dataset.aliases }}{{ $_ := set $merged.dataset "aliases" . }}{{ end -}}
-{{- range $layer := list .root.Values.settings (default dict .dataset.settings) (default dict .over) -}}
+{{/* Layers of settings as JSON, from a list: each wins over the ones before. Not mergeOverwrite: it takes false and 0 for nothing. */}}
+{{- define "committerd.layered" -}}
+{{- $merged := dict -}}
+{{- range $layer := . -}}
 {{- range $group, $members := $layer -}}
 {{- if not (hasKey $merged $group) }}{{ $_ := set $merged $group dict }}{{ end -}}
 {{- range $name, $value := $members }}{{ $_ := set (get $merged $group) $name $value }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $merged -}}
+{{- end }}
+
+{{/* The settings as JSON in which a dataset differs from all: those that it tries as a canary, and its own. */}}
+{{- define "committerd.ownSettings" -}}
+{{- $tried := ternary .root.Values.canary.settings dict (eq (include "committerd.canary" .) "true") -}}
+{{- list $tried (default dict .dataset.settings) | include "committerd.layered" -}}
+{{- end }}
+
+{{/*
+The settings of a dataset as JSON, from (dict "root" $ "dataset" $dataset "over" $more): those of all, the dataset's own,
+and `over`.
+*/}}
+{{- define "committerd.settings" -}}
+{{- $merged := dict "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
+{{- with include "committerd.branch" .dataset }}{{ $_ := set $merged.dataset "branch" . }}{{ end -}}
+{{- with .dataset.aliases }}{{ $_ := set $merged.dataset "aliases" . }}{{ end -}}
+{{- list $merged .root.Values.settings (include "committerd.ownSettings" . | fromJson) (default dict .over) | include "committerd.layered" -}}
 {{- end }}
 
 {{/* A setting as the environment holds it. Helm reads every number as a float, and would print 67108864 as 6.7e+07. */}}
