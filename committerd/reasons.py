@@ -8,6 +8,7 @@ from __future__ import annotations
 
 INVALID_REASONS = (
     "app_id_in_use",
+    "app_id_not_allowed",
     "app_marks_full",
     "base_path",
     "base_taken",
@@ -62,6 +63,7 @@ INVALID_REASONS = (
     "physical_rows_too_many",
     "physical_rows_unknown",
     "primary_key_immutable",
+    "producer_unknown",
     "read_version_missing",
     "record_empty",
     "record_too_large",
@@ -77,6 +79,8 @@ INVALID_REASONS = (
     "row_ids",
     "row_versions",
     "schema",
+    "signature_invalid",
+    "signature_missing",
     "stops_the_table",
     "table_exists",
     "table_recreated",

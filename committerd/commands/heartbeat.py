@@ -17,6 +17,7 @@ import click
 
 from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.commands.system import open_place, stores_of, wall_clock
+from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of, writer_options
 from committerd.lance.format.kind import Kind
@@ -28,6 +29,7 @@ from committerd_common.messages import Transaction
 
 KEY = "heartbeat"
 """The key of table_metadata that each heartbeat overwrites."""
+PRODUCER = "committerd-heartbeat"
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -49,8 +51,8 @@ def heartbeat(as_json: bool, timeout: float) -> None:
     The change sets the key `heartbeat` of the table's metadata to the time, and makes one version. The table must
     exist. Run the command after a change to brokers, credentials or policies; `helm test` does.
 
-    If commit.allowed_operations lacks update_config, the change is staged after its deadline: the committer answers
-    that it has expired, and commits nothing but its position.
+    If update_config is not allowed (commit.allowed_operations, commit.producers_file), the change is staged after its
+    deadline: the committer answers that it has expired, and commits nothing but its position.
     """
     configured = settings()
     started = time.monotonic()
@@ -63,7 +65,7 @@ def heartbeat(as_json: bool, timeout: float) -> None:
     elif version is None:
         click.echo(
             f"{name}: answered {seconds:.1f} s after the start. Nothing was committed, because "
-            f"commit.allowed_operations lacks {Kind.UPDATE_CONFIG}"
+            f"{Kind.UPDATE_CONFIG} is not allowed (commit.allowed_operations, commit.producers_file)"
         )
     else:
         click.echo(f"{name}: committed in version {version}, {seconds:.1f} s after the start")
@@ -72,6 +74,7 @@ def heartbeat(as_json: bool, timeout: float) -> None:
 async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
     """Commit the change; returns None if the committer may not, and has answered that it has expired."""
     topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
+    producer = producer_of_command(configured.commit.producers_file, PRODUCER)
     deadline = wall_clock() + timedelta(seconds=timeout)
     async with (
         stores_of(configured) as stores,
@@ -81,7 +84,8 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
             topic_prefix=configured.kafka.topic_prefix,
             dataset_uri=configured.dataset.uri,
             branch=configured.dataset.branch,
-            producer="committerd-heartbeat",
+            producer=PRODUCER,
+            producer_key=None if producer is None else producer.key,
             client_id="committerd-heartbeat",
             connect_timeout=timeout,
             kafka_options=writer_options(configured.kafka),
@@ -100,7 +104,8 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
 
         first = await change()
         left = max((deadline - wall_clock()).total_seconds(), 0.0)
-        if Kind.UPDATE_CONFIG in configured.commit.allowed_operations:
+        allowed = configured.commit.allowed_operations
+        if Kind.UPDATE_CONFIG in (allowed if producer is None else producer.of(allowed)):
             return await client.commit(first, timeout=left, deadline=deadline, reexecute=change)
         with suppress(Expired):
             return await client.commit(first, timeout=left, deadline=_LONG_AGO)

@@ -21,8 +21,10 @@ from committerd.daemon import logs
 from committerd.daemon import process as daemon
 from committerd.daemon.dataset import Dependencies
 from committerd.daemon.process import Surroundings
+from committerd.daemon.producers_file import admission
 from committerd.daemon.threads import HeavyThread
 from committerd.errors import SettingsError
+from committerd.kafka.options import topics_of
 from committerd.memory import return_large_blocks
 from committerd.settings.load import ServedDatasets, Settings
 from committerd.table.branches import require_branch
@@ -100,6 +102,8 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
             dataset = configured.dataset
             open_store = partial((await accounts.stores_of(configured)).open, telemetry=telemetry)
             store = open_store(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
+            topic = topics_of(configured.kafka, dataset.queue).staged
+            admits = admission(configured.commit.producers_file, topic=topic)
             check = partial(require_branch, open_store(dataset.uri), dataset.branch) if dataset.branch else None
             builder = pylance_for(dataset.place, configured.commit.unknown)
             async with builder as pylance, opened_queue(configured) as queue:
@@ -114,6 +118,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                     rng=random.Random(),
                     new_uuid=uuid.uuid4,
                     open_store=open_store,
+                    admission=admits,
                     work=work,
                     pylance=pylance,
                 )

@@ -348,9 +348,9 @@ class Decider:
     def _prepare_options(
         self, request: Request, group: Members, *, as_member: bool, tells_rows_and_keys: bool
     ) -> PrepareOptions:
-        options, envelope = self.options, request.envelope
+        options, envelope, own = self.options, request.envelope, request.operations
         return PrepareOptions(
-            allowed=options.allowed,
+            allowed=options.allowed if own is None else options.allowed.of(envelope.producer, own),
             verify_files=options.verifies(group.now_ms - request.timestamp_ms),
             file_limits=options.file_limits,
             rules_out_duplicate=envelope.app is not None,

@@ -18,12 +18,19 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.decoded_size import require_few_messages
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
+from committerd.queue.producers import Admission
 from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd.table.prepare import create_options
 from committerd.table.reading import read_named
 from committerd.table.versions import Table
 from committerd_common.paths import transaction_key
-from committerd_common.request import ClaimCheck, Request, decode_envelope, decode_transaction
+from committerd_common.request import (
+    HEADER_BYTES_MAX,
+    ClaimCheck,
+    Request,
+    decode_envelope,
+    decode_transaction,
+)
 from committerd_common.uris import may_be_one_table, names_same_table
 
 _SHOWN_MAX = 200
@@ -37,6 +44,8 @@ class Decoder:
     aliases: tuple[str, ...] = ()
     """Other URIs of the table that a record's header may name."""
     transaction_bytes_max: int = 8 * 1024 * 1024
+    admission: Admission | None = None
+    """Which producers may stage what; None = whoever may write to the topic may stage anything."""
     containment: Containment = field(default_factory=Containment)
 
     async def decode(
@@ -56,10 +65,11 @@ class Decoder:
         if record.headers_found:
             raise InvalidRequest(
                 f"the record has {record.headers_found} headers; at most {len(record.headers)} are read, and the wire "
-                "contract defines 17",
+                f"contract defines {len(HEADER_BYTES_MAX)}",
                 code="header_invalid",
             )
         envelope = decode_envelope(record.headers)
+        producer = None if self.admission is None else self.admission.producer_of(record, envelope)
         if envelope.dataset is not None and not names_same_table(
             envelope.dataset, served=table.uri, aliases=self.aliases
         ):
@@ -81,6 +91,7 @@ class Decoder:
             envelope=envelope,
             transaction=decode_transaction(body, bytes_max=self.transaction_bytes_max),
             size=len(body),
+            operations=None if producer is None else producer.operations,
             timestamp_ms=record.timestamp_ms,
         )
 

@@ -28,6 +28,7 @@ from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import Queue
+from committerd.queue.producers import Admission
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.stores.port import ObjectStore
@@ -111,6 +112,8 @@ class Dependencies:
     rng: random.Random
     new_uuid: Callable[[], UUID]
     open_store: Callable[[str], ObjectStore] | None = None
+    admission: Admission | None = None
+    """Which producers may stage what; None = whoever may write to the topic may stage anything."""
     work: HeavyWork = at_once
     pylance: BuildWithPylance | None = None
     """Builds versions where committerd's knowledge ends; None = it is refused."""
@@ -179,6 +182,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
     decoder = Decoder(
         aliases=settings.dataset.place_aliases,
         transaction_bytes_max=settings.commit.transaction_bytes_max,
+        admission=around.admission,
         containment=containment,
     )
     before_table: dict[int, Refusal] = {}

@@ -18,6 +18,7 @@ from committerd_common.messages import Outcome, Refusal
 
 REASONS = frozenset(
     {
+        "app_id_not_allowed",
         "create_options",
         "header_invalid",
         "metadata_too_large",
@@ -25,11 +26,14 @@ REASONS = frozenset(
         "number_out_of_bounds",
         "path_invalid",
         "path_outside",
+        "producer_unknown",
         "record_empty",
         "record_too_large",
         "record_undecodable",
         "reserved_key",
         "schema",
+        "signature_invalid",
+        "signature_missing",
         "text_invalid",
         "unknown_fields",
         "unknown_operation",

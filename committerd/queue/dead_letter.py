@@ -13,6 +13,7 @@ from committerd.queue.dedupe import Refused, dedupe
 from committerd.queue.ledger import Earlier
 from committerd.queue.port import Publication, Record
 from committerd.queue.position import Marks
+from committerd.queue.producers import Signing
 from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.messages import Status as StatusNumber
 from committerd_common.request import Request
@@ -70,14 +71,15 @@ class Letter:
         except DecodeError:
             return Transaction()
 
-    def replay(self) -> Publication:
-        """The record to stage: the same key and value, with header `replay-of`."""
+    def replay(self, signing: Signing | None = None) -> Publication:
+        """The record to stage: the same key and value, with header `replay-of`, signed if `signing` is given."""
         kept = [(name, value) for name, value in self.headers if name not in _NOT_REPLAYED]
-        return Publication(key=self.key, value=self.value, headers=[*kept, ("replay-of", self.place.encode())])
+        made = Publication(key=self.key, value=self.value, headers=[*kept, ("replay-of", self.place.encode())])
+        return made if signing is None else signing.signed(made)
 
-    def as_staged(self) -> Record:
+    def as_staged(self, signing: Signing | None = None) -> Record:
         """The replay as the committer would read it from the staged topic; its offset is -1."""
-        replay = self.replay()
+        replay = self.replay(signing)
         return Record(offset=-1, key=replay.key, value=replay.value, headers=tuple(replay.headers))
 
 

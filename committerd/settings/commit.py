@@ -103,6 +103,11 @@ class CommitSettings(SettingsGroup):
         default=DEFAULT_OPERATIONS,
         description="Operations to commit, named as in the Transaction message; any other one is UNSUPPORTED.",
     )
+    producers_file: str | None = Field(
+        default=None,
+        description="TOML file with the producers that may stage, their keys, and what each may stage. With it, a "
+        "record that no producer of the file has signed is INVALID. The file is read again when it changes.",
+    )
     allowed_bases: Listed = Field(
         default=(),
         description="URI prefixes outside the table that a transaction may name (Clone, UpdateBases, initial "

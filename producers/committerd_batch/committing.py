@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class QueueOptions:
     dataset: str
     topic_prefix: str = ""
     producer: str = "batches"
+    producer_key_file: str | None = None
     timeout: float | None = 300.0
     """Seconds for the commit of a batch, re-executions included; None waits forever."""
     attempts: int = 10
@@ -60,10 +62,20 @@ class QueueOptions:
             dataset_uri=target.uri,
             storage_options=target.storage_options,
             producer=self.producer,
+            producer_key_file=self.producer_key_file,
             timeout=self.timeout,
             client_id="committerd-batch",
             kafka_options=self.kafka_options,
         )
+
+
+def key_file_of(producer: str | None, key_file: str | os.PathLike[str] | None) -> str | None:
+    """The file with a producer's key, which the driver reads. Raises `ValueError` for a key without a producer."""
+    if key_file is None:
+        return None
+    if not producer:
+        raise ValueError("producer_key_file needs producer: the name that the committer knows")
+    return os.fspath(key_file)
 
 
 def before_writing(client: SyncCommitClient, target: Target, app: App | None) -> tuple[Any, CommitResult | None]:

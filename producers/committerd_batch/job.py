@@ -17,6 +17,7 @@ from committerd_batch.committing import (
     QueueOptions,
     add_new_columns,
     before_writing,
+    key_file_of,
 )
 from committerd_batch.target import Mode, Plan, SchemaMode, Target
 from committerd_batch.tasks import TaskResult
@@ -44,6 +45,8 @@ class JobOptions(TypedDict, total=False):
     """With `app_version`: identifies a run of a job that may be repeated, such as the job's name and the number of the
     day. A version at or below the one in the table is not written again."""
     app_version: int | None
+    producer: str | None
+    producer_key_file: str | os.PathLike[str] | None
     storage_options: Mapping[str, str] | None
     target_rows_per_file: int | None
     schema: pa.Schema | None
@@ -76,7 +79,8 @@ class Job:
             bootstrap_servers=servers if isinstance(servers, str) else tuple(servers),
             dataset=branch_queue(options.get("dataset") or dataset_name(root), branch),
             topic_prefix=options.get("topic_prefix", ""),
-            producer=app_id or engine,
+            producer=options.get("producer") or app_id or engine,
+            producer_key_file=key_file_of(options.get("producer"), options.get("producer_key_file")),
             timeout=options.get("timeout", 300.0),
             attempts=options.get("attempts", 10),
             kafka_options=options.get("kafka_options"),

@@ -47,6 +47,7 @@ from committerd_client.queue_status import QueueStatus
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Attempts, TransactionLike, ask
 from committerd_client.results import CommitResult
 from committerd_client.resuming import Bookmark, OutcomeSearch, check_time, find_outcome
+from committerd_client.signing import ProducerKey, signer
 from committerd_client.table_calls import TableCalls
 from committerd_client.table_location import (
     TableLocation,
@@ -84,6 +85,8 @@ class CommitClient(TableCalls):
         branch: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         producer: str | None = None,
+        producer_key_file: str | os.PathLike[str] | None = None,
+        producer_key: ProducerKey | None = None,
         timeout: float | None = 60.0,
         connect_timeout: float | None = None,
         close_timeout: float = 30.0,
@@ -105,7 +108,10 @@ class CommitClient(TableCalls):
         `branch`: the branch of that table to commit to, whose queue has a name of its own; default the main branch.
         `storage_options`: pylance, if it is installed, reads and writes that table with them, for `resume` and for
         large transactions. `producer`: the name of this producer in the committer's log; with a name that stays the
-        same over restarts the client reads the same outcomes partition again (`resume`). `timeout`: the default for
+        same over restarts the client reads the same outcomes partition again (`resume`). `producer_key_file`: a file
+        with this producer's key, which signs each record; a committer with `commit.producers_file` takes no others. It
+        is read again when it changes. `producer_key`: a function that returns the key, in place of the file; it is
+        called for each record. `timeout`: the default for
         commits that set none; None waits forever. `connect_timeout`: for `start`; default 30, or `timeout` if that is
         shorter. `close_timeout`: for `aclose`, to send what was submitted. `max_in_flight` records and
         `max_in_flight_bytes` may wait for Kafka's acknowledgement; the callers of further commits wait.
@@ -137,6 +143,9 @@ class CommitClient(TableCalls):
             text(producer, "producer")
         if kafka_options is not None and not isinstance(kafka_options, Mapping):
             raise TypeError(f"kafka_options takes a dict of kafka-python's arguments, not {kind_of(kafka_options)}")
+        self._signer = signer(
+            f"{topic_prefix}{dataset}.staged", producer=producer, key_file=producer_key_file, key=producer_key
+        )
         storage_options = None if storage_options is None else texts(storage_options, "storage_options")
         instance = secrets.token_hex(8)
         self._connection = Connection(
@@ -430,10 +439,12 @@ class CommitClient(TableCalls):
             require_same_branch(transaction, uri, self._branch)
             if uri is not None and transaction.uri != uri:
                 require_same_table(transaction, uri)
-        size = record.size
+        size = record.size + (self._signer.extra_bytes if self._signer is not None else 0)
         if size > self._claim_check_above:
             record = await self._claim(record)
-            size = record.size
+        if self._signer is not None:
+            record = self._signer.signed(record)
+        size = record.size
         await self._room.take(size, _left(until))
         submission = Submission(record, size)
         try:

@@ -25,6 +25,9 @@ MARK_MOVED = "mark_moved"
 stages it has to read the table's mark first.
 """
 
+SIGNATURE = "signature"
+"""The header that holds a record's signature (`committerd_common.signature`)."""
+
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -43,6 +46,7 @@ HEADER_BYTES_MAX: Mapping[str, int] = {
     "read-uuid": 128,
     "replay-of": 512,
     "retry-of": 128,
+    SIGNATURE: 128,
     "traceparent": 4096,
     "transaction-file": 1024,
     "transaction-sha256": 128,
@@ -52,7 +56,8 @@ HEADER_BYTES_MAX: Mapping[str, int] = {
 
 An object's key has at most 1,024 bytes, and a path at most 4,096.
 """
-_ASKING = HEADER_BYTES_MAX.keys() - {"dataset", "outcome-partition", "producer", "traceparent"}
+_ASKING = HEADER_BYTES_MAX.keys() - {"dataset", "outcome-partition", "producer", SIGNATURE, "traceparent"}
+_SIGNATURE_BYTES_MAX = HEADER_BYTES_MAX[SIGNATURE]
 _REMEMBERED_MAX = 32
 _REMEMBERED_BYTES_MAX = 1024
 """Envelopes are cached for records with at most this many headers, and at most this many bytes of headers."""
@@ -108,6 +113,8 @@ class Request:
     transaction: Transaction
     size: int
     """Size of the transaction in bytes."""
+    operations: frozenset[str] | None = None
+    """The operations that its producer may stage; None: what the committer commits."""
     timestamp_ms: int = 0
 
     @property
@@ -168,8 +175,10 @@ def decode_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope:
     """Decode the headers. If a header occurs twice, the last one counts; unknown headers are ignored.
 
     A header that is longer than `HEADER_BYTES_MAX` allows is refused before anything is made of it. Raises
-    `InvalidRequest` with code `header_invalid`, and the header's name in the message.
+    `InvalidRequest` with code `header_invalid`, and the header's name in the message. The signature is not verified.
     """
+    # A signature differs from record to record, and the headers beside it do not.
+    headers = [(name, value) for name, value in headers if name != SIGNATURE or len(value) > _SIGNATURE_BYTES_MAX]
     if len(headers) > _REMEMBERED_MAX or headers_size(headers) > _REMEMBERED_BYTES_MAX:
         return _decode_envelope(headers)
     return _remembered(tuple(headers))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -70,6 +71,8 @@ def maintain(
     branch: str | None = None,
     topic_prefix: str = "",
     storage_options: Mapping[str, str] | None = None,
+    producer: str = "spark-maintain",
+    producer_key_file: str | os.PathLike[str] | None = None,
     targets: Targets | None = None,
     limits: Limits | None = None,
     leave: Collection[int] = (),
@@ -79,7 +82,8 @@ def maintain(
     """Rewrite small fragments and those with deleted rows, and optimize indices; returns when the result is in the
     table.
 
-    `uri`, `dataset`, `branch`, `topic_prefix`, `storage_options`, `kafka_options`: as in `LanceBatchWriter`.
+    `uri`, `dataset`, `branch`, `topic_prefix`, `storage_options`, `producer_key_file`, `kafka_options`: as in
+    `LanceBatchWriter`. `producer`: its name in the committer's log.
     `targets`: the state to aim for. `limits`: bytes of a task, and the maximum number of tasks, by default 1,000; all
     of them are one commit. `leave`: ids of fragments that stay as they are, such as those that an earlier call has
     named in `compaction.left_alone`. `timeout`: seconds for each commit; its re-executions may take three times as long
@@ -97,7 +101,8 @@ def maintain(
         topic_prefix=topic_prefix,
         dataset_uri=root,
         storage_options=storage_options,
-        producer="spark-maintain",
+        producer=producer,
+        producer_key_file=producer_key_file,
         timeout=timeout,
         client_id="committerd-spark",
         kafka_options=kafka_options,

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from committerd_batch.app_marks import checked, unit
-from committerd_batch.committing import QueueOptions
+from committerd_batch.committing import QueueOptions, key_file_of
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.headers import App
 from committerd_client.sync import SyncCommitClient
@@ -24,8 +24,8 @@ _OF_SPARK = ("path", "queryname", "checkpointlocation")
 """Options that Spark adds itself."""
 _NAMES = (
     "uri", "bootstrap_servers", "dataset", "branch", "topic_prefix", "mode", "keys", "op_column", "order_by",
-    "schema_mode", "app_id", "app_version", "target_rows_per_file", "enable_stable_row_ids", "enable_v2_manifest_paths",
-    "data_storage_version", "timeout", "attempts",
+    "schema_mode", "app_id", "app_version", "producer", "producer_key_file", "target_rows_per_file",
+    "enable_stable_row_ids", "enable_v2_manifest_paths", "data_storage_version", "timeout", "attempts",
 )  # fmt: skip
 _SERVERS = "kafka.bootstrap.servers"
 """The name that Spark's own Kafka source gives the servers."""
@@ -103,12 +103,14 @@ class Options:
         named = {name.replace(".", "_"): text for name, text in self._prefixed("kafka.").items()}
         kafka = {name: text if _is_text(name) else _value(text) for name, text in named.items()}
         kafka.pop("bootstrap_servers", None)
+        producer = self._text("producer")
         timeout, attempts = self._number("timeout", float), self._number("attempts", int)
         return QueueOptions(
             bootstrap_servers=tuple(one.strip() for one in servers.split(",")),
             dataset=branch_queue(self._text("dataset") or dataset_name(self._root), self.branch),
             topic_prefix=self._text("topic_prefix") or "",
-            producer=self._text("app_id") or "spark",
+            producer=producer or self._text("app_id") or "spark",
+            producer_key_file=key_file_of(producer, self._text("producer_key_file")),
             timeout=300.0 if timeout is None else timeout,
             attempts=10 if attempts is None else attempts,
             kafka_options=kafka or None,

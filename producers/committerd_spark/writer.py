@@ -11,7 +11,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from committerd_batch.app_marks import checked, unit
-from committerd_batch.committing import BatchCommit, BatchLog, QueueOptions, add_new_columns, before_writing
+from committerd_batch.committing import (
+    BatchCommit,
+    BatchLog,
+    QueueOptions,
+    add_new_columns,
+    before_writing,
+    key_file_of,
+)
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client.arguments import names
 from committerd_client.errors import NotCommitted
@@ -56,6 +63,8 @@ class LanceBatchWriter:
         order_by: str | Sequence[str] = (),
         schema_mode: Literal["strict", "merge"] = "strict",
         app_id: str | None = None,
+        producer: str | None = None,
+        producer_key_file: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         target_rows_per_file: int | None = None,
         max_files_per_batch: int | None = None,
@@ -76,7 +85,9 @@ class LanceBatchWriter:
         `op_column`, `order_by`: for mode cdc, the column that says what a row does (Debezium's c, r, u, d, or insert,
         update, delete), and those whose highest value is a key's latest change. `schema_mode`: `merge` adds new columns
         to the table and fills missing ones with nulls. `app_id`: identifies a stream after a restart, and must differ
-        for each stream that writes to the table; default its `queryName`. `storage_options`: credentials and endpoints
+        for each stream that writes to the table; default its `queryName`. `producer`: its name in the committer's log;
+        default `app_id`. `producer_key_file`: a file on the driver with that producer's key, as in `CommitClient`.
+        `storage_options`: credentials and endpoints
         of the object store, as in pylance; they are sent to the executors.
 
         Tasks with few rows write no file: the driver writes their rows as one. `target_rows_per_file`: the largest
@@ -118,7 +129,8 @@ class LanceBatchWriter:
             bootstrap_servers=bootstrap_servers if isinstance(bootstrap_servers, str) else tuple(bootstrap_servers),
             dataset=branch_queue(dataset or dataset_name(root), branch),
             topic_prefix=topic_prefix,
-            producer=app_id or "spark",
+            producer=producer or app_id or "spark",
+            producer_key_file=key_file_of(producer, producer_key_file),
             timeout=timeout,
             attempts=attempts,
             kafka_options=kafka_options,

@@ -33,6 +33,9 @@ from committerd_common.messages import (
 )
 from scripts.generate.key_vectors import ABOUT as KEYS_ABOUT
 from scripts.generate.key_vectors import key_vectors
+from scripts.generate.signature_vectors import ABOUT as SIGNATURES_ABOUT
+from scripts.generate.signature_vectors import SECRET, signature_vectors
+from scripts.generate.signature_vectors import TOPIC as SIGNED_TOPIC
 
 FILE, SOURCE = "docs/wire-vectors.json", "scripts/generate/wire_vectors.py"
 TABLE = "s3://example/lake/events.lance"
@@ -394,5 +397,11 @@ def text() -> str:
         "files": files(all_of_them),
         "records": [shown(one, offset) for offset, one in enumerate(all_of_them)],
         "key_hash": {"about": KEYS_ABOUT, "keys": key_vectors()},
+        "signature": {
+            "about": SIGNATURES_ABOUT,
+            "topic": SIGNED_TOPIC,
+            "secret": SECRET,
+            "records": signature_vectors(),
+        },
     }
     return json.dumps(content, indent=1) + "\n"

@@ -20,6 +20,7 @@ from tests.hostile.attack import (
     Watch,
     attack,
     attack_all_operations,
+    attack_with_forged_records,
     attack_with_heavy_records,
 )
 from tests.hostile.bounds import KINDS
@@ -38,6 +39,14 @@ def test_hostile_records_of_all_operations_stop_nothing(scene: Scene, tmp_path: 
     seen = attack_all_operations(scene, 300, 4, folder=tmp_path / "samples")
     assert seen.wrong == []
     assert seen.failed == []
+
+
+def test_forged_records_are_never_committed(scene: Scene, tmp_path: Path) -> None:
+    seen = attack_with_forged_records(scene, 400, 5, folder=tmp_path / "samples")
+    assert seen.wrong == []
+    assert seen.failed == []
+    wanted = ("signature_missing", "signature_invalid", "producer_unknown", "header_invalid")
+    assert {f"INVALID {one}" for one in wanted} | {"UNSUPPORTED operation_not_allowed"} <= seen.hostile.keys()
 
 
 def test_records_that_take_much_memory_take_no_more_one_after_the_other(scene: Scene, tmp_path: Path) -> None:

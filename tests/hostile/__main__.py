@@ -18,7 +18,13 @@ from pathlib import Path
 
 from harness.kafka import kafka_broker
 from harness.scene import Scene
-from tests.hostile.attack import Seen, attack, attack_all_operations, attack_with_heavy_records
+from tests.hostile.attack import (
+    Seen,
+    attack,
+    attack_all_operations,
+    attack_with_forged_records,
+    attack_with_heavy_records,
+)
 from tests.hostile.bounds import KINDS
 
 
@@ -35,6 +41,7 @@ def main() -> int:
         for name, run, count in (
             ("seeds and appends", attack, chosen.records // 2),
             ("all operations", attack_all_operations, chosen.records // 2),
+            ("forged records", attack_with_forged_records, chosen.records // 4),
             ("heavy records", attack_with_heavy_records, min(chosen.records, 1000)),
         ):
             root = Path(folder, name.replace(" ", "-"))

@@ -26,6 +26,7 @@ from harness.daemon import Daemon
 from harness.scene import STAYS, Scene
 from tests.conformance.facts import manifests
 from tests.hostile import packed
+from tests.hostile.forged import APPENDER, GOOD, forged, producers_text, signed
 from tests.hostile.records import Hostile, heavy, mutated, seeds
 from tests.oracle import samples
 
@@ -34,6 +35,7 @@ HEAVY_RSS_BYTES_MAX = 768 * 1024 * 1024
 """The most memory under records that take as much as they can. The chart gives a committer 1 GiB."""
 _LOOK_SECONDS = 0.25
 _BATCH = 500
+_LOG = "committerd-1.log"
 SAFE = "append,create_index,update_config,reserve_fragments"
 """Operations that change no existing row and no column: good records stay good, whatever of them is committed."""
 _READ_BYTES_MAX = 8 * 1024 * 1024 * 1024
@@ -165,6 +167,25 @@ def attack_with_heavy_records(scene: Scene, count: int, seed: int, *, folder: Pa
     return seen
 
 
+def attack_with_forged_records(scene: Scene, count: int, seed: int, *, folder: Path) -> Seen:
+    """Stage so many records that nobody has signed, or whose producer may not stage them; every tenth is a good one."""
+    rng = random.Random(seed)
+    seen = Seen()
+    began = time.monotonic()
+    appends, donors, there = _prepare(scene, count, seed, folder)
+    file = folder / "producers.toml"
+    file.write_text(producers_text())
+    with Watch(scene.started(**SETTINGS, COMMIT__PRODUCERS_FILE=str(file))) as watch:
+        mutations = mutated(appends.copy, rng, donors, read_version=1, there=there)
+        records = islice(forged(scene.topics.staged, appends.copy, mutations, rng), count)
+        _wave(scene, records, appends, seen, every=10, is_signed=True)
+    note(watch, seen)
+    told_keys = [one.name for one in (GOOD, APPENDER) if one.keys[0] in (scene.folder / _LOG).read_text()]
+    seen.wrong += [f"the log has the key of {name}" for name in told_keys]
+    seen.seconds = time.monotonic() - began
+    return seen
+
+
 class _Appends:
     """Appends whose files exist. All are written before the attack, because pylance may not survive the table."""
 
@@ -196,9 +217,16 @@ def _prepare(scene: Scene, count: int, seed: int, folder: Path) -> tuple[_Append
 
 
 def _wave(
-    scene: Scene, records: Iterator[Hostile], appends: _Appends, seen: Seen, *, every: int, batch: int = _BATCH
+    scene: Scene,
+    records: Iterator[Hostile],
+    appends: _Appends,
+    seen: Seen,
+    *,
+    every: int,
+    batch: int = _BATCH,
+    is_signed: bool = False,
 ) -> None:
-    """`batch`: hostile records in flight at the same time."""
+    """`batch`: hostile records in flight at the same time. `is_signed`: whether the good records are signed."""
     while some := list(islice(records, batch)):
         staged: list[tuple[Hostile | Transaction, int]] = []
         for number, hostile in enumerate(some, start=1):
@@ -210,7 +238,9 @@ def _wave(
             staged.append((hostile, offsets[0]))
             if number % every == 0 or number == len(some):
                 good = appends.take()
-                staged.append((good, scene.stage(good)[0]))
+                value = good.SerializeToString()
+                headers = signed(scene.topics.staged, GOOD, value) if is_signed else ()
+                staged.append((good, scene.stage(value, headers=headers)[0]))
         _take_answers(scene, staged, seen)
 
 

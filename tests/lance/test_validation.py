@@ -101,6 +101,19 @@ class TestOperation:
         assert refusal(clone, allowed=Permissions()) == "operation_not_allowed"
         assert ALL_OPERATIONS - {Kind.CLONE, Kind.UPDATE_BASES} == DEFAULT_OPERATIONS
 
+    def test_that_the_operator_does_not_allow_to_its_producer(self) -> None:
+        table = Permissions(operations=frozenset({Kind.APPEND, Kind.OVERWRITE}))
+        loader = table.of("loader", {"append", "delete"})
+        assert loader.operations == {Kind.APPEND}
+        assert refusal(appending(fragment(0)), allowed=loader) == ""
+        overwrite = transaction(overwrite=Transaction.Overwrite())
+        for allowed, may in ((loader, "append"), (table.of("loader", ()), "nothing")):
+            assert refusal(overwrite, allowed=allowed) == "operation_not_allowed"
+            with pytest.raises(UnsupportedRequest, match=f"not allowed to producer 'loader'; it may stage {may}"):
+                require_valid(
+                    operation_of(overwrite), overwrite, staged_files(overwrite), latest_version=5, allowed=allowed
+                )
+
 
 @pytest.mark.parametrize("uuid", ["", "x", samples.TRANSACTION_UUID.upper(), samples.TRANSACTION_UUID.replace("-", "")])
 def test_the_uuid_is_canonical(uuid: str) -> None:
@@ -894,3 +907,9 @@ class TestWhatCommitterdDoesNotKnowInFull:
         staged = config(table_metadata_updates=updates({"committerd.position": "x"}))
         assert self.refusal(staged, known=True) == "reserved_key"
         assert self.refusal(staged, known=True, allowed=Permissions(operations=frozenset())) == "operation_not_allowed"
+
+    def test_an_operation_that_is_not_known_is_allowed_to_no_producer_with_operations(self) -> None:
+        staged = appending(fragment(0))
+        assert self.refusal(staged, known=False) == ""
+        own = Permissions().of("loader", ALL_OPERATIONS)
+        assert self.refusal(staged, known=False, allowed=own) == "operation_not_allowed"

@@ -10,6 +10,7 @@ import pytest
 
 from committerd.queue.dead_letter import Letter, decode_letter, letter_of, smaller_letter, smaller_outcome
 from committerd.queue.port import Publication, Record
+from committerd.queue.producers import Producer, Signing
 from committerd_common.messages import INVALID, Outcome, Transaction
 from committerd_common.request import decode_envelope
 
@@ -69,6 +70,16 @@ def test_a_replay_has_the_same_bytes_and_what_its_producer_said() -> None:
     record = letter.as_staged()
     assert (record.key, record.value, list(record.headers)) == (replay.key, replay.value, replay.headers)
     assert decode_envelope(record.headers).replay_of == "events.staged:17"
+
+
+def test_a_replay_is_signed_by_the_operator_where_records_are_signed() -> None:
+    letter = decode_letter(_record(b"bytes", ("producer", b"p"), ("signature", b"v1:0"), *_REASONS))
+    assert letter is not None
+    signing = Signing(topic="events.staged", producer=Producer(name="operator", keys=("k" * 32,)))
+    replay = letter.replay(signing)
+    assert replay == signing.signed(letter.replay())
+    assert [one for one in replay.headers if one[0] == "producer"] == [("producer", b"operator")]
+    assert letter.as_staged(signing).headers == tuple(replay.headers)
 
 
 def test_a_value_that_did_not_fit_is_told_and_garbage_is_no_transaction() -> None:

@@ -18,6 +18,7 @@ from committerd.commands.append.sources import FORMATS, sources
 from committerd.commands.lance_options import ClientAccess, client_access
 from committerd.commands.options import branch_option, config_option, json_option, settings
 from committerd.commands.system import open_place, stores_of
+from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
@@ -28,6 +29,7 @@ from committerd_common.extras import install_line
 if TYPE_CHECKING:
     from committerd.commands.append.loading import AppendResult
 
+_PRODUCER = "committerd-append"
 _STEPS = 1000
 """Steps of the progress bar for each file."""
 _JOB = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -151,6 +153,7 @@ async def _require_branch(configured: Settings) -> None:
 
 
 def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncCommitClient:
+    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
     return SyncCommitClient(
         configured.kafka.bootstrap_servers,
         dataset=configured.dataset.name,
@@ -159,7 +162,8 @@ def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncC
         dataset_uri=configured.dataset.uri,
         branch=configured.dataset.branch,
         storage_options=access.storage_options,
-        producer="committerd-append",
+        producer=_PRODUCER,
+        producer_key=None if producer is None else producer.key,
         client_id="committerd-append",
         timeout=timeout,
         kafka_options=access.kafka_options,

@@ -14,6 +14,7 @@ from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loading, load
 from committerd.committer.record_history import look_up
+from committerd.daemon.producers_file import admission, producer_of_command
 from committerd.errors import CommitterError
 from committerd.kafka.operator import TopicOperator
 from committerd.queue.dead_letter import Letter, refuse_replay
@@ -21,12 +22,15 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.ledger import NOT_SEEN
 from committerd.queue.port import Publication
 from committerd.queue.position import Position
+from committerd.queue.producers import Signing
 from committerd.settings.load import Settings
 from committerd.table.fetching import Fetcher, run
 from committerd.table.versions import Table
 from committerd_common.messages import DecodeError, Outcome, Transaction
 from committerd_common.request import Request
 
+PRODUCER = "committerd-replay"
+"""As which replays are staged, where records are signed."""
 _PART_BYTES = 16 * 1024 * 1024
 """Bytes of letters that are staged together."""
 
@@ -46,11 +50,12 @@ async def replay_letters(
     configured: Settings, operator: TopicOperator, wanted: Selection, *, apply: bool
 ) -> list[Replay]:
     """Judge the letters and, with `apply`, stage the letters that are not refused."""
-    replays = await _judged(configured, operator, wanted)
+    signing = _signing(configured, operator)
+    replays = await _judged(configured, operator, wanted, signing)
     good = frozenset(one.letter.offset for one in replays if not one.refused)
     if not apply or not good:
         return replays
-    staged = await _staged(operator, good)
+    staged = await _staged(operator, good, signing)
     return [
         replace(one, staged_offset=staged[one.letter.offset])
         if one.letter.offset in staged
@@ -59,13 +64,19 @@ async def replay_letters(
     ]
 
 
-async def _staged(operator: TopicOperator, offsets: frozenset[int]) -> dict[int, int]:
+def _signing(configured: Settings, operator: TopicOperator) -> Signing | None:
+    """How replays are signed; None if the queue takes records that nobody has signed."""
+    producer = producer_of_command(configured.commit.producers_file, PRODUCER)
+    return None if producer is None else Signing(topic=operator.topics.staged, producer=producer.now())
+
+
+async def _staged(operator: TopicOperator, offsets: frozenset[int], signing: Signing | None) -> dict[int, int]:
     """Stage the letters at these offsets, a batch at a time; returns the offset at which each is staged."""
     staged: dict[int, int] = {}
     part, size = dict[int, Publication](), 0
     async with aclosing(wanted_letters(operator, Selection(offsets=offsets))) as letters:
         async for letter in letters:
-            part[letter.offset], size = letter.replay(), size + len(letter.value)
+            part[letter.offset], size = letter.replay(signing), size + len(letter.value)
             if size > _PART_BYTES:
                 staged |= await _stage(operator, part)
                 part, size = {}, 0
@@ -78,17 +89,21 @@ async def _stage(operator: TopicOperator, part: Mapping[int, Publication]) -> di
     return dict(zip(part, await operator.stage(list(part.values())), strict=True))
 
 
-async def _judged(configured: Settings, operator: TopicOperator, wanted: Selection) -> list[Replay]:
+async def _judged(
+    configured: Settings, operator: TopicOperator, wanted: Selection, signing: Signing | None
+) -> list[Replay]:
     """Judge the letters one after the other; of each, only what is needed for its outcome is kept."""
     judged: list[tuple[Summary, Letter, Request | Refused]] = []
     async with stores_of(configured) as stores:
         table = Table(await open_place(stores, configured.dataset))
         decoder = Decoder(
-            aliases=configured.dataset.place_aliases, transaction_bytes_max=configured.commit.transaction_bytes_max
+            aliases=configured.dataset.place_aliases,
+            transaction_bytes_max=configured.commit.transaction_bytes_max,
+            admission=admission(configured.commit.producers_file, topic=operator.topics.staged),
         )
         async with aclosing(wanted_letters(operator, wanted)) as letters:
             async for letter in letters:
-                decoded = await decoder.decode(letter.as_staged(), table)
+                decoded = await decoder.decode(letter.as_staged(signing), table)
                 if isinstance(decoded, Request):
                     decoded = replace(decoded, transaction=Transaction(uuid=decoded.uuid))
                 judged.append((summary_of(letter), replace(letter, key=None, value=b"", headers=()), decoded))

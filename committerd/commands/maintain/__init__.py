@@ -32,6 +32,7 @@ from committerd.commands.options import (
 from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
+from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of
@@ -44,6 +45,7 @@ from committerd_client import CommitClient
 from committerd_common.branches import branch_uri
 from committerd_common.extras import install_line
 
+_PRODUCER = "committerd-maintain"
 HOUR_MS = 3_600_000
 _log = logging.getLogger(__name__)
 
@@ -80,11 +82,19 @@ def run(configured: Settings, *, as_json: bool, dry_run: bool, once: bool, hour_
     """Run the command; whether all of its work succeeded. `hour_ms`: the length of an hour by which ages count."""
     if find_spec("lance") is None:
         raise SettingsError(f"`committerd maintain` needs pylance: {install_line('lance')}")
-    lacks = sorted({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE} - configured.commit.allowed_operations)
+    wanted = frozenset({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE})
+    lacks = sorted(wanted - configured.commit.allowed_operations)
     if lacks:
         raise SettingsError(
             f"commit.allowed_operations lacks {' and '.join(lacks)}, which maintenance commits: allow it, or leave the "
             "table without maintenance"
+        )
+    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
+    lacks = [] if producer is None else sorted(wanted - producer.of(wanted))
+    if lacks:
+        raise SettingsError(
+            f"commit.producers_file: the operations of {_PRODUCER!r} lack {' and '.join(lacks)}, which maintenance "
+            "commits: add them"
         )
     topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
     reporter = Reporter(as_json=as_json, logged=not once and not dry_run)
@@ -164,6 +174,7 @@ def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
 
 
 def _client(configured: Settings, access: ClientAccess) -> CommitClient:
+    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
     return CommitClient(
         configured.kafka.bootstrap_servers,
         dataset=configured.dataset.name,
@@ -171,7 +182,8 @@ def _client(configured: Settings, access: ClientAccess) -> CommitClient:
         dataset_uri=configured.dataset.uri,
         branch=configured.dataset.branch,
         storage_options=access.storage_options,
-        producer="committerd-maintain",
+        producer=_PRODUCER,
+        producer_key=None if producer is None else producer.key,
         client_id="committerd-maintain",
         kafka_options=access.kafka_options,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from committerd.lance.format.kind import Kind
 
@@ -21,6 +21,12 @@ class Permissions:
     """URIs below which base paths and clone sources may lie; None = anywhere."""
     mixed_file_versions: bool = False
     """Whether a table may become one whose data files have several versions, which older Lance can't read."""
+    producer: str = ""
+    """The producer whose operations these are; empty = they are those of every producer."""
+
+    def of(self, producer: str, operations: Collection[str]) -> Permissions:
+        """Return what is permitted to a producer that may stage only these operations."""
+        return replace(self, operations=self.operations.intersection(operations), producer=producer)
 
 
 ANYTHING = Permissions(operations=ALL_OPERATIONS, bases=None, mixed_file_versions=True)

@@ -69,6 +69,8 @@ def require_valid_outside(
     """
     _require_uuid(transaction)
     if operation is None:
+        if allowed.producer:
+            raise _not_allowed("an operation that committerd does not know", allowed)
         _require_read(transaction, ReadVersion.REQUIRED, latest_version, "an operation that committerd does not know")
         _require_own_texts(transaction, frozenset())
         return
@@ -79,11 +81,21 @@ def require_valid_outside(
 
 def _require_permitted(operation: Operation, allowed: Permissions) -> None:
     if operation.kind not in allowed.operations:
-        raise UnsupportedRequest(
-            f"operation {operation.kind} is not allowed here; commit it with `committerd commit`, or let the operator "
-            "add it to setting allowed_operations",
-            code="operation_not_allowed",
+        raise _not_allowed(f"operation {operation.kind}", allowed)
+
+
+def _not_allowed(what: str, allowed: Permissions) -> UnsupportedRequest:
+    if allowed.producer:
+        message = (
+            f"{what} is not allowed to producer {allowed.producer!r}; it may stage "
+            f"{', '.join(sorted(allowed.operations)) or 'nothing'} (commit.producers_file, commit.allowed_operations)"
         )
+    else:
+        message = (
+            f"{what} is not allowed here; commit it with `committerd commit`, or let the operator add it to setting "
+            "allowed_operations"
+        )
+    return UnsupportedRequest(message, code="operation_not_allowed")
 
 
 def _require_uuid(transaction: Transaction) -> None:
