@@ -236,7 +236,11 @@ class KafkaSettings(SettingsGroup):
         default="use_all_dns_ips",
         description="Whether bootstrap names are resolved to canonical ones (Kerberos).",
     )
-    proxy_url: str | None = Field(default=None, description="SOCKS5 proxy to connect through: socks5://host:port.")
+    proxy_url: SecretStr | None = Field(
+        default=None,
+        description="Proxy to connect through: socks5://host:port, or with a login socks5://user:password@host:port; "
+        "socks5h if it resolves the brokers' names, http for one that knows CONNECT.",
+    )
     api_version: Annotated[tuple[int, ...] | None, NoDecode, BeforeValidator(_version)] = Field(
         default=None,
         min_length=2,

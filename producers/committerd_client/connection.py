@@ -45,7 +45,7 @@ class Connection:
     connect_timeout: float = 30.0
     """Seconds."""
     max_record_bytes: int
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """More arguments of `KafkaProducer` and `KafkaConsumer`, such as `security_protocol` and `ssl_cafile`, and
     `LOGIN_OPTIONS`.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from committerd_login.client_credentials import ClientCredentials, provider_of
 from committerd_login.password_file import PasswordFile, read_password_files
@@ -20,6 +21,8 @@ from committerd_login.password_file import PasswordFile, read_password_files
 _PASSWORD_FILE = "sasl_plain_password_file"
 _OAUTH = {f"sasl_oauth_{field.name}": field.name for field in fields(ClientCredentials)}
 LOGIN_OPTIONS = frozenset({_PASSWORD_FILE, *_OAUTH})
+_PROXIES = ("socks5", "socks5h", "http")
+"""The schemes that kafka-python knows."""
 
 
 def kafka_python_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +32,7 @@ def kafka_python_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: value for name, value in options.items() if name in LOGIN_OPTIONS and value is not None}
     made = {name: value for name, value in options.items() if name not in LOGIN_OPTIONS}
+    _require_proxy(made.get("proxy_url"))
     if given and made.get("security_protocol") not in ("SASL_SSL", "SASL_PLAINTEXT"):
         raise ValueError(f"{min(given)} needs security_protocol SASL_SSL or SASL_PLAINTEXT: otherwise it is not used")
     if _PASSWORD_FILE in given:
@@ -44,3 +48,16 @@ def kafka_python_options(options: Mapping[str, Any]) -> dict[str, Any]:
         credentials = ClientCredentials(**{_OAUTH[name]: value for name, value in given.items()})
         made["sasl_oauth_token_provider"] = provider_of(credentials)
     return made
+
+
+def _require_proxy(url: Any) -> None:
+    """Raise `ValueError` for a proxy that kafka-python would refuse, with its URL, which may hold a password."""
+    if url is None:
+        return
+    try:
+        found = urlsplit(url)
+        known = found.scheme in _PROXIES and found.hostname and found.port
+    except (TypeError, ValueError, AttributeError):  # no text, or a port that is no number
+        known = None
+    if not known:
+        raise ValueError("proxy_url is socks5://host:port, or with a login socks5://user:password@host:port")

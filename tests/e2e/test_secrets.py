@@ -79,7 +79,12 @@ def shown(daemon: Daemon) -> str:
 
 
 def test_each_secret_is_named_here() -> None:
-    assert {"KAFKA__SSL_PASSWORD", "KAFKA__SASL_OAUTH_CLIENT_SECRET", "S3__SECRET_ACCESS_KEY"} <= SECRETS.keys()
+    assert {
+        "KAFKA__SSL_PASSWORD",
+        "KAFKA__PROXY_URL",
+        "KAFKA__SASL_OAUTH_CLIENT_SECRET",
+        "S3__SECRET_ACCESS_KEY",
+    } <= SECRETS.keys()
     assert len(SECRETS) >= 10
 
 
@@ -122,6 +127,7 @@ def failing(kafka: SecuredKafka, folder: Path) -> Mapping[str, Mapping[str, str]
         "settings that contradict": scram | {"KAFKA__SECURITY_PROTOCOL": "PLAINTEXT"},
         "settings of no form": scram | {"KAFKA__SASL_MECHANISM": "NONE", **OF_STORES},
         "a proxy with a login": scram | {"KAFKA__PROXY_URL": f"socks5://me:{MARK}@127.0.0.1:1"},
+        "a proxy of no form": scram | {"KAFKA__PROXY_URL": f"me:{MARK}@127.0.0.1:1"},
         "no store there": NO_STORE,
     }
 
@@ -129,7 +135,7 @@ def failing(kafka: SecuredKafka, folder: Path) -> Mapping[str, Mapping[str, str]
 CASES = (
     "wrong password", "wrong password for PLAIN", "no TLS there", "TLS that is not trusted", "wrong secret of OAuth",
     "wrong password of the key", "settings that contradict", "settings of no form", "a proxy with a login",
-    "no store there",
+    "a proxy of no form", "no store there",
 )  # fmt: skip
 
 
@@ -146,7 +152,8 @@ def test_a_command_that_fails_prints_no_secret(
 
 
 @pytest.mark.parametrize(
-    "case", ["wrong password", "wrong secret of OAuth", "no TLS there", "wrong password of the key"]
+    "case",
+    ["wrong password", "wrong secret of OAuth", "no TLS there", "wrong password of the key", "a proxy with a login"],
 )
 def test_a_daemon_that_fails_logs_no_secret(
     case: str, scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path

@@ -122,9 +122,12 @@ def test_security_reaches_every_client(tmp_path: Path) -> None:
         "sasl_plain_username": "user",
         "sasl_kerberos_domain_name": "kafka.example",
         "client_dns_lookup": "resolve_canonical_bootstrap_servers_only",
-        "proxy_url": "socks5://localhost:1080",
     }
-    secret = {"ssl_password": "of the key", "sasl_plain_password": "of the user"}
+    secret = {
+        "ssl_password": "of the key",
+        "sasl_plain_password": "of the user",
+        "proxy_url": "socks5://me:pass@localhost:1080",
+    }
     for options in all_options(settings(**given, **secret)).values():
         assert {name: options[name] for name in (*given, *secret)} == given | secret
 

@@ -254,6 +254,23 @@ OAUTH = SASL | {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url"
 
 
 @pytest.mark.parametrize(
+    "url",
+    ["me:s3cret@proxy:1", "ftp://me:s3cret@proxy:1", "socks5://me:s3cret@proxy", "socks5://me:s3cret@proxy:one", 5],
+)
+def test_a_wrong_proxy_is_refused_without_its_login(url: Any) -> None:
+    with pytest.raises(ValueError, match="proxy_url is socks5://host:port") as caught:
+        CommitClient("b:1", dataset="events", kafka_options={"proxy_url": url})
+    assert "s3cret" not in str(caught.value)
+    good = kafka_python_options({"proxy_url": "socks5h://me:s3cret@proxy:1", "sasl_plain_username": None})
+    assert good["proxy_url"] == "socks5h://me:s3cret@proxy:1"
+
+
+def test_what_a_client_is_given_is_in_no_repr() -> None:
+    given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_password": "s3cret"}
+    assert "s3cret" not in repr(vars(CommitClient("b:1", dataset="events", kafka_options=given)))
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         (OAUTH, "need sasl_oauth_client_id"),
