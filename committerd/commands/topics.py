@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 import anyio
 import click
 
 from committerd.commands.options import branch_option, config_option, dataset_option, json_option, served, settings
 from committerd.commands.printing import duration, echo_table, when
-from committerd.errors import SettingsError
+from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.operator import open_operator
-from committerd.kafka.topics import TopicSurvey
+from committerd.kafka.topics import TopicCheck
 from committerd.kafka.transactions import OpenTransaction
 from committerd.settings.load import ServedDatasets, Settings
 
@@ -46,7 +46,7 @@ def create(queues: tuple[str, ...], as_json: bool) -> None:
     """Create the topics that are missing (whatever topics_mode says), then check all three.
 
     The exit code is 0 if nothing is wrong with them, else 1. If a topic can't be created, it is 2, and the topics of
-    the other datasets are created all the same.
+    the other datasets are created all the same. If Kafka stops responding, the command says what it has created.
     """
     _survey(served(), queues, create=True, as_json=as_json)
 
@@ -133,43 +133,69 @@ def _print_transactions(found: Sequence[OpenTransaction], chosen: Sequence[OpenT
             click.echo(f"\nNothing was changed. With --apply the transaction of producer {one.producer_id} is aborted.")
 
 
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What Kafka has said about the topics of several datasets."""
+
+    created: list[str] = field(default_factory=list)
+    """The topics that were created just now."""
+    checks: list[TopicCheck] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """What the settings of datasets have wrong."""
+    left: Sequence[str] = ()
+    """The datasets about which Kafka has said nothing, or not all, because it did not respond."""
+    unavailable: QueueUnavailable | None = None
+
+
 def _survey(of: ServedDatasets, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
-    survey, failures = anyio.run(_ask, of, queues or tuple(of.datasets), create)
+    asked = anyio.run(_ask, of, queues or tuple(of.datasets), create)
     if as_json:
-        listed = [asdict(one) | {"good": not one.problem} for one in survey.checks]
-        click.echo(json.dumps({"created": list(survey.created), "checks": listed}, indent=2))
-    elif survey.checks:
-        _print(survey)
-    if failures:
-        raise SettingsError("\n".join(failures))
-    sys.exit(1 if any(one.problem for one in survey.checks) else 0)
+        listed = [asdict(one) | {"good": not one.problem} for one in asked.checks]
+        click.echo(json.dumps({"created": asked.created, "checks": listed, "left": list(asked.left)}, indent=2))
+    else:
+        _print(asked)
+    if asked.unavailable is not None:
+        done = f"{len(asked.created)} topics were created. " if create else ""
+        raise QueueUnavailable(
+            "\n".join(
+                [
+                    *dict.fromkeys(asked.failures),
+                    f"{asked.unavailable}. {done}What became of the topics of {', '.join(asked.left)} is not known: "
+                    f"when Kafka responds again, repeat the command{', which creates what is missing' * create}",
+                ]
+            )
+        ) from asked.unavailable
+    if asked.failures:
+        raise SettingsError("\n".join(dict.fromkeys(asked.failures)))
+    sys.exit(1 if any(one.problem for one in asked.checks) else 0)
 
 
-async def _ask(of: ServedDatasets, queues: Sequence[str], create: bool) -> tuple[TopicSurvey, Sequence[str]]:
-    """The topics of the datasets that could be asked about, and what the settings of the others have wrong."""
-    surveys, failures = [], []
+async def _ask(of: ServedDatasets, queues: Sequence[str], create: bool) -> _Asked:
+    """Ask about the topics of these datasets, until Kafka does not respond."""
+    asked = _Asked()
     async with open_operator(of.shared.kafka, queues[0]) as operator:
-        for queue in queues:
+        for number, queue in enumerate(queues):
             try:
-                surveys.append(await operator.survey(queue, create=create))
+                survey = await operator.survey(queue, create=create, note_created=asked.created.append)
+                asked.checks += survey.checks
             except SettingsError as error:
-                failures.append(str(error))
-    survey = TopicSurvey(
-        created=tuple(name for survey in surveys for name in survey.created),
-        checks=tuple(check for survey in surveys for check in survey.checks),
-        found={name: topic for survey in surveys for name, topic in survey.found.items()},
-    )
-    return survey, tuple(dict.fromkeys(failures))
+                asked.failures.append(str(error))
+            except QueueUnavailable as error:
+                asked.left, asked.unavailable = queues[number:], error
+                break
+    return asked
 
 
-def _print(survey: TopicSurvey) -> None:
-    for name in survey.created:
+def _print(asked: _Asked) -> None:
+    for name in asked.created:
         click.echo(f"created {name}")
+    if not asked.checks:
+        return
     echo_table(
         ("topic", "setting", "expected", "actual", ""),
-        [(c.topic, c.setting, c.expected, c.actual, "WRONG" if c.problem else "ok") for c in survey.checks],
+        [(c.topic, c.setting, c.expected, c.actual, "WRONG" if c.problem else "ok") for c in asked.checks],
     )
-    problems = [c.problem for c in survey.checks if c.problem]
+    problems = [c.problem for c in asked.checks if c.problem]
     if problems:
         click.echo("\nWhat to do:")
     for problem in problems:

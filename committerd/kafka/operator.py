@@ -68,15 +68,28 @@ class TopicOperator:
         self._reader = RangeReader(settings, self.topics, name, admin=admin)
         self._staged = TopicPartition(self.topics.staged, 0)
 
-    async def survey(self, name: str | None = None, *, create: bool = False) -> TopicSurvey:
+    async def survey(
+        self,
+        name: str | None = None,
+        *,
+        create: bool = False,
+        note_created: Callable[[str], None] = lambda topic: None,
+    ) -> TopicSurvey:
         """Compare the three topics with the settings, and this user's rights with the rights that a committer needs.
 
         `name`: the dataset; None = that of this operator.
         `create`: first create the topics that are missing. Whoever does that need not be a committer, so rights are not
-        compared. Raises `SettingsError` if Kafka can't create a topic.
+        compared. `note_created`: called with each topic that was created, whatever is raised then. Raises
+        `SettingsError` if Kafka can't create a topic.
         """
         survey = partial(
-            survey_topics, self._admin, self._settings, name or self._name, create=create, rights=not create
+            survey_topics,
+            self._admin,
+            self._settings,
+            name or self._name,
+            create=create,
+            rights=not create,
+            note_created=note_created,
         )
         return await _in_thread(survey)
 

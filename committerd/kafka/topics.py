@@ -158,12 +158,19 @@ def prepare_topics(
 
 
 def survey_topics(
-    admin: TopicAdmin, settings: KafkaSettings, name: str, *, create: bool, seconds: float = 10, rights: bool = True
+    admin: TopicAdmin,
+    settings: KafkaSettings,
+    name: str,
+    *,
+    create: bool,
+    seconds: float = 10,
+    rights: bool = True,
+    note_created: Callable[[str], None] = lambda topic: None,
 ) -> TopicSurvey:
     """Create the missing topics if `create` is set, then compare all three with the settings.
 
     `seconds`: how long to wait until new topics are ready. `rights`: whether to check that this user may do what a
-    committer does.
+    committer does. `note_created`: called with each topic as soon as Kafka has created it, whatever is raised then.
 
     Blocks. Raises `SettingsError` for brokers that are too old and for a topic that can't be created, and
     `QueueUnavailable` if Kafka doesn't respond.
@@ -183,7 +190,7 @@ def survey_topics(
         missing = [plan for plan in plans if plan.name not in found]
         created: list[str] = []
         if missing and create:
-            created = _create(client, missing, seconds=seconds)
+            created = _create(client, missing, seconds=seconds, note_created=note_created)
             found = _describe(client, plans)
     except errors.KafkaError as error:
         raise admin.failed(f"checking the topics of {name}", error) from error
@@ -399,7 +406,7 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription
     }
 
 
-def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]:
+def _create(client: Any, plans: list[TopicPlan], *, seconds: float, note_created: Callable[[str], None]) -> list[str]:
     """Create the topics, except those that another process has just created. Raises `SettingsError`.
 
     Returns the names of the topics that it has created.
@@ -419,6 +426,7 @@ def _create(client: Any, plans: list[TopicPlan], *, seconds: float) -> list[str]
         if error is errors.NoError:
             _log.info("kafka.topic_created", extra={"topic": topic["name"]})
             created.append(topic["name"])
+            note_created(topic["name"])
         elif issubclass(error, errors.RetriableError):
             raise error(topic["name"])
         elif error is not errors.TopicAlreadyExistsError:

@@ -6,12 +6,16 @@ import json
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from committerd.kafka.operator import TopicOperator
+from committerd.kafka.topics import TopicSurvey
 from committerd_common.messages import Status
 from harness.kafka import KafkaBroker
 from harness.scene import Scene, until, wait_one_active
+from tests.commands.running import answered, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
@@ -103,3 +107,29 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
         assert one.metric("committerd_kafka_connected") == 1
     scene.topics.disconnect()
     scene.committed(1)
+
+
+def test_if_kafka_goes_away_midway_topics_create_says_what_it_has_created(
+    breakable_scene: Scene, breakable_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = breakable_scene
+    queues = [f"{scene.name}.{number}" for number in range(3)]
+    survey, asked = TopicOperator.survey, list[str | None]()
+
+    async def stopping(self: TopicOperator, name: str | None = None, **given: Any) -> TopicSurvey:
+        asked.append(name)
+        if name == queues[1] and len(asked) == 2:
+            breakable_kafka.stop()
+        return await survey(self, name, **given)
+
+    monkeypatch.setattr(TopicOperator, "survey", stopping)
+    quick = {"KAFKA__REQUEST_TIMEOUT_MS": "10000"}
+    words = ("topics", "create", *(f"--queue={queue}" for queue in queues), "--json")
+    ran = run(scene, *words, **quick)
+    assert ran.code == 1
+    first = [f"{queues[0]}.{role}" for role in ("staged", "outcomes", "dead")]
+    said = ran.json()
+    assert (said["created"], said["left"]) == (first, queues[1:])
+    assert f"3 topics were created. What became of the topics of {queues[1]}, {queues[2]} is not known" in ran.err
+    breakable_kafka.start()
+    assert len(answered(scene, *words[:-1])["created"]) == 6
