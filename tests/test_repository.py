@@ -38,6 +38,7 @@ STATE_OF_THE_PROCESS = {
     "producers/committerd_client/channel.py: _left_to_parent",
     "producers/committerd_client/kafka_log.py: _threads",
     "producers/committerd_client/sync.py: _clients",
+    "producers/committerd_login/client_credentials.py: _providers",
 }
 
 PRODUCERS = {

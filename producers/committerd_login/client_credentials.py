@@ -26,6 +26,7 @@ from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote_plus, urlencode, urlsplit
+from weakref import WeakSet
 
 from kafka.errors import KafkaConnectionError
 from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -108,6 +109,11 @@ class ClientCredentialsProvider(AbstractTokenProvider):  # type: ignore[misc]  #
         """`clock`: seconds, which only grow."""
         self._credentials = credentials
         self._clock = clock
+        self.forget()
+        _providers.add(self)
+
+    def forget(self) -> None:
+        """Begin anew, without a token: a forked process lacks the thread that asks, and the one that holds the lock."""
         self._lock = threading.Lock()
         self._token = ""
         self._renewed_at = self._ends_at = self._asks_at = 0.0
@@ -167,8 +173,17 @@ def provider_of(credentials: ClientCredentials) -> ClientCredentialsProvider:
     return ClientCredentialsProvider(credentials)
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has neither the thread that asks nor who would free the lock
-    os.register_at_fork(after_in_child=provider_of.cache_clear)
+_providers: WeakSet[ClientCredentialsProvider] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Clients that were made before a process was forked are used in it: their status, or the next connection."""
+    for provider in list(_providers):
+        provider.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def ask(credentials: ClientCredentials) -> tuple[str, float]:

@@ -212,19 +212,39 @@ def test_a_damaged_file_of_authorities_is_named(oidc: OidcServer, tmp_path: Path
 
 
 FORKING = """
-import os
-from committerd_login.client_credentials import ClientCredentials, provider_of
-same = ClientCredentials(token_endpoint_url="https://a", client_id="b", client_secret="c")
-mine = provider_of(same)
-child = os.fork()
-if child == 0:
-    os._exit(provider_of(same) is mine)
-assert os.waitpid(child, 0)[1] == 0
+import os, sys
+from committerd_client.connection import Connection
+from committerd_login.client_credentials import NoToken
+url, secret, cafile = sys.argv[1:]
+options = {
+    "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_endpoint_url": url,
+    "sasl_oauth_client_id": "me:you", "sasl_oauth_client_secret": secret, "sasl_oauth_cafile": cafile,
+}
+def token(config):
+    for _ in range(20):  # each waits for three seconds
+        try:
+            return config["sasl_oauth_token_provider"].token()
+        except NoToken as error:
+            failed = error
+    raise failed
+connection = Connection(
+    bootstrap_servers=["b:1"], dataset="d", client_id="c", partition_key="c", max_record_bytes=1, options=options
+)
+mine = token(connection.producer_config())
+for lock_is_held in (False, True):
+    provider = connection.admin_config()["sasl_oauth_token_provider"]
+    if lock_is_held:  # as by a thread that asks for a token meanwhile, which the child does not have
+        provider._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        os._exit(token(connection.consumer_config()) == mine)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_forked_process_makes_its_own_provider() -> None:
-    subprocess.run([sys.executable, "-c", FORKING], check=True)
+def test_a_connection_asks_for_a_token_of_its_own_in_a_forked_process(oidc: OidcServer) -> None:
+    command = [sys.executable, "-c", FORKING, oidc.token_url, SECRET, str(oidc.authority.file)]
+    subprocess.run(command, check=True, timeout=200)
 
 
 def test_a_client_connects_again_while_a_secret_is_being_replaced(tmp_path: Path) -> None:
