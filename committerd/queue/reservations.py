@@ -10,8 +10,8 @@ it could be refused for ever. A reservation prevents that:
   it is refused for the second time. The first refusal is normal under load, and costs one more try. If a transaction
   needs nothing, or finds no room, its outcome is published and nothing is reserved.
 * *In line*: its outcome is held back. It leaves the line at once if it need not wait. Rows wait while they conflict
-  with rows that are reserved, or that wait before them. Everything waits in a pause, and while transactions of another
-  operation have it.
+  with rows that are reserved, or that wait before them. Everything waits in a cooldown, and while transactions of
+  another operation have it.
 * *Reserved*: its outcome is published. If rows are reserved, other transactions that conflict with them are refused. If
   everything is reserved, the committer *holds*: it commits nothing else. A hold is for all transactions of one
   operation that wait for it, and for those that are refused during the hold. They are of one operation because the
@@ -19,8 +19,8 @@ it could be refused for ever. A reservation prevents that:
 * *Over*: its re-execution is committed or refused, or `seconds_max` have passed. Rows stay reserved beyond that time if
   the re-execution has arrived and waits to be judged.
 
-A *pause* follows each hold, three times as long as the committer has waited in it, and each reservation whose
-re-execution does not arrive, three times as long as `seconds_max`. In a pause nothing new is reserved. So holds, and
+A *cooldown* follows each hold, three times as long as the committer has waited in it, and each reservation whose
+re-execution does not arrive, three times as long as `seconds_max`. In a cooldown nothing new is reserved. So holds, and
 producers that break their promise, take at most a quarter of the time.
 
 Each refusal is also a *ticket* for one record: the first one that names it (`retry-of`) and has the same producer. That
@@ -37,8 +37,8 @@ from itertools import islice
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.position import AHEAD_MAX
 
-PAUSE_FACTOR = 3
-"""A pause is this many times as long as what it follows."""
+COOLDOWN_FACTOR = 3
+"""A cooldown is this many times as long as what it follows."""
 WAIT_FACTOR = 4
 """Rows wait in line for at most this many times `seconds_max`; then the outcome is published, and they are not
 reserved.
@@ -99,7 +99,7 @@ class Reservations:
     """By refused uuid, the producer whose record may go first; the newest last."""
     complete_at: float = math.inf
     """When the last re-execution of the present hold arrived; infinite while one is missing."""
-    pause_until: float = -math.inf
+    cooldown_until: float = -math.inf
 
     @property
     def hold(self) -> Mapping[str, Reservation]:
@@ -152,7 +152,9 @@ class Reservations:
         tickets = dict(islice(tickets.items(), max(len(tickets) - TICKETS_MAX, 0), None))
         after = replace(self, tickets=tickets, reserved=reserved, line=line)
         if self.hold and not after.hold:
-            after = replace(after, pause_until=max(self.pause_until, now + PAUSE_FACTOR * self.held_seconds(now)))
+            after = replace(
+                after, cooldown_until=max(self.cooldown_until, now + COOLDOWN_FACTOR * self.held_seconds(now))
+            )
         return after._moved_up(now, new=None if over else line.keys() - self.line.keys())
 
     def at(self, now: float, *, arrived: Container[str]) -> Reservations:
@@ -166,19 +168,19 @@ class Reservations:
         after = replace(self, complete_at=min(self.complete_at, now) if is_complete else math.inf)
         if len(reserved) == len(self.reserved):
             return after._moved_up(now, new=())
-        pause_until = now + PAUSE_FACTOR * self.seconds_max
-        return replace(after, reserved=reserved, pause_until=pause_until)._moved_up(now, new=None)
+        cooldown_until = now + COOLDOWN_FACTOR * self.seconds_max
+        return replace(after, reserved=reserved, cooldown_until=cooldown_until)._moved_up(now, new=None)
 
     def seconds_until(self, now: float) -> float:
         """Return the seconds until `at` may return something else; infinite if it never does."""
         times = [one.since + self.seconds_max for one in self.reserved.values()]
         times += [one.since + WAIT_FACTOR * self.seconds_max for one in self.line.values() if one.rows is not None]
-        times += [self.pause_until] if self.line else []
+        times += [self.cooldown_until] if self.line else []
         return min((time for time in times if time > now), default=math.inf) - now
 
     def forgotten(self) -> Reservations:
-        """Return what is left when the assignment is over: nothing but the pause."""
-        return Reservations(seconds_max=self.seconds_max, pause_until=self.pause_until)
+        """Return what is left when the assignment is over: nothing but the cooldown."""
+        return Reservations(seconds_max=self.seconds_max, cooldown_until=self.cooldown_until)
 
     def _moved_up(self, now: float, *, new: Container[str] | None) -> Reservations:
         """Reserve, in the order of the line, what those that wait need. Some leave the line without it.
@@ -189,10 +191,10 @@ class Reservations:
         reserved, line = dict(self.reserved), dict[str, Reservation]()
         rows, behind = [one.rows for one in reserved.values() if one.rows is not None], list[RowsAndKeys]()
         hold = list(self.hold.values())
-        is_paused = now < self.pause_until
+        cools_down = now < self.cooldown_until
         for uuid, one in self.line.items():
             if one.rows is None:
-                begins = not is_paused
+                begins = not cools_down
                 if hold:
                     begins = one.operation == hold[0].operation and len(hold) < AHEAD_MAX
                 if begins:
@@ -200,7 +202,7 @@ class Reservations:
                     hold.append(reserved[uuid])
                 elif len(line) - len(behind) < EVERYTHING_LINE_MAX:
                     line[uuid] = one
-            elif not is_paused and now < one.since + WAIT_FACTOR * self.seconds_max:
+            elif not cools_down and now < one.since + WAIT_FACTOR * self.seconds_max:
                 waits = new is not None and uuid not in new
                 waits = waits or any(_conflict(other, one.rows) for other in (*rows, *behind))
                 if waits and len(behind) < ROWS_LINE_MAX:

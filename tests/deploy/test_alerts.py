@@ -205,7 +205,7 @@ def test_each_release_alerts_its_own_team_of_its_own_datasets(
 def test_the_chart_lists_the_datasets_that_must_have_a_committer(chart: Chart) -> None:
     uri = "s3://lake/{}.lance"
     datasets: list[dict[str, object]] = [{"name": name, "uri": uri.format(name)} for name in ("events", "clicks")]
-    datasets.append({"name": "paused", "uri": uri.format("paused"), "replicas": 0})
+    datasets.append({"name": "stopped", "uri": uri.format("stopped"), "replicas": 0})
     values = merged(MINIMAL, {"prometheusRule": {"enabled": True}, "datasets": datasets})
 
     def listed(values: dict[str, object]) -> tuple[list[tuple[str, str]], int]:

@@ -360,9 +360,9 @@ def test_nothing_is_left_when_a_release_is_removed(full: Rendered) -> None:
             assert "hook-failed" in one["metadata"]["annotations"]["helm.sh/hook-output-log-policy"]
 
 
-def test_a_dataset_without_members_is_paused(chart: Chart) -> None:
-    paused = {**MINIMAL["datasets"][0], "replicas": 0}
-    assert deployment(chart, {"datasets": [paused]})["spec"]["replicas"] == 0
+def test_a_dataset_without_members_is_stopped(chart: Chart) -> None:
+    stopped = {**MINIMAL["datasets"][0], "replicas": 0}
+    assert deployment(chart, {"datasets": [stopped]})["spec"]["replicas"] == 0
     assert deployment(chart, {"replicas": 3})["spec"]["replicas"] == 3
 
 

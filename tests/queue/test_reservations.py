@@ -16,8 +16,8 @@ from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment
 from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import (
+    COOLDOWN_FACTOR,
     EVERYTHING_LINE_MAX,
-    PAUSE_FACTOR,
     ROWS_ATTEMPT_MAX,
     ROWS_LINE_MAX,
     ROWS_MAX,
@@ -182,7 +182,7 @@ class TestHolds:
         queue.refuse("compaction", operation="rewrite")
         assert queue.refuse(*many) == many[:-1]
 
-    def test_a_pause_follows_that_is_three_times_as_long_as_the_wait(self) -> None:
+    def test_a_cooldown_follows_that_is_three_times_as_long_as_the_wait(self) -> None:
         queue = Queue()
         queue.refuse("a")
         queue.at(10.2)
@@ -193,7 +193,7 @@ class TestHolds:
         queue.settle("a")
         assert queue.value.held_seconds(11.0) == 0.0
         assert queue.refuse("b") == ["b"]
-        assert queue.value.seconds_until(11.0) == PAUSE_FACTOR * 0.5
+        assert queue.value.seconds_until(11.0) == COOLDOWN_FACTOR * 0.5
         queue.at(12.4)
         assert not queue.hold
         queue.at(12.5)
@@ -212,13 +212,13 @@ class TestHolds:
         queue.at(26.0)
         assert queue.hold == ["b"]
 
-    def test_when_the_assignment_is_over_only_the_pause_is_left(self) -> None:
+    def test_when_the_assignment_is_over_only_the_cooldown_is_left(self) -> None:
         queue = Queue()
         queue.refuse("a")
         queue.at(12.0)
         queue.refuse("b")
         queue.value = queue.value.forgotten()
-        assert queue.value == Reservations(seconds_max=2.0, pause_until=18.0)
+        assert queue.value == Reservations(seconds_max=2.0, cooldown_until=18.0)
 
     @given(st.lists(st.tuples(st.floats(0.01, 5), st.booleans()), min_size=1, max_size=60))
     def test_they_take_at_most_a_quarter_of_the_time_and_one_hold(self, steps: list[tuple[float, bool]]) -> None:
@@ -241,7 +241,7 @@ class TestHolds:
         measured = run(load)
         assert measured.attempts_p99 <= 3
         assert measured.held_share <= 0.25 + 2.0 / load.duration
-        if not dying:  # three executions, a pause between the last two, and a commit for each upserter
+        if not dying:  # three executions, a cooldown between the last two, and a commit for each upserter
             assert measured.a_second >= 0.8 * upserters / (3 * 1.5 * seconds + 3 * seconds + 0.02 * upserters + 0.1)
 
 
@@ -334,10 +334,10 @@ class TestRows:
         queue.at(12.0)
         assert queue.told() == ["b"]
         assert queue.value.conflict_of(ROW) is None
-        queue.at(12.0 + PAUSE_FACTOR * 2.0 - 0.1)
+        queue.at(12.0 + COOLDOWN_FACTOR * 2.0 - 0.1)
         assert not queue.refuse_rows("c")
         assert not queue.reserved
-        queue.at(12.0 + PAUSE_FACTOR * 2.0)
+        queue.at(12.0 + COOLDOWN_FACTOR * 2.0)
         assert not queue.refuse_rows("d")
         assert queue.reserved == ["d"]
 
