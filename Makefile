@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs lock clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -100,6 +100,18 @@ docs: basics ## Generate docs/metrics.md, docs/wire-vectors.json, the chart's sc
 
 lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
 	.venv/bin/python -m scripts.generate.lock_image
+
+licences: basics ## Check the licences of what the images hold against those that scripts/release allows
+	.venv/bin/python -m scripts.release --licences
+
+advisories: basics ## Look for advisories about what the images hold; needs PyPI's list of them
+	.venv/bin/python -m scripts.release --advisories
+
+release: basics ## Build packages, chart and bills of materials into dist/, install them from there, and commit (Go)
+	.venv/bin/python -m scripts.release
+
+release-check: basics ## Whether TAG may be released: versions, changelog, chart; `make release-check TAG=v0.2.0`
+	.venv/bin/python -m scripts.release --tag "$(TAG)"
 
 clean: ## Remove what was made in this folder; the cache of downloads stays
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

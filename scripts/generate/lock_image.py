@@ -1,7 +1,8 @@
 """Lock what deploy/Dockerfile installs, by version and hash, in deploy/requirements/; `--check` only checks, offline.
 
 Both pyproject.toml files say what is locked, and requirements/constraints.txt says at which versions, so the image
-holds what the tests have run. uv resolves for the image's Python, whatever Python runs here.
+holds what the tests have run. uv resolves for the image's Python and for both architectures, whatever runs here: one
+file serves both, and a package that has no wheel for one of them is an error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from scripts.generate import ROOT
 
 FOLDER = ROOT / "deploy" / "requirements"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
 PYTHON = "3.13"
 """The Python of the image: Debian 13 has it."""
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
@@ -124,13 +126,17 @@ def lock(name: str, requirements: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="committerd-lock-") as folder:
         source = Path(folder, "requirements.in")
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        command: list[str | Path] = [
-            sys.executable, "-m", "uv", "pip", "compile", source, "--output-file", FOLDER / name, "--quiet",
-            "--constraint", CONSTRAINTS, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url",
-            "--only-binary", ":all:", "--python-version", PYTHON, "--python-platform", "x86_64-manylinux_2_28",
-            "--no-python-downloads",
-        ]  # fmt: skip
-        subprocess.run(command, check=True, cwd=ROOT)
+        found = set[str]()
+        for platform in PLATFORMS:
+            command: list[str | Path] = [
+                sys.executable, "-m", "uv", "pip", "compile", source, "--output-file", FOLDER / name, "--quiet",
+                "--constraint", CONSTRAINTS, "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url",
+                "--only-binary", ":all:", "--python-version", PYTHON, "--python-platform", platform,
+                "--no-python-downloads",
+            ]  # fmt: skip
+            subprocess.run(command, check=True, cwd=ROOT)
+            found.add((FOLDER / name).read_text(encoding="utf-8"))
+        assert len(found) == 1, f"{name}: the platforms {', '.join(PLATFORMS)} need different packages"
 
 
 def main() -> int:

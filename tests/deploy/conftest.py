@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from harness import PartMissingError
+from harness.helm import HELM
 from tests.deploy.chart import Chart
 from tests.deploy.compose import Compose
 from tests.deploy.image import Builder, Image
-from tests.deploy.parts_kubernetes import HELM, KubeApiServer, kubernetes
+from tests.deploy.parts_kubernetes import KubeApiServer, kubernetes
 
 
 @pytest.fixture(scope="session")

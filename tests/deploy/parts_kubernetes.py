@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import PartMissingError, cache_folder, made_in_cache
-from harness.golang import INSTALL, GoProgram
+from harness.golang import INSTALL
+from harness.helm import HELM
 from harness.server import Server
 
-HELM = GoProgram(name="helm", version="v3.22.0", package="helm.sh/helm/v3/cmd/helm", binary="helm")
 KUBERNETES_VERSION = "1.36.3"
 _TOOL = 'package tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n'
 _STAGED_MODULE = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)

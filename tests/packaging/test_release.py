@@ -1,0 +1,133 @@
+"""`make release` and the workflows that call it: the same bytes twice, and what was built installs and commits."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.utils import canonicalize_name
+
+import committerd
+from harness import PartMissingError
+from harness.kafka import KafkaBroker, RunningKafka
+from scripts.generate import lock_image
+from scripts.release import __main__ as release
+from scripts.release import building, trying
+
+VERSION = committerd.__version__
+WORKFLOWS = sorted((building.ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    try:
+        building.build(folder)
+    except PartMissingError as error:
+        pytest.skip(str(error))
+    return folder
+
+
+def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    again = tmp_path / "elsewhere"
+    files = building.build(again)
+    assert [file.name for file in files] == sorted(
+        [
+            f"committerd-{VERSION}-py3-none-any.whl",
+            f"committerd-{VERSION}.tar.gz",
+            f"committerd-{VERSION}.tgz",
+            f"committerd_client-{VERSION}-py3-none-any.whl",
+            f"committerd_client-{VERSION}.tar.gz",
+            "committerd-image.cdx.json",
+            "committerd-maintain-image.cdx.json",
+            "committerd-producer-image.cdx.json",
+        ]
+    )
+    assert {file.name: file.read_bytes() for file in built.iterdir()} == {
+        file.name: file.read_bytes() for file in again.iterdir()
+    }
+    checked = subprocess.run(["sha256sum", "--check", "--strict", building.SUMS], cwd=again, check=False)
+    assert checked.returncode == 0
+    assert len((again / building.SUMS).read_text(encoding="utf-8").splitlines()) == len(files)
+
+
+def test_the_archives_hold_what_git_tracks_and_the_wheels_only_packages(built: Path) -> None:
+    tracked = set(building.run("git", "ls-files").splitlines())
+    with tarfile.open(built / f"committerd-{VERSION}.tar.gz") as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert inside - tracked == {"PKG-INFO"}
+    assert {"LICENSE", "committerd/__main__.py", "protos/lance/transaction.proto"} <= inside
+    for name, folders in (
+        (f"committerd-{VERSION}", {"committerd"}),
+        (f"committerd_client-{VERSION}", {"committerd_client", "committerd_common", "committerd_spark"}),
+    ):
+        with zipfile.ZipFile(built / f"{name}-py3-none-any.whl") as wheel:
+            found = {entry.partition("/")[0] for entry in wheel.namelist()}
+        assert folders | {f"{name}.dist-info"} <= found
+        assert not {"tests", "harness", "scripts", "bench"} & found
+
+
+def test_a_bill_names_each_locked_package_with_its_hashes(built: Path) -> None:
+    locked = lock_image.locked((lock_image.FOLDER / "committerd.txt").read_text(encoding="utf-8"))
+    bill = json.loads((built / "committerd-image.cdx.json").read_text(encoding="utf-8"))
+    assert bill["bomFormat"] == "CycloneDX"
+    components = {canonicalize_name(one["name"]): one for one in bill["components"]}
+    assert {name: one["version"] for name, one in components.items()} == locked
+    assert bill["metadata"]["component"]["name"] == "committerd"
+    for one in components.values():
+        hashes = [entry for link in one["externalReferences"] for entry in link.get("hashes", ())]
+        assert any(entry["alg"] == "SHA-256" for entry in hashes), one["name"]
+
+
+def test_from_an_index_into_an_empty_environment_it_commits(
+    built: Path, kafka: KafkaBroker | RunningKafka, dataset: str, environment_folder: Path, tmp_path: Path
+) -> None:
+    python = trying.installed(sorted(built.iterdir()), environment_folder)
+    rows = trying.committed(python, kafka, dataset, tmp_path)
+    assert rows == [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}]
+
+
+def test_a_tag_is_released_only_if_all_have_its_version() -> None:
+    assert set(release.problems(f"v{VERSION}")) <= {
+        "CHANGELOG.md names no date of the version",
+        "CHANGELOG.md has entries under Unreleased: move them to the version",
+    }
+    wrong = "\n".join(release.problems("v9.9.9"))
+    for part in ("committerd has", "committerd-client has", "the chart has", "deploy/Dockerfile", "CHANGELOG.md names"):
+        assert part in wrong
+
+
+def workflow(path: Path) -> Mapping[Any, Any]:
+    read: Mapping[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return read
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_targets_that_exist_with_the_least_rights(path: Path) -> None:
+    text, read = path.read_text(encoding="utf-8"), workflow(path)
+    listed = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=building.ROOT).stdout
+    targets = set(re.findall(r"^  make ([\w-]+)", listed, re.MULTILINE))
+    called = {word for line in re.findall(r"- run: make (.*)$", text, re.MULTILINE) for word in line.split()}
+    assert {word for word in called if re.fullmatch(r"[a-z-]+", word)} <= targets
+    assert read["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in text
+    for job in read["jobs"].values():
+        assert set(job.get("strategy", {}).get("matrix", {}).get("target", ())) <= targets
+        for step in job["steps"]:
+            if "checkout" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
+            # What others choose, such as the name of a branch, gets into no program's text.
+            assert "${{" not in step.get("run", ""), step["run"]
+
+
+def test_ci_runs_what_developers_run() -> None:
+    text = (building.ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert "bash .ci/run" in text
