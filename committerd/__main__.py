@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import click
+from click.shell_completion import CompletionItem
 
 from committerd import __version__
 from committerd.errors import CommitterError, SettingsError
+from committerd.waiting import told
 
 _COMMANDS = (
     "run",
@@ -26,6 +28,8 @@ _COMMANDS = (
     "commit",
     "promote",
     "status",
+    "explain",
+    "tail",
     "audit",
     "dead",
     "topics",
@@ -60,6 +64,12 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands without importing any, and options."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in _COMMANDS if name.startswith(incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -120,7 +130,8 @@ def main() -> None:
 def run_command_line() -> None:
     """Run the command line in a process that goes on. Raises `SystemExit`, except for exit code 0."""
     try:
-        _unwrapped()
+        with told(lambda text: click.echo(f"committerd: {text}", err=True)):
+            _unwrapped()
     except click.ClickException as error:
         error.show()
         sys.exit(2 if isinstance(error, click.UsageError) else 1)

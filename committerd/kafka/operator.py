@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -20,18 +20,28 @@ from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import client_id, producer_options, reader_options, topics_of
-from committerd.kafka.reader import RangeReader, read_batches
+from committerd.kafka.reader import RangeReader, follow_batches, read_batches
 from committerd.kafka.records import to_record
 from committerd.kafka.topics import TopicSurvey, survey_topics
 from committerd.kafka.transactions import OpenTransaction, end_transaction, open_transactions
 from committerd.queue.port import Acknowledged, Publication, Record, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
+from committerd.waiting import waiting_for
 
 _CLOSE_SECONDS = 1.0
 
 Result = TypeVar("Result")
 Bounds = Mapping[int, tuple[int, int]]
 """Half-open range of offsets, by partition."""
+
+
+class Followed(NamedTuple):
+    """What has come to a topic."""
+
+    records: list[tuple[int, Record]]
+    """(partition, record), each partition in offset order; empty when nothing is new."""
+    silent_seconds: float
+    """Seconds since Kafka last sent anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +101,11 @@ class TopicOperator:
             rights=not create,
             note_created=note_created,
         )
-        return await _in_thread(survey)
+        return await self._ask(survey)
 
     async def identity(self) -> TopicIdentity:
         """The identity of the staged topic. Raises `RefusedToRun` (`topic_gone`) if it does not exist."""
-        return await _in_thread(partial(self._admin.identity, self.topics.staged, None))
+        return await self._ask(partial(self._admin.identity, self.topics.staged, None))
 
     async def bounds(self, topic: str, *, held_back: bool = False) -> dict[int, tuple[int, int]]:
         """Log start and end of each partition, half-open. Raises `QueueUnavailable` also if there is no such topic.
@@ -107,7 +117,7 @@ class TopicOperator:
             found = self._admin.bounds(self._admin.partitions(topic), held_back=held_back)
             return {at.partition: bounds for at, bounds in found.items()}
 
-        return await _in_thread(ask)
+        return await self._ask(ask)
 
     async def since(self, topic: str, timestamp_ms: int) -> dict[int, tuple[int, int]]:
         """As `bounds`, without the records before a time (Unix milliseconds)."""
@@ -117,35 +127,35 @@ class TopicOperator:
             starts = self._admin.offsets_at(list(bounds), timestamp_ms)
             return {at.partition: (starts.get(at, end), end) for at, (_, end) in bounds.items()}
 
-        return await _in_thread(ask)
+        return await self._ask(ask)
 
     async def open_transactions(self) -> list[OpenTransaction]:
         """The Kafka transactions that hold back staged records."""
-        return await _in_thread(partial(open_transactions, self._admin, self._staged))
+        return await self._ask(partial(open_transactions, self._admin, self._staged))
 
     async def end_transaction(self, one: OpenTransaction) -> None:
         """Abort a transaction: its records are never delivered."""
-        await _in_thread(partial(end_transaction, self._admin, self._settings, self._staged, one))
+        await self._ask(partial(end_transaction, self._admin, self._settings, self._staged, one))
 
     async def end(self) -> int:
         """The end of the staged topic, including records that an open Kafka transaction holds back."""
-        return await _in_thread(partial(self._admin.end, self._staged))
+        return await self._ask(partial(self._admin.end, self._staged))
 
     async def acknowledged(self) -> Acknowledged | None:
         """The group's committed offset; None if it has none."""
-        return await _in_thread(partial(self._admin.acknowledged, self.topics.group, self._staged))
+        return await self._ask(partial(self._admin.acknowledged, self.topics.group, self._staged))
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
         """Values of the last records of the outcomes topic, at most `limit` of each partition."""
-        return await _in_thread(partial(self._reader.outcomes_tail, limit))
+        return await self._ask(partial(self._reader.outcomes_tail, limit))
 
     async def read(self, start: int, end: int) -> list[Record]:
         """The records of the staged partition in the half-open range that still exist."""
-        return await _in_thread(partial(self._reader.staged, start, end))
+        return await self._ask(partial(self._reader.staged, start, end))
 
     async def group(self) -> GroupDescription:
         """The committers' group and its members."""
-        described = await _in_thread(partial(self._admin.group, self.topics.group))
+        described = await self._ask(partial(self._admin.group, self.topics.group))
         members = [
             MemberDescription(
                 client_id=member["client_id"],
@@ -175,22 +185,46 @@ class TopicOperator:
             requested,
         )
         try:
-            while (batch := await _in_thread(partial(_next, batches))) is not None:
+            while (batch := await self._ask(partial(_next, batches))) is not None:
                 yield [(found.partition, to_record(found)) for found in batch]
         finally:
             with anyio.CancelScope(shield=True):
-                await _in_thread(batches.close)
+                await self._ask(batches.close)
+
+    async def follow(self, topic: str, starts: Mapping[int, int]) -> AsyncGenerator[Followed, None]:
+        """Yield what comes from these offsets on, by partition, for ever, and at least once a second.
+
+        A caller must close it (`contextlib.aclosing`). Raises `QueueUnavailable` if Kafka has sent nothing for the time
+        of one request.
+        """
+        options = reader_options(self._settings, self.topics, self._name) | {
+            "group_id": None,
+            "bootstrap_timeout_ms": self._settings.request_timeout_ms,
+        }
+        places = {TopicPartition(topic, partition): offset for partition, offset in starts.items()}
+        batches = follow_batches(options, places)
+        try:
+            batch, silent_seconds = await self._ask(partial(next, batches))  # connects
+            while True:
+                yield Followed([(found.partition, to_record(found)) for found in batch], silent_seconds)
+                batch, silent_seconds = await _to_its_end(partial(next, batches))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _to_its_end(batches.close)
 
     async def stage(self, publications: Sequence[Publication]) -> list[int]:
         """Write records to the staged topic and wait for Kafka's acknowledgements; returns their offsets.
 
         After an error the topic may hold any of them.
         """
-        return await _in_thread(partial(self._stage, publications))
+        return await self._ask(partial(self._stage, publications))
 
     async def delete_letters_below(self, offset: int) -> int:
         """Delete the dead letters below an offset; returns the new log start."""
-        return await _in_thread(partial(self._admin.delete_below, TopicPartition(self.topics.dead, 0), offset))
+        return await self._ask(partial(self._admin.delete_below, TopicPartition(self.topics.dead, 0), offset))
+
+    async def _ask(self, work: Callable[[], Result]) -> Result:
+        return await _in_thread(self._settings, work)
 
     def _stage(self, publications: Sequence[Publication]) -> list[int]:
         size = self._settings.max_record_bytes
@@ -215,16 +249,39 @@ class TopicOperator:
 @asynccontextmanager
 async def open_operator(settings: KafkaSettings, name: str) -> AsyncIterator[TopicOperator]:
     """Connect, within the time of one request. Raises `QueueUnavailable` with the lines that kafka-python logged."""
-    admin = await _in_thread(partial(TopicAdmin, settings, name, bootstrap_ms=settings.request_timeout_ms))
+    admin = await _in_thread(settings, partial(TopicAdmin, settings, name, bootstrap_ms=settings.request_timeout_ms))
     try:
         yield TopicOperator(settings, name, admin=admin)
     finally:
         with anyio.CancelScope(shield=True):
-            await _in_thread(admin.close)
+            await _in_thread(settings, admin.close)
 
 
-async def _in_thread(work: Callable[[], Result]) -> Result:
-    return await to_thread.run_sync(work)
+async def _in_thread(settings: KafkaSettings, work: Callable[[], Result]) -> Result:
+    """Call `work` in a thread; if Kafka does not answer, that is told."""
+    with waiting_for(f"Kafka at {','.join(settings.bootstrap_servers)}"):
+        return await _to_its_end(work)
+
+
+async def _to_its_end(work: Callable[[], Result]) -> Result:
+    """Call `work` in a thread, and wait for it even if the process is interrupted.
+
+    At SIGINT asyncio cancels the main task, whatever shields it, and a client that is closed while a thread uses it
+    stays open. A task of its own is not cancelled so.
+    """
+    results, raised = list[Result](), list[Exception]()
+
+    async def call() -> None:
+        try:
+            results.append(await to_thread.run_sync(work))
+        except Exception as error:  # noqa: BLE001  # raised below, outside the group
+            raised.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+    if raised:
+        raise raised[0]
+    return results[0]
 
 
 def _next(batches: Generator[list[Any], None, None]) -> list[Any] | None:

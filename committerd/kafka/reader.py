@@ -17,7 +17,7 @@ from kafka import KafkaConsumer, TopicPartition, errors
 from committerd.errors import QueueUnavailable
 from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
-from committerd.kafka.clients import in_words, open_client
+from committerd.kafka.clients import OpenClient, in_words, open_client, silent_seconds
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
 from committerd.queue.port import READ_BYTES_MAX, Record, record_size
@@ -90,7 +90,8 @@ def read_batches(
     if not ends:
         return
     topic = next(iter(ends)).topic
-    with _opened_consumer(options, topic) as consumer:
+    with _opened_consumer(options, topic) as opened:
+        consumer = opened.client
         consumer.assign(list(ends))
         for partition in ends:
             consumer.seek(partition, ranges[partition][0])
@@ -108,11 +109,35 @@ def read_batches(
                 raise QueueUnavailable(f"no records came from {', '.join(_shown(ends))}")
 
 
+def follow_batches(
+    options: Mapping[str, Any], starts: Mapping[TopicPartition, int]
+) -> Generator[tuple[list[Any], float], None, None]:
+    """Yield what comes from these offsets on, for ever, and the seconds since a broker last sent anything.
+
+    Blocks at each step, for a fifth of a second if nothing is new. Raises `QueueUnavailable`, also if no broker has
+    sent anything for a request's timeout.
+    """
+    topic = next(iter(starts)).topic
+    with _opened_consumer(options, topic) as opened:
+        consumer = opened.client
+        consumer.assign(list(starts))
+        for partition, offset in starts.items():
+            consumer.seek(partition, offset)
+        heard_at = time.monotonic()
+        while True:
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+            heard_at = max(heard_at, time.monotonic() - silent_seconds(opened.network))
+            silent = time.monotonic() - heard_at
+            yield [found for records in polled.values() for found in records], silent
+            if silent * 1000 > options["request_timeout_ms"]:
+                raise QueueUnavailable(f"reading {topic}: no broker has sent anything for {silent:.0f} s")
+
+
 @contextmanager
-def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[Any]:
+def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[OpenClient[Any]]:
     opened = open_client(KafkaConsumer, options)
     try:
-        yield opened.client
+        yield opened
     except errors.KafkaError as error:
         why = denied(error, "Read", topic=topic, group=options.get("group_id") or "") or in_words(error)
         raise QueueUnavailable(f"reading {topic}: {why}") from error

@@ -17,6 +17,7 @@ from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.retries import Fault, ignored
+from committerd.stores.watched import WatchedStore
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
@@ -54,16 +55,25 @@ class Stores:
     def open(self, uri: str, telemetry: Telemetry | None = None) -> ObjectStore:
         """Open the store that a URI names; with the telemetry of a dataset, its requests are measured.
 
-        Raises `SettingsError` for a scheme that is not supported.
+        Without telemetry, as in a command, a store that does not answer is told (`committerd.waiting`). Raises
+        `SettingsError` for a scheme that is not supported.
         """
         path = local_path(uri)
         if path is not None:
             local = LocalStore(path, durable=self._durable)
-            return local if telemetry is None else MeasuredLocalStore(local, telemetry)
+            return (
+                WatchedStore(local, f"the file system of {path}")
+                if telemetry is None
+                else MeasuredLocalStore(local, telemetry)
+            )
         cloud = cloud_place(uri)
         if cloud is not None:
             store = self._in_cloud(cloud)
-            return store if telemetry is None else MeasuredStore(store, telemetry)
+            return (
+                self._watched(store, uri, self._clouds[cloud.cloud].endpoint_url)
+                if telemetry is None
+                else MeasuredStore(store, telemetry)
+            )
         from committerd.stores.directory_bucket import DirectoryBucketStore
         from committerd.stores.dynamodb import DynamoStore, dynamo_place, dynamodb_client
         from committerd.stores.s3 import S3Store, s3_client, s3_place
@@ -77,11 +87,12 @@ class Stores:
         if telemetry is not None:
             objects = MeasuredStore(objects, telemetry)
         if place is None:
-            return objects
+            return objects if telemetry is not None else self._watched(objects, uri, self._s3.endpoint_url)
         client = self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
         entries = DynamoStore(client, table=place.table, base_uri=place.base_uri, failed=self._failed("dynamodb"))
         if telemetry is None:
-            return ExternalManifests(objects, entries, uri=uri)
+            both = ExternalManifests(objects, entries, uri=uri)
+            return self._watched(both, uri, self._s3.endpoint_url, self._dynamodb.endpoint_url)
         return ExternalManifests(
             objects,
             MeasuredManifests(entries, telemetry),
@@ -96,6 +107,10 @@ class Stores:
         if place.root not in self._containers:
             self._containers[place.root] = ObstoreClient(place.cloud, place.root, self._clouds[place.cloud])
         return ObstoreStore(self._containers[place.root], place, failed=self._failed(place.cloud.service))
+
+    def _watched(self, store: ObjectStore, uri: str, *endpoints: str | None) -> ObjectStore:
+        at = " or ".join(filter(None, endpoints))
+        return WatchedStore(store, f"the store of {uri}{f' at {at}' if at else ''}")
 
     def _client(self, service: str, make: Callable[[], AwsClient]) -> AwsClient:
         if service not in self._clients:

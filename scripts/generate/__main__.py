@@ -8,7 +8,15 @@ from importlib import import_module
 
 from scripts.generate import ROOT
 
-_MODULES = ("metrics_table", "helm_schema", "helm_readme", "dashboard", "fleet_dashboard", "wire_vectors")
+_MODULES = (
+    "metrics_table",
+    "helm_schema",
+    "helm_readme",
+    "dashboard",
+    "fleet_dashboard",
+    "wire_vectors",
+    "outcome_tables",
+)
 """Each has `FILE` (what it writes), `SOURCE` (what the content comes from) and `text` (the content)."""
 
 

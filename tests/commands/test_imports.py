@@ -74,4 +74,8 @@ def test_the_daemon_imports_neither_stores_elsewhere_nor_what_writes_data() -> N
 
 def test_the_version_is_told_without_any_command() -> None:
     modules = imported(_COMMAND, "--version")
-    assert {name for name in modules if name.startswith("committerd.")} == {"committerd.__main__", "committerd.errors"}
+    assert {name for name in modules if name.startswith("committerd.")} == {
+        "committerd.__main__",
+        "committerd.errors",
+        "committerd.waiting",
+    }

@@ -19,6 +19,9 @@ from tests.kafka.acls import Right, allow, forbid, listed, login
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
+SETTLED = "6a1d0c55-9d47-4c57-8f4f-0d5b9f2f4a11"
+"""The uuid of a transaction that was committed."""
+
 ROWS = {
     "`committerd run`": [
         ["status"],
@@ -30,6 +33,7 @@ ROWS = {
     ],
     "`audit`": [["audit"]],
     "`heartbeat`": [["heartbeat"]],
+    "`explain`": [["explain", SETTLED]],
     "`dead list`": [["dead", "list"], ["dead", "show", "0"]],
     "`dead replay`": [["dead", "replay", "0", "--apply"]],
     "`dead drop`": [["dead", "drop", "--below", "1", "--apply"]],
@@ -53,7 +57,7 @@ def scene(
         aside = made.table.data_file(lacking).rename(tmp_path / "aside")
         assert made.ask(lacking)[0].reason == "missing_file"
         aside.rename(made.table.data_file(lacking))
-        made.ask(made.table.append(), app_id="query", app_version="1")
+        made.ask(made.table.append(uuid=SETTLED), app_id="query", app_version="1")
         until(lambda: made.topics.group_offset() == 2)
         if getattr(request, "param", "") == "stopped":
             daemon.stop()

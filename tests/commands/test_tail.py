@@ -1,0 +1,101 @@
+"""`committerd tail`: outcomes as they are published, and an end without noise."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from committerd_common.messages import Status
+from harness.scene import Scene
+from tests.commands.story import Story
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+_SECONDS = 60
+
+
+@contextmanager
+def _tail(scene: Scene, *words: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COMMITTERD_")} | {
+        "COMMITTERD_DATASET__NAME": scene.name,
+        "COMMITTERD_DATASET__URI": scene.table.uri,
+        "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "committerd", "tail", *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
+def _told(scene: Scene, count: int, *words: str) -> list[dict[str, Any]]:
+    """The first outcomes of the last day that these filters let pass."""
+    with _tail(scene, "--since", "1d", "--json", *words) as process:
+        return [json.loads(line) for line in _lines(process, count)]
+
+
+def test_what_is_published_is_printed_and_ctrl_c_ends_it(scene: Scene) -> None:
+    scene.table.create()
+    scene.started()
+    scene.committed(1)  # so the topics exist
+    with _tail(scene, "--json", "--since", "1d") as process:
+        (first,) = _lines(process, 1)
+        assert json.loads(first)["status"] == "COMMITTED"
+        transaction = scene.table.append()
+        (outcome,) = scene.ask(transaction, producer="etl")
+        (line,) = _lines(process, 1)
+        told = json.loads(line)
+        assert (told["uuid"], told["version"], told["producer"]) == (transaction.uuid, outcome.version, "etl")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(_SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_filters(story: Story) -> None:
+    scene = story.scene
+    (lost,) = _told(scene, 1, "--producer", "lost")
+    assert (lost["status"], lost["reason"], lost["offset"]) == ("INVALID", "wrong_dataset", story.elsewhere_offset)
+    assert {one["offset"] for one in _told(scene, 2, "--status", "invalid")} == {story.garbage, story.elsewhere_offset}
+    (duplicate,) = _told(scene, 1, "--reason", "uuid_seen", "--operation", "append")
+    assert (duplicate["status"], duplicate["uuid"]) == ("DUPLICATE", story.twice.uuid)
+
+
+def test_the_application_is_that_of_the_staged_record(scene: Scene) -> None:
+    scene.table.create()
+    scene.started()
+    scene.committed(1)
+    (outcome,) = scene.ask(scene.table.append(), app_id="query", app_version="1")
+    assert outcome.status == Status.COMMITTED
+    (told,) = _told(scene, 1, "--app-id", "query")
+    assert told["uuid"] == outcome.uuid
+
+
+def test_a_reader_that_has_seen_enough_ends_it(story: Story) -> None:
+    with _tail(story.scene, "--since", "1d") as process:
+        (line,) = _lines(process, 1)
+        assert "COMMITTED" in line
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(_SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
