@@ -27,11 +27,13 @@ from committerd.queue.position import (
     AppMark,
     Pause,
     Position,
+    SaysOfPause,
     decode_marks,
     decode_pause,
     decode_position,
     highest,
     merge_marks,
+    pause_of,
 )
 from committerd.queue.race import VersionSummary
 from committerd.table.versions import History, Table, VersionState
@@ -141,7 +143,7 @@ async def load(table: Table, how: Loading) -> Loaded:
     if latest is None:
         raise StartAgain(f"version {newest} vanished while it was read")
     downwards = _Downwards(table, how, older)
-    carrying, newest_ours = await downwards.read_carrying(latest)
+    carrying, said_of_pause, newest_ours = await downwards.read_carrying(latest)
     position = highest(one.position for one in carrying if one.position is not None)
     await downwards.read_rest(position)
     _require_supported(latest.manifest, how)
@@ -158,7 +160,7 @@ async def load(table: Table, how: Loading) -> Loaded:
         marks=marks,
         carried=latest.found.position,
         carried_marks=latest.found.marks,
-        pause=carrying[0].pause if carrying else None,
+        pause=pause_of(said_of_pause),
         carried_pause=latest.found.pause,
         newest_ours=newest_ours,
         older=older,
@@ -272,12 +274,14 @@ class _Downwards:
         self._older = older
         self._reported_at = how.monotonic()
 
-    async def read_carrying(self, latest: _Read) -> tuple[Sequence[VersionSummary], int]:
+    async def read_carrying(self, latest: _Read) -> tuple[Sequence[VersionSummary], Sequence[SaysOfPause | None], int]:
         """Read the versions from which position, marks and pause follow: down to the newest one of ours, which has all.
 
-        Returns those that count, and the newest version of ours (0 = none).
+        Returns those that count for position and marks, what all say of the pause, and the newest version of ours
+        (0 = none).
         """
         carrying, newest_ours, gap = list[VersionSummary](), 0, False
+        said_of_pause = list[SaysOfPause | None]()
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
         batch: Sequence[_Read | None] = [latest]
         while True:
@@ -288,7 +292,9 @@ class _Downwards:
                     continue
                 if found is None:
                     gap = True
+                    said_of_pause.append(None)
                     continue
+                said_of_pause.append(SaysOfPause(found.settled.ours, found.position is not None, found.pause))
                 # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
                 # unreadable version between may be ours.
                 if found.settled.ours and found.position is not None and not gap:
@@ -299,7 +305,7 @@ class _Downwards:
                     newest_ours = found.settled.version
             await self._report()
             if newest_ours or not self._older.has_next:
-                return carrying, newest_ours
+                return carrying, said_of_pause, newest_ours
             size = min(2 * size, size_max)
             batch = await map_each(self._older.next(size), partial(_read_old, self._table))
 

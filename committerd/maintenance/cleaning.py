@@ -61,7 +61,7 @@ from committerd.queue.position import Pause, Position, decode_position
 from committerd.queue.start import QueueFacts, owed_from
 from committerd.stores.port import ObjectStore
 from committerd.table.manifests import detached_manifests
-from committerd.table.pause_watch import PauseWatch, newest_of_queue
+from committerd.table.pause_watch import PauseWatch, pause_since
 from committerd.table.versions import Table
 from committerd_common.paths import (
     DATA,
@@ -447,9 +447,9 @@ class Cleanup:
         if above:
             since.highest = max(above)
             self._newest = since.highest, await self._table.end(since.highest)
-            found = await newest_of_queue(self._table, above)
-            if found is not None and found.pause is not None:
-                raise CommitterError(f"nothing more is deleted: the queue is {found.pause}", code="paused")
+            pause = await pause_since(self._table, above, before=None)
+            if pause is not None:
+                raise CommitterError(f"nothing more is deleted: the queue is {pause}", code="paused")
         detached = set(await self._table.detached_manifests()) - since.detached
         since.detached |= detached
         restored: set[str] = set()

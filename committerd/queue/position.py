@@ -133,8 +133,7 @@ Marks = Mapping[str, AppMark]
 class Pause:
     """An operator has paused the queue: committers settle nothing until another version of the queue lacks the key.
 
-    The newest version of the queue decides. So a version of another writer, such as a Restore, neither ends a pause nor
-    begins one again.
+    Which version decides: `pause_of`.
     """
 
     reason: str
@@ -272,6 +271,35 @@ def _mark_bytes(app_id: str, run: str) -> int:
     """An upper estimate of the bytes of a mark in `table_metadata`, where JSON escapes what is not ASCII."""
     escaped = 2 if run.isascii() and run.isprintable() else 12
     return _MARK_BYTES_MIN + len(app_id) + escaped * len(run)
+
+
+class SaysOfPause(NamedTuple):
+    """What one version says of the pause."""
+
+    ours: bool
+    """Whether it is a version of the queue."""
+    has_keys: bool
+    """Whether it carries a position: other writers copy the keys that they find, or drop them."""
+    pause: Pause | None
+
+
+def pause_of(newest_first: Iterable[SaysOfPause | None]) -> Pause | None:
+    """Return the pause of the queue, given what its versions say, from the latest down; None = one that can't be read.
+
+    The newest version of the queue decides. So a version of another writer, such as a Restore, neither ends a pause nor
+    begins one again. The newest version that has the keys decides where no version of the queue is left, or where one
+    between the two is unreadable: it may be of the queue, and the keys copied from it.
+    """
+    newest, gap = None, False
+    for one in newest_first:
+        if one is None:
+            gap = newest is not None
+            continue
+        if newest is None and (one.has_keys or one.ours):
+            newest = one
+        if one.ours:
+            return (newest if gap and newest is not None else one).pause
+    return None if newest is None else newest.pause
 
 
 def encode_metadata(position: Position, marks: Marks, pause: Pause | None = None) -> dict[str, str]:

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from committerd.errors import CorruptTable, RefusedToRun
-from committerd.queue.position import Pause, decode_pause
+from committerd.queue.position import Pause, SaysOfPause, decode_pause, decode_position, pause_of
 from committerd.table.versions import Table
-
-
-class FoundPause(NamedTuple):
-    """What a version says of the pause."""
-
-    ours: bool
-    """Whether it is a version of the queue."""
-    pause: Pause | None
 
 
 class PauseWatch:
@@ -27,41 +18,51 @@ class PauseWatch:
         self._pause: Pause | None = None
 
     async def look(self) -> Pause | None:
-        """Return the pause that the newest version of the queue carries; without such a version, that of the latest.
-
-        Leaves out versions that are damaged. Raises `StoreUnavailable`.
-        """
+        """Return the pause of the queue (`pause_of`). Raises `StoreUnavailable`."""
         newest = await self._table.latest_version() or 0
-        if newest == self._seen:
-            return self._pause
-        since = self._seen if self._seen < newest else 0  # it may be another table now
-        found = await newest_of_queue(self._table, await self._table.versions_above(since))
-        if found is None and not since:
-            found = await _found(self._table, newest)
-        if found is not None or not since:
-            self._pause = found.pause if found is not None else None
-        self._seen = newest
+        if newest != self._seen:
+            since = self._seen if self._seen < newest else 0  # it may be another table now
+            above = await self._table.versions_above(since)
+            self._pause = (
+                await pause_since(self._table, above, before=self._pause)
+                if since
+                else pause_of(await said_of_pause(self._table, above))
+            )
+            self._seen = newest
         return self._pause
 
 
-async def newest_of_queue(table: Table, versions: Iterable[int]) -> FoundPause | None:
-    """Return what the newest version of the queue among these says; None if there is none.
+async def pause_since(table: Table, versions: Iterable[int], *, before: Pause | None) -> Pause | None:
+    """Return the pause of the queue after these versions, if it was `before` below them. Raises `StoreUnavailable`."""
+    said = await said_of_pause(table, versions)
+    return pause_of([*said, SaysOfPause(ours=True, has_keys=True, pause=before)])
+
+
+async def said_of_pause(table: Table, versions: Iterable[int]) -> list[SaysOfPause | None]:
+    """Return what versions say, for `pause_of`: these, from the newest down to the newest one of the queue.
 
     Raises `StoreUnavailable`.
     """
+    said = list[SaysOfPause | None]()
     for version in sorted(versions, reverse=True):
-        found = await _found(table, version)
-        if found is not None and found.ours:
-            return found
-    return None
+        one = await _said(table, version)
+        said.append(one)
+        if one is not None and one.ours:
+            break
+    return said
 
 
-async def _found(table: Table, version: int) -> FoundPause | None:
-    """What one version says; None if it is missing or damaged."""
+async def _said(table: Table, version: int) -> SaysOfPause | None:
+    """What one version says; None if it is missing or damaged. Keys that another writer has spoilt count as none."""
     try:
         file, settled = await table.read(version), await table.settled(version, keep=False)
-        if file is None or settled is None:
-            return None
-        return FoundPause(settled.ours, decode_pause(file.outline.table_metadata, branch=file.outline.branch))
-    except (CorruptTable, RefusedToRun):
+    except CorruptTable:
         return None
+    if file is None or settled is None:
+        return None
+    metadata, branch = file.outline.table_metadata, file.outline.branch
+    try:
+        has_keys = decode_position(metadata, branch=branch) is not None
+        return SaysOfPause(settled.ours, has_keys, decode_pause(metadata, branch=branch))
+    except (CorruptTable, RefusedToRun):
+        return None if settled.ours else SaysOfPause(ours=False, has_keys=False, pause=None)

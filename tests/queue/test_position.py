@@ -22,6 +22,7 @@ from committerd.queue.position import (
     LostHistory,
     MarkRoom,
     Pause,
+    SaysOfPause,
     advance,
     decode_marks,
     decode_pause,
@@ -31,6 +32,7 @@ from committerd.queue.position import (
     is_new_to,
     kept_marks,
     merge_marks,
+    pause_of,
     start_of,
 )
 
@@ -291,3 +293,42 @@ def test_the_size_of_a_mark_is_never_above_its_estimate(run: str) -> None:
 def test_keys_that_are_nested_too_deeply_are_unreadable(text: str) -> None:
     with pytest.raises(CorruptTable):
         decode_position({POSITION_KEY: text})
+
+
+A, B = Pause(reason="a", since_ms=1), Pause(reason="b", since_ms=2)
+
+
+def ours(pause: Pause | None) -> SaysOfPause:
+    return SaysOfPause(ours=True, has_keys=True, pause=pause)
+
+
+def copied(pause: Pause | None) -> SaysOfPause:
+    return SaysOfPause(ours=False, has_keys=True, pause=pause)
+
+
+DROPPED = SaysOfPause(ours=False, has_keys=False, pause=None)
+
+
+@pytest.mark.parametrize(
+    ("newest_first", "pause"),
+    [
+        ([], None),
+        ([DROPPED], None),
+        ([None], None),
+        ([ours(A), ours(B)], A),
+        ([ours(None), ours(B)], None),
+        ([DROPPED, copied(None), ours(A)], A),  # whatever other writers do
+        ([copied(A), ours(None)], None),  # a Restore
+        ([DROPPED, copied(A), copied(B)], A),  # none of the queue is left
+        ([copied(B), None, ours(A)], B),  # the unreadable one may be of the queue, and was copied
+        ([copied(None), None, ours(A)], None),
+        ([DROPPED, None, ours(A)], A),
+        ([None, copied(B), ours(A)], A),
+        ([copied(B), None, None, ours(A)], B),
+        ([None, ours(A), copied(B)], A),
+    ],
+)
+def test_the_newest_version_of_the_queue_decides_about_the_pause(
+    newest_first: list[SaysOfPause | None], pause: Pause | None
+) -> None:
+    assert pause_of(newest_first) == pause

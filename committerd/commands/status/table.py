@@ -12,8 +12,16 @@ from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
-from committerd.queue.position import Pause, Position, decode_pause, decode_position, highest
-from committerd.table.pause_watch import newest_of_queue
+from committerd.queue.position import (
+    Pause,
+    Position,
+    SaysOfPause,
+    decode_pause,
+    decode_position,
+    highest,
+    pause_of,
+)
+from committerd.table.pause_watch import said_of_pause
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest
 
@@ -53,7 +61,7 @@ class TableSummary:
     uri: str
     versions: Sequence[VersionSummary]
     pause: Pause | None = None
-    """The pause that the newest version of the queue carries; without such a version, that of the latest."""
+    """The pause of the queue (`pause_of`)."""
     versions_in_all: int = 0
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
@@ -102,7 +110,7 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
     return TableSummary(
         uri=table.uri,
         versions=newest_first,
-        pause=await _pause(table, newest_first, every[:-newest]),
+        pause=await _pause(table, [found.get(version) for version in reversed(versions)], every[:-newest]),
         versions_in_all=len(every),
         maintenance=await _maintenance(table),
         left_alone=(await read_failed(table.store)).entries,
@@ -110,15 +118,12 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
     )
 
 
-async def _pause(table: Table, read: Sequence[VersionSummary], older: Sequence[int]) -> Pause | None:
-    """The pause of the queue. `read`: the versions that were read, newest first; `older`: those below them."""
-    of_queue = next((one for one in read if one.from_queue), None)
-    if of_queue is not None:
-        return of_queue.pause
-    found = await newest_of_queue(table, older)
-    if found is not None:
-        return found.pause
-    return read[0].pause if read else None
+async def _pause(table: Table, read: Sequence[VersionSummary | None], older: Sequence[int]) -> Pause | None:
+    """The pause of the queue. `read`: the newest versions, newest first, None = unreadable; `older`: those below."""
+    said = [None if one is None else SaysOfPause(one.from_queue, one.position is not None, one.pause) for one in read]
+    if not any(one is not None and one.ours for one in said):
+        said += await said_of_pause(table, older)
+    return pause_of(said)
 
 
 async def _maintenance(table: Table) -> Mapping[str, int] | None:
