@@ -11,20 +11,22 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from kafka import KafkaAdminClient, TopicPartition, errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
 from committerd.kafka.access import denied, lacking
 from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import admin_options
-from committerd.kafka.repairs import send_to
+from committerd.kafka.repairs import send_to, send_to_each
 from committerd.queue.port import Acknowledged, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 
@@ -43,28 +45,50 @@ _COORDINATOR = (
 )
 """Errors while a broker takes a group over, or while a new cluster creates its topic of group offsets."""
 _COORDINATOR_SECONDS_MAX = 3.0
-_UNANSWERED = (errors.KafkaTimeoutError, errors.RequestTimedOutError)
+_LATEST = -1
+"""In a request for offsets: the end of the partition."""
+_ANSWERS = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.UnknownTopicOrPartitionError,
+)
+"""Errors that are no fault of the client."""
+
+
+@dataclass(eq=False, slots=True)
+class _Lent:
+    """A client, and how many requests use it."""
+
+    opened: OpenClient[Any]
+    users: int = 0
+    dropped: bool = False
 
 
 class TopicAdmin:
-    """An admin client for the dataset. Methods block, run one at a time, and raise `QueueUnavailable` on errors."""
+    """An admin client. Methods block, run at the same time in several threads, and raise `QueueUnavailable` on errors.
+
+    A client that must be replaced is closed when the last request on it has ended.
+    """
 
     def __init__(self, settings: KafkaSettings, name: str, *, bootstrap_ms: int = _BOOTSTRAP_MS) -> None:
         self._options = admin_options(settings, name) | {"bootstrap_timeout_ms": bootstrap_ms}
         self._timeout_ms = settings.request_timeout_ms
-        # One call at a time: a failed call closes the client, which no other call may be using.
-        self._one = threading.RLock()
+        self._opening = threading.Lock()
+        self._lock = threading.Lock()
         self._closed = False
-        self._opened: OpenClient[Any] | None = open_client(KafkaAdminClient, self._options)
+        self._current: _Lent | None = _Lent(open_client(KafkaAdminClient, self._options))
 
-    @property
-    def client(self) -> Any:
-        """kafka-python's admin client."""
-        return self._open().client
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """kafka-python's admin client, for as long as the block runs."""
+        with self._lent() as opened:
+            yield opened.client
 
     def broker_version(self) -> tuple[int, ...]:
         """Kafka's version, as in (4, 3): of the broker that the client asked when it connected."""
-        version: tuple[int, ...] = self._open().network.get_broker_version()
+        with self._lent() as opened:
+            version: tuple[int, ...] = opened.network.get_broker_version()
         return version
 
     def identity(self, topic: str, leader: int | None) -> TopicIdentity:
@@ -73,8 +97,7 @@ class TopicAdmin:
         `leader`: node id of the broker to ask first; None if it is not known. Raises `RefusedToRun` (`topic_gone`) if
         the topic does not exist. One round trip, about a millisecond on one machine.
         """
-        with self._one:
-            return self._identity(topic, leader)
+        return self._identity(topic, leader)
 
     def bounds(
         self, partitions: Sequence[TopicPartition], *, held_back: bool = False
@@ -129,25 +152,72 @@ class TopicAdmin:
             found = client.list_partition_offsets(dict.fromkeys(partitions, timestamp_ms), timeout_ms=self._timeout_ms)
         return {partition: at.offset for partition, at in found.items() if at.offset >= 0}
 
-    def retention_ms(self, topic: str) -> int | None:
-        """The topic's retention in milliseconds; None = unlimited."""
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        with self._request(f"asking for the configuration of {topic}", "DescribeConfigs", topic=topic) as client:
-            described = client.describe_configs([resource], config_filter="all")
-        entry = described.get("topic", {}).get(topic, {}).get("retention.ms")
-        if entry is None or entry["value"] is None:
-            raise QueueUnavailable(f"Kafka does not report the retention of {topic}")
-        kept = int(entry["value"])
-        return None if kept < 0 else kept
+    def retentions_ms(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """The topics' retentions in milliseconds, in one request; None = unlimited. Leaves out what is not reported."""
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+        with self._request("asking for the configuration of topics", "DescribeConfigs", topic=topics[0]) as client:
+            described = client.describe_configs(resources, config_filter="all").get("topic", {})
+        found = {topic: (described.get(topic, {}).get("retention.ms") or {}).get("value") for topic in topics}
+        return {topic: None if int(kept) < 0 else int(kept) for topic, kept in found.items() if kept is not None}
+
+    def leaders(self, topics: Sequence[str], *, seconds: float) -> dict[str, int | None]:
+        """The node that leads partition 0 of each topic, in one request; None = no such topic, or no leader."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        try:
+            with self._lent() as opened:
+                response = send_to(opened.network, request, node=None, seconds=seconds)
+        except errors.KafkaError as error:
+            raise self.failed("asking for the leaders of topics", error) from error
+        found: dict[str, int | None] = dict.fromkeys(topics)
+        for topic in response.topics:
+            leads = next((one.leader_id for one in topic.partitions if one.partition_index == 0), -1)
+            found[topic.name] = None if leads < 0 else int(leads)
+        return found
+
+    def ends(
+        self, partitions: Mapping[int | None, Sequence[TopicPartition]], *, held_back: bool, seconds: float
+    ) -> dict[TopicPartition, int | errors.KafkaError]:
+        """The end of each partition, in one request to each node; the error if there is no good response.
+
+        `partitions`: by the node that leads them. `held_back`: include the records that an open Kafka transaction holds
+        back. Raises `QueueUnavailable` if no broker can be used.
+        """
+        isolation = IsolationLevel.READ_UNCOMMITTED if held_back else IsolationLevel.READ_COMMITTED
+        latest = [ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=_LATEST)]
+        requests = {
+            node: ListOffsetsRequest(
+                isolation_level=isolation.value,
+                topics=[ListOffsetsRequest.ListOffsetsTopic(name=one.topic, partitions=latest) for one in led],
+                min_version=ListOffsetsRequest.min_version_for_isolation_level(isolation),
+            )
+            for node, led in partitions.items()
+        }
+        with self._lent() as opened:
+            answers = send_to_each(opened.network, requests, seconds=seconds)
+        found: dict[TopicPartition, int | errors.KafkaError] = {}
+        for node, answer in answers.items():
+            if isinstance(answer, errors.KafkaError):
+                found |= dict.fromkeys(partitions[node], answer)
+                continue
+            for topic in answer.topics:
+                (one,) = topic.partitions
+                error = errors.for_code(one.error_code)
+                found[TopicPartition(topic.name, 0)] = int(one.offset) if error is errors.NoError else error()
+        return found
 
     def time_ms(self) -> int | None:
         """The brokers' clock (Unix milliseconds): the quorum's leader always reports the present as its last fetch.
 
         None if Kafka does not return it: with ZooKeeper, before 3.3, or without the permission to describe the cluster.
         """
-        with self._one:
+        with self.client() as client:
             try:
-                described = self.client.describe_metadata_quorum()
+                described = client.describe_metadata_quorum()
                 (partition,) = described["topics"][0]["partitions"]
                 voters = {voter["replica_id"]: voter for voter in partition["current_voters"]}
                 fetched_ms = int(voters[partition["leader_id"]]["last_fetch_timestamp"])
@@ -165,21 +235,27 @@ class TopicAdmin:
 
     def acknowledged(self, group: str, partition: TopicPartition) -> Acknowledged | None:
         """The group's committed offset; None if it has none."""
+        return self.all_acknowledged(group, [partition]).get(partition)
+
+    def all_acknowledged(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Acknowledged]:
+        """The group's committed offsets, in one request; leaves out partitions without one."""
         deadline = time.monotonic() + _COORDINATOR_SECONDS_MAX
-        found: Any = None
+        found: Mapping[TopicPartition, Any] = {}
         doing = f"reading the offset of group {group}"
-        with self._request(doing, "Describe", topic=partition.topic, group=group) as client:
+        with self._request(doing, "Describe", topic=partitions[0].topic, group=group) as client:
             while True:
                 try:
-                    found = client.list_group_offsets({group: [partition]})[group].get(partition)
+                    found = client.list_group_offsets({group: list(partitions)})[group]
                     break
                 except _COORDINATOR:
                     if time.monotonic() >= deadline:
                         raise
                     time.sleep(_GONE_SECONDS)
-        if found is None or found.offset < 0:
-            return None
-        return Acknowledged(offset=found.offset, metadata=found.metadata or "")
+        return {
+            partition: Acknowledged(offset=one.offset, metadata=one.metadata or "")
+            for partition, one in found.items()
+            if one is not None and one.offset >= 0
+        }
 
     def delete_below(self, partition: TopicPartition, offset: int) -> int:
         """Delete the records of a partition below an offset; returns the new log start."""
@@ -190,16 +266,15 @@ class TopicAdmin:
 
     def close(self) -> None:
         """Close the connections."""
-        with self._one:
-            self._closed = True
-            self._drop()
+        self._closed = True
+        self._drop()
 
     @contextmanager
     def _request(self, doing: str, operation: str = "Read", *, topic: str = "", group: str = "") -> Iterator[Any]:
         """The client, for requests that fail together; `failed` describes the arguments."""
-        with self._one:
+        with self.client() as client:
             try:
-                yield self.client
+                yield client
             except errors.KafkaError as error:
                 raise self.failed(doing, error, operation, topic=topic, group=group) from error
 
@@ -244,13 +319,30 @@ class TopicAdmin:
             return TopicIdentity(cluster_id=response.cluster_id, topic=topic, topic_id=_written(found.topic_id))
         raise QueueUnavailable(f"the leader of topic {topic} keeps changing")
 
-    def _open(self) -> OpenClient[Any]:
-        with self._one:
+    @contextmanager
+    def _lent(self) -> Iterator[OpenClient[Any]]:
+        lent = self._lend()
+        try:
+            yield lent.opened
+        finally:
+            with self._lock:
+                lent.users -= 1
+                unused = lent.dropped and not lent.users
+            if unused:
+                lent.opened.client.close()
+
+    def _lend(self) -> _Lent:
+        with self._opening:
             if self._closed:
                 raise QueueUnavailable("the Kafka client is closed")
-            if self._opened is None:
-                self._opened = open_client(KafkaAdminClient, self._options)
-            return self._opened
+            with self._lock:
+                if self._current is not None:
+                    self._current.users += 1
+                    return self._current
+            opened = _Lent(open_client(KafkaAdminClient, self._options), users=1)
+            with self._lock:
+                self._current = opened
+            return opened
 
     def _metadata(self, topic: str | None, node: int | None) -> Any:
         request = MetadataRequest(
@@ -260,7 +352,8 @@ class TopicAdmin:
             include_topic_authorized_operations=False,
         )
         seconds = min(self._timeout_ms / 1000, _METADATA_SECONDS_MAX)
-        return send_to(self._open().network, request, node=node, seconds=seconds)
+        with self._lent() as opened:
+            return send_to(opened.network, request, node=node, seconds=seconds)
 
     def failed(
         self, doing: str, error: errors.KafkaError, operation: str = "Read", *, topic: str = "", group: str = ""
@@ -270,17 +363,16 @@ class TopicAdmin:
         `operation`: the ACL on the topic or group that this needs. What is asked about a topic needs Describe, which
         Read includes; whoever asks reads the topic too.
         """
-        # After a refused login only a new client tries again. A response that does not come may have been lost on a
-        # connection that stays open.
-        if not isinstance(error, errors.RetriableError) or isinstance(error, _UNANSWERED):
+        # After a refused login only a new client tries again.
+        if not isinstance(error, (errors.RetriableError, *_ANSWERS)):
             self._drop()
         return QueueUnavailable(f"{doing}: {denied(error, operation, topic=topic, group=group) or in_words(error)}")
 
     def require_group(self, group: str) -> None:
         """Raise `SettingsError` with the missing ACL if this user may not use the group."""
-        with self._one:
+        with self.client() as client:
             try:
-                self.client.describe_groups([group])
+                client.describe_groups([group])
             except errors.GroupAuthorizationFailedError as error:
                 raise SettingsError(f"the consumer group can't be used: {lacking('Read', 'Group', group)}") from error
             except errors.KafkaError as error:
@@ -288,9 +380,14 @@ class TopicAdmin:
                 self.failed(f"asking for group {group}", error)
 
     def _drop(self) -> None:
-        if self._opened is not None:
-            self._opened.client.close()
-            self._opened = None
+        with self._lock:
+            lent, self._current = self._current, None
+            if lent is None:
+                return
+            lent.dropped = True
+            unused = not lent.users
+        if unused:
+            lent.opened.client.close()
 
 
 def _written(topic_id: UUID) -> str:

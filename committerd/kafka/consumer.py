@@ -77,7 +77,7 @@ _LIVED_SECONDS = 30.0
 """A consumer that has lived this long is replaced without a wait; so is a partition that was read for this long."""
 _TOPICS_SECONDS = 0.1
 """How long changes of the subscribed topics are collected: each change makes all members of the group join again."""
-_TOPICS_SECONDS_MAX = 5.0
+_TOPICS_SECONDS_MAX = 10.0
 """How long they are collected at most while the topics of other datasets are prepared: a member that begins to serve
 its datasets one by one would have more partitions moved than one that joins with all of them."""
 _METADATA_SECONDS = 2.0
@@ -192,6 +192,9 @@ class GroupMember:
         self._handed: list[tuple[Share, Delivery]] = []
         self._subscribed: frozenset[str] = frozenset()
         self._to_subscribe_at: float | None = None
+        self._changing_since: float | None = None
+        self._changed_at = 0.0
+        """When datasets last came or went."""
         self._suspended: set[Share] = set()
         self._broken: set[Share] = set()
         """The shares whose connection was lost since their last records."""
@@ -222,7 +225,7 @@ class GroupMember:
             self._shares[staged] = share
             if before is not None:
                 self._replaced.append((before, share))
-        self._added_at = time.monotonic()
+        self._added_at = self._changed_at = time.monotonic()
         self._woken.set()
 
     @contextmanager
@@ -233,11 +236,13 @@ class GroupMember:
             yield
         finally:
             self._prepared -= 1
+            self._changed_at = time.monotonic()
             self._woken.set()
 
     def remove(self, share: Share) -> None:
         """Give the partition up; another member of the group takes it over."""
         share.leaves = True
+        self._changed_at = time.monotonic()
         self._woken.set()
 
     def submit(self, work: Callable[[Any], Result]) -> Call[Result]:
@@ -377,15 +382,16 @@ class GroupMember:
                 before.assigned = False
                 listener.take(share)
         if wanted == self._subscribed:
-            self._to_subscribe_at = None
+            self._to_subscribe_at = self._changing_since = None
             return True
         now = time.monotonic()
-        if self._to_subscribe_at is None:
-            self._to_subscribe_at = now + (_TOPICS_SECONDS if self._subscribed else 0)
-        late = now - self._to_subscribe_at
-        if late < 0 or (self._prepared and late < _TOPICS_SECONDS_MAX):
+        self._changing_since = now if self._changing_since is None else self._changing_since
+        self._to_subscribe_at = self._changing_since + _TOPICS_SECONDS_MAX
+        if not self._prepared:
+            self._to_subscribe_at = min(self._to_subscribe_at, self._changed_at + _TOPICS_SECONDS)
+        if now < self._to_subscribe_at:
             return True
-        self._to_subscribe_at = None
+        self._to_subscribe_at = self._changing_since = None
         self._subscribed = wanted
         consumer.subscribe(sorted(wanted), listener=listener)
         only_topics(consumer, self._network)
@@ -624,7 +630,7 @@ class GroupMember:
 
     def _close(self, opened: OpenClient[Any]) -> None:
         self._membership = MemberState.UNJOINED
-        self._subscribed, self._to_subscribe_at = frozenset(), None
+        self._subscribed, self._to_subscribe_at, self._changing_since = frozenset(), None, None
         try:
             # Calls the listener, then leaves the group.
             opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)

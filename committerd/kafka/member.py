@@ -1,7 +1,8 @@
 """One process's part in a consumer group: the Kafka clients that all datasets of the process share.
 
-A `KafkaMember` has one consumer and one admin client, however many datasets it serves. A process for a single dataset
-is a member that serves one.
+A `KafkaMember` has one consumer, one admin client, another for the check whether Kafka responds, and a producer each
+for outcomes and dead letters, however many datasets it serves. A process for a single dataset is a member that serves
+one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import no_broker, recent_lines
 from committerd.kafka.consumer import GroupMember
-from committerd.kafka.options import topics_of
-from committerd.kafka.queue import KafkaQueue
+from committerd.kafka.options import RECORD_OVERHEAD_BYTES, topics_of
+from committerd.kafka.producer import Producers
+from committerd.kafka.queue import KafkaQueue, Lanes, SharedClients
 from committerd.kafka.topics import prepare_topics
+from committerd.kafka.watch import Watch
+from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,17 @@ class KafkaMember:
         self._group = group
         self._admin = admin
         self._consumer = GroupMember(settings, group, name)
+        # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
+        letter_bytes_max = settings.max_record_bytes + OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
+        self._shared = SharedClients(
+            settings=settings,
+            admin=admin,
+            consumer=self._consumer,
+            outcomes=Producers(settings, "outcomes", name, record_bytes_max=settings.max_record_bytes),
+            letters=Producers(settings, "dead", name, record_bytes_max=letter_bytes_max),
+            lanes=Lanes(),
+        )
+        self._watch = Watch(settings, group, name, admin=admin)
         self._session_seconds = settings.session_timeout_ms / 1000
 
     @asynccontextmanager
@@ -56,29 +71,17 @@ class KafkaMember:
 
         Raises `SettingsError` if settings or topics are wrong, and `QueueUnavailable` if Kafka doesn't respond.
         """
-        settings = self._settings
-        topics = topics_of(settings, dataset, group=self._group)
-        queue = KafkaQueue(settings, topics, dataset, admin=self._admin, member=self._consumer)
+        queue = KafkaQueue(self._shared, topics_of(self._settings, dataset, group=self._group), dataset)
+        with self._consumer.preparing():
+            await self._prepare(dataset, join=join)
+            if join:
+                queue.join()
+                self._watch.add(queue)
         try:
-            with self._consumer.preparing():
-                await self._prepare(dataset, join=join)
-                if join:
-                    queue.join()
-            with _alone():
-                async with anyio.create_task_group() as tasks:
-                    try:
-                        if join:
-                            tasks.start_soon(queue.watch_end)
-                            tasks.start_soon(queue.watch_unread)
-                            tasks.start_soon(queue.watch_held_back)
-                            tasks.start_soon(queue.watch_topics)
-                            tasks.start_soon(queue.watch_contact)
-                        yield queue
-                    finally:
-                        queue.leave()
-                        tasks.cancel_scope.cancel()
+            yield queue
         finally:
-            await queue.close()
+            queue.leave()
+            self._watch.remove(queue)
 
     async def _prepare(self, dataset: str, *, join: bool) -> None:
         settings = self._settings
@@ -105,6 +108,10 @@ class KafkaMember:
         await to_thread.run_sync(self._consumer.run, limiter=CapacityLimiter(1))
 
     async def watch(self) -> None:
+        """Keep what the queues know about their topics up to date."""
+        await self._watch.run()
+
+    async def watch_consumer(self) -> None:
         """Replace a consumer that receives nothing, or doesn't join, although Kafka responds to other clients."""
         consumer = self._consumer
         unwell_since: float | None = None
@@ -130,7 +137,10 @@ class KafkaMember:
     async def close(self) -> None:
         """Close all connections; call no other method afterwards."""
         with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
-            await to_thread.run_sync(self._admin.close, abandon_on_cancel=True)
+            async with anyio.create_task_group() as tasks:
+                for client in (self._shared.outcomes, self._shared.letters, self._admin, self._watch):
+                    # Without a lane: a thread that hangs in a client must not delay this.
+                    tasks.start_soon(partial(to_thread.run_sync, client.close, abandon_on_cancel=True))
 
 
 @asynccontextmanager
@@ -153,6 +163,7 @@ async def opened_member(
                     if join:
                         tasks.start_soon(member.run)
                         tasks.start_soon(member.watch)
+                    tasks.start_soon(member.watch_consumer)
                     yield member
                 finally:
                     member.leave()

@@ -1,7 +1,4 @@
-"""The `Queue` port on Kafka: one dataset's three topics, as a member of the group serves them.
-
-Outcomes and dead letters have a producer each, because an error in one topic kills a producer for all its topics.
-"""
+"""The `Queue` port on Kafka: one dataset's three topics, by the clients that all datasets of a member share."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ import collections
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -17,69 +15,84 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from kafka import TopicPartition, errors
 
-from committerd.errors import QueueUnavailable, SettingsError
+from committerd.errors import QueueUnavailable
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.assignment import Delivery
 from committerd.kafka.clients import in_words
 from committerd.kafka.consumer import GroupMember, MembershipState, Share
-from committerd.kafka.contact import KafkaContact
+from committerd.kafka.contact import Contact
 from committerd.kafka.held_back import HeldBack
-from committerd.kafka.options import RECORD_OVERHEAD_BYTES, Topics
-from committerd.kafka.producer import RecordSender
+from committerd.kafka.options import Topics
+from committerd.kafka.producer import Producers, RecordSender
 from committerd.kafka.reader import RangeReader
-from committerd.kafka.topics import survey_topics
-from committerd.queue.dead_letter import OVERHEAD_BYTES, smaller_letter, smaller_outcome
+from committerd.queue.dead_letter import smaller_letter, smaller_outcome
 from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
 
 _REBALANCE_PAUSE_SECONDS = 0.05
-_END_OFFSET_SECONDS = 2.0
-_UNREAD_SECONDS = 30.0
-_HELD_BACK_SECONDS = 10.0
-_CLOSE_SECONDS_MAX = 10.0
+_REQUESTS_AT_ONCE = 8
+_READS_AT_ONCE = 4
 
 Result = TypeVar("Result")
+
+
+class Lanes:
+    """Bounds the threads that wait for requests: some for each broker, so that one that hangs takes no other's."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, int | None], CapacityLimiter] = {}
+
+    def of(self, leader: int | None, *, reads: bool) -> CapacityLimiter:
+        """The lane of requests, or of reads, to this broker (None = not known)."""
+        at_once = _READS_AT_ONCE if reads else _REQUESTS_AT_ONCE
+        return self._lanes.setdefault((at_once, leader), CapacityLimiter(at_once))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedClients:
+    """What the datasets of a member share."""
+
+    settings: KafkaSettings
+    admin: TopicAdmin
+    consumer: GroupMember
+    outcomes: Producers
+    letters: Producers
+    lanes: Lanes
 
 
 class KafkaQueue:
     """`committerd.queue.port.Queue` on Kafka; `KafkaMember.serving` makes it."""
 
-    def __init__(
-        self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin, member: GroupMember
-    ) -> None:
+    def __init__(self, shared: SharedClients, topics: Topics, name: str) -> None:
+        """`name`: of the dataset."""
+        settings = shared.settings
         self.topics = topics
-        self._staged = TopicPartition(topics.staged, 0)
+        self.name = name
+        self.partition = TopicPartition(topics.staged, 0)
         # Longer than the threads' own timeouts, so that they normally end first.
         self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
         self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
-        self._member = member
-        self._share = Share(member, self._staged, deliver=self._take)
-        self._admin = admin
-        self._reader = RangeReader(settings, topics, name, admin=admin)
-        # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
-        letter_bytes_max = settings.max_record_bytes + OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
-        self._outcomes, self._letters = (
-            RecordSender(settings, role, name, topic=topic, record_bytes_max=size, smaller=smaller)
-            for role, topic, size, smaller in (
-                ("outcomes", topics.outcomes, settings.max_record_bytes, smaller_outcome),
-                ("dead", topics.dead, letter_bytes_max, smaller_letter),
-            )
-        )
-        self._contact = KafkaContact(settings, name, staged=self._staged)
+        self._member = shared.consumer
+        self._share = Share(self._member, self.partition, deliver=self._take)
+        self._admin = shared.admin
+        self._lanes = shared.lanes
+        self._reader = RangeReader(settings, topics, name, admin=self._admin)
+        self._outcomes = RecordSender(shared.outcomes, topic=topics.outcomes, smaller=smaller_outcome)
+        self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
         self._acknowledged: int | None = None
+        self._responded_at = time.monotonic()
+        self._silence = ""
+        self._readable: int | None = None
         self._oldest_unread: Record | None = None
+        self._looks_at_unread = False
         self._retention_ms: int | None = None
-        self._held_back = HeldBack(self)
+        self._log = _SeenLog(self)
+        self._held_back = HeldBack(self._log)
         self._topic_problems: Sequence[str] = ()
-        self._settings = settings
-        self._name = name
-        self._lanes = {
-            resource: CapacityLimiter(1) for resource in (self._admin, self._reader, self._outcomes, self._letters)
-        }
 
     # For metrics, probes and commands
 
@@ -123,11 +136,11 @@ class KafkaQueue:
 
     def silent_seconds(self) -> float:
         """Seconds since Kafka last responded; up to a few seconds even if all is well."""
-        return time.monotonic() - self._contact.responded_at
+        return time.monotonic() - self._responded_at
 
     def silence_reason(self) -> str:
         """Why Kafka does not respond, as far as its client knows; empty if it responds."""
-        return self._contact.failure
+        return self._silence
 
     # The port; `committerd.queue.port.Queue` documents each method
 
@@ -141,29 +154,24 @@ class KafkaQueue:
             await self._arrived.wait()
 
     async def identity(self) -> TopicIdentity:
-        ask = partial(self._admin.identity, self.topics.staged, self._member.leader(self._staged))
-        return await self._in_thread(self._admin, ask, "asking for the topic's identity")
+        ask = partial(self._admin.identity, self.topics.staged, self._member.leader(self.partition))
+        return await self._request(ask, "asking for the topic's identity")
 
     async def bounds(self) -> tuple[int, int]:
-        ask = partial(self._admin.bounds, [self._staged])
-        return (await self._in_thread(self._admin, ask, "asking for bounds"))[self._staged]
-
-    async def end(self) -> int:
-        """The offset after the last staged record, whether it can be read or not."""
-        ask = partial(self._admin.end, self._staged)
-        return await self._in_thread(self._admin, ask, "asking for the topic's end")
+        ask = partial(self._admin.bounds, [self.partition])
+        return (await self._request(ask, "asking for bounds"))[self.partition]
 
     async def first_held_back(self, offset: int) -> Record | None:
         """The first staged record at or after this offset, even if an open Kafka transaction holds it back."""
         look = partial(self._reader.held_back, offset)
-        return await self._in_thread(self._reader, look, "reading what is held back")
+        return await self._request(look, "reading what is held back", reads=True)
 
     async def time_ms(self) -> int | None:
-        return await self._in_thread(self._admin, self._admin.time_ms, "asking for the brokers' time")
+        return await self._request(self._admin.time_ms, "asking for the brokers' time")
 
     async def acknowledged(self) -> Acknowledged | None:
-        ask = partial(self._admin.acknowledged, self.topics.group, self._staged)
-        found = await self._in_thread(self._admin, ask, "asking for the group's offset")
+        ask = partial(self._admin.acknowledged, self.topics.group, self.partition)
+        found = await self._request(ask, "asking for the group's offset")
         if found is not None:
             self._acknowledged = found.offset
         return found
@@ -174,7 +182,7 @@ class KafkaQueue:
                 try:
                     taken = await self._member.acknowledge(self._share, generation, offset, metadata)
                 except errors.KafkaError as error:
-                    raise QueueUnavailable(f"acknowledging {self._staged.topic}: {in_words(error)}") from error
+                    raise QueueUnavailable(f"acknowledging {self.partition.topic}: {in_words(error)}") from error
                 if taken is not None:
                     break
                 # A member joins or leaves. We keep the partition, but for now Kafka accepts no offset.
@@ -198,11 +206,11 @@ class KafkaQueue:
 
     async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         ask = partial(self._reader.staged, start, end, bytes_max)
-        return await self._in_thread(self._reader, ask, "reading staged records")
+        return await self._request(ask, "reading staged records", reads=True)
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
         ask = partial(self._reader.outcomes_tail, limit)
-        return await self._in_thread(self._reader, ask, "reading outcomes")
+        return await self._request(ask, "reading outcomes", reads=True)
 
     async def publish(self, outcomes: Sequence[Publication]) -> None:
         await self._send(self._outcomes, outcomes, "publishing outcomes")
@@ -210,63 +218,74 @@ class KafkaQueue:
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
         await self._send(self._letters, letters, "publishing dead letters")
 
-    # Background tasks
+    # From the member
 
     def join(self) -> None:
         """Serve the dataset as a member of the group, until `leave`."""
         self._member.add(self._share)
 
-    async def watch_end(self) -> None:
-        """Keep `end_offset` up to date while nothing is fetched."""
-        while True:
-            await anyio.sleep(_END_OFFSET_SECONDS)
-            if self._share.assignment.idle:
-                with suppress(QueueUnavailable):
-                    self._share.end_offset = (await self.bounds())[1]
+    def note_contact(self, contact: Contact) -> None:
+        """Note whether Kafka responds, and the end of the staged partition."""
+        self._silence = contact.failure
+        if contact.failure:
+            return
+        self._responded_at = contact.at
+        if contact.readable is None:
+            return
+        self._readable = contact.readable
+        # A partition that is fetched knows its end better.
+        if self._share.end_offset is None or self._share.assignment.idle or not self._share.assignment.owned:
+            self._share.end_offset = contact.readable
+        if contact.end is not None:
+            self._log.seen = (contact.end, contact.readable)
 
-    async def watch_contact(self) -> None:
-        """Keep `silent_seconds` up to date."""
-        await self._contact.run()
+    def holds_back(self) -> bool:
+        """Whether an open Kafka transaction may hold records back, or did when it was last looked at."""
+        if not self._share.assignment.owned:
+            self._held_back.forget()
+            return False
+        end, readable = self._log.seen
+        return end > readable or self._held_back.current() is not None
 
-    async def watch_unread(self) -> None:
-        """Keep `unread_since_ms` and `retention_ms` up to date."""
-        while True:
-            with suppress(QueueUnavailable):
-                ask = partial(self._admin.retention_ms, self.topics.staged)
-                self._retention_ms = await self._in_thread(self._admin, ask, "asking for the topic's retention")
-                if self._share.assignment.owned:
-                    self._oldest_unread = await self._first_unread()
-            await anyio.sleep(_UNREAD_SECONDS)
+    async def look_at_held_back(self) -> None:
+        """Bring `held_back` up to date."""
+        await self._held_back.look()
 
-    async def watch_held_back(self) -> None:
-        """Keep `held_back` up to date."""
-        while True:
-            if self._share.assignment.owned:
-                with suppress(QueueUnavailable):
-                    await self._held_back.look()
-            else:
-                self._held_back.forget()
-            await anyio.sleep(_HELD_BACK_SECONDS)
+    def acknowledged_unknown(self) -> bool:
+        """Whether this member owns the partition, and does not know what the group has committed."""
+        return self._share.assignment.owned and self._acknowledged is None
 
-    async def watch_topics(self) -> None:
-        """Check the topics' settings now and then, because somebody may alter them at any time."""
-        while True:
-            await anyio.sleep(self._settings.topics_recheck_seconds)
-            with suppress(QueueUnavailable, SettingsError):
-                look = partial(survey_topics, self._admin, self._settings, self._name, create=False)
-                survey = await self._in_thread(self._admin, look, "checking the topics")
-                found = tuple(check.problem for check in survey.checks if check.problem)
-                if found and found != self._topic_problems:
-                    _log.error("kafka.topics_changed", extra={"problems": found})
-                self._topic_problems = found
-
-    async def _first_unread(self) -> Record | None:
-        first, end = await self.bounds()
+    def note_acknowledged(self, found: Acknowledged | None) -> None:
+        """Note what the group has committed, unless it is known better."""
         if self._acknowledged is None:
-            await self.acknowledged()
-        start = max(self._acknowledged or 0, first)
-        found = await self.read(start, start + 1) if start < end else []
-        return found[0] if found else None
+            self._acknowledged = 0 if found is None else found.offset
+
+    def has_unread(self) -> bool:
+        """Whether there may be a record that is not acknowledged."""
+        owned, end = self._share.assignment.owned, self._readable
+        return owned and end is not None and (self._acknowledged or 0) < end and not self._looks_at_unread
+
+    async def look_at_unread(self) -> None:
+        """Bring `unread_since_ms` up to date."""
+        self._looks_at_unread = True
+        try:
+            first, end = await self.bounds()
+            start = max(self._acknowledged or 0, first)
+            found = await self.read(start, start + 1) if start < end else []
+            self._oldest_unread = found[0] if found else None
+        finally:
+            self._looks_at_unread = False
+
+    def note_retention(self, milliseconds: int | None) -> None:
+        """Note the retention of the staged topic; None = unlimited."""
+        self._retention_ms = milliseconds
+
+    def note_topic_problems(self, problems: Sequence[str]) -> None:
+        """Note the problems with the topics, as sentences."""
+        found = tuple(problems)
+        if found and found != self._topic_problems:
+            _log.error("kafka.topics_changed", extra={"problems": found})
+        self._topic_problems = found
 
     def trouble(self) -> str:
         """Why this process can't serve the dataset; empty if it is a member of the group, or is joining."""
@@ -276,14 +295,6 @@ class KafkaQueue:
         """Give up the partition now, so that another member of the group takes it over."""
         self._member.remove(self._share)
 
-    async def close(self) -> None:
-        """Close all connections; call no other method afterwards."""
-        with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
-            async with anyio.create_task_group() as tasks:
-                for resource in (self._outcomes, self._letters, self._contact):
-                    # Without the client's lane: a thread that hangs in it must not delay this.
-                    tasks.start_soon(partial(to_thread.run_sync, resource.close, abandon_on_cancel=True))
-
     def _take(self, delivery: Delivery) -> None:
         self._deliveries.append(delivery)
         self._arrived.set()
@@ -291,11 +302,12 @@ class KafkaQueue:
     async def _send(self, sender: RecordSender, publications: Sequence[Publication], doing: str) -> None:
         if publications:
             with self._no_longer_than(self._publish_seconds_max, doing):
-                await to_thread.run_sync(sender.send, publications, limiter=self._lanes[sender], abandon_on_cancel=True)
+                await sender.send(publications)
 
-    async def _in_thread(self, resource: TopicAdmin | RangeReader, work: Callable[[], Result], doing: str) -> Result:
+    async def _request(self, work: Callable[[], Result], doing: str, *, reads: bool = False) -> Result:
+        lane = self._lanes.of(self._member.leader(self.partition), reads=reads)
         with self._no_longer_than(self._seconds_max, doing):
-            return await to_thread.run_sync(work, limiter=self._lanes[resource], abandon_on_cancel=True)
+            return await to_thread.run_sync(work, limiter=lane, abandon_on_cancel=True)
 
     @contextmanager
     def _no_longer_than(self, seconds: float, doing: str) -> Iterator[None]:
@@ -304,3 +316,24 @@ class KafkaQueue:
                 yield
         except TimeoutError as error:
             raise QueueUnavailable(f"{doing}: no response from Kafka in {seconds:g} s") from error
+
+
+class _SeenLog:
+    """The staged partition as the member last saw it."""
+
+    def __init__(self, queue: KafkaQueue) -> None:
+        self._queue = queue
+        self.seen = (0, 0)
+        """The end, and the readable end."""
+
+    async def end(self) -> int:
+        """The offset after the last record, whether it can be read or not."""
+        return self.seen[0]
+
+    async def bounds(self) -> tuple[int, int]:
+        """0, and the offset after the last record that can be read."""
+        return 0, self.seen[1]
+
+    async def first_held_back(self, offset: int) -> Record | None:
+        """The first record at or after this offset, even if it can't be read yet; None = none."""
+        return await self._queue.first_held_back(offset)

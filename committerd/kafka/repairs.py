@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -42,6 +43,7 @@ HEADERS_MAX = 1000
 """Number of headers that are read. The wire contract has 18; tracing and routing may add a few dozen."""
 
 _CLOSE_SECONDS = 1.0
+_SLACK_SECONDS = 0.1
 
 Method = Callable[..., Any]
 
@@ -65,12 +67,36 @@ def repair_kafka_python() -> None:
 
 def send_to(network: KafkaNetClient, request: Any, *, node: int | None, seconds: float) -> Any:
     """Send a request to this node (None = any) and return the response. Blocks. Raises KafkaError."""
+    (answer,) = send_to_each(network, {node: request}, seconds=seconds).values()
+    if isinstance(answer, errors.KafkaError):
+        raise answer
+    return answer
+
+
+def send_to_each(
+    network: KafkaNetClient, requests: Mapping[int | None, Any], *, seconds: float
+) -> dict[int | None, Any]:
+    """Send a request to each node at once, and return the response or the KafkaError of each. Blocks."""
     manager = network._manager
 
-    async def ask() -> Any:
-        return await manager.wait_for(manager.send(request, node_id=node), seconds * 1000)
+    async def ask() -> dict[int | None, Any]:
+        # With its own timeout a request that gets no response closes its connection, where the response may be lost.
+        milliseconds = seconds * 1000
+        until = time.monotonic() + seconds + _SLACK_SECONDS
+        sent = {
+            node: manager.send(request, node_id=node, request_timeout_ms=milliseconds)
+            for node, request in requests.items()
+        }
+        answers: dict[int | None, Any] = {}
+        for node, future in sent.items():
+            try:
+                answers[node] = await manager.wait_for(future, max(0.0, until - time.monotonic()) * 1000)
+            except errors.KafkaError as error:
+                answers[node] = error
+        return answers
 
-    return manager.run(ask)
+    found: dict[int | None, Any] = manager.run(ask)
+    return found
 
 
 def connection_to(network: KafkaNetClient, node: int | None) -> object | None:
@@ -85,6 +111,38 @@ def heard_at(network: KafkaNetClient) -> float | None:
     return max((transport.last_read for transport in transports if transport is not None), default=None)
 
 
+def without_haste(network: KafkaNetClient, then: Callable[[], object] = lambda: None) -> None:
+    """Don't request the metadata of topics that don't exist, or have no leader, ten times a second: the caller does.
+
+    `then` is called, in the IO thread, when metadata has come.
+    """
+    cluster = network.cluster
+    update = cluster.update_metadata
+
+    def updated(metadata: Any) -> None:
+        try:
+            update(metadata)
+        finally:
+            cluster._need_update = False
+            then()
+
+    cluster.update_metadata = updated
+
+
+def partitions_known(producer: KafkaProducer, topic: str) -> set[int] | None:
+    """The partitions of a topic as the producer knows them: empty if this user may not see them; None = not known."""
+    cluster = producer._metadata
+    partitions: set[int] | None = cluster.partitions_for_topic(topic)
+    return set() if partitions is None and topic in cluster.unauthorized_topics else partitions
+
+
+def request_topic(producer: KafkaProducer, topic: str) -> None:
+    """Request the metadata of a topic, without a wait."""
+    producer._sender.add_topic(topic)
+    producer._metadata.request_update()
+    producer._sender.wakeup()
+
+
 # The consumer of a member: `poll` would fetch nothing while the group rebalances, and can't be woken.
 
 
@@ -95,24 +153,16 @@ def watch_consumer(
     wake: Callable[[], None],
     metadata_came: Callable[[], None],
 ) -> None:
-    """Call `wake`, in the IO thread, when the member must join again, and when metadata has come, which is told first.
-
-    Topics that don't exist, or have no leader, are not asked for ten times a second: the caller asks.
-    """
-    coordinator, cluster = consumer._coordinator, network.cluster
+    """Call `wake`, in the IO thread, when the member must join again, and both when metadata has come."""
+    coordinator = consumer._coordinator
     for name in ("request_rejoin", "reset_generation"):
         setattr(coordinator, name, _then(getattr(coordinator, name), wake))
-    update = cluster.update_metadata
 
-    def updated(metadata: Any) -> None:
-        try:
-            update(metadata)
-        finally:
-            cluster._need_update = False
-            metadata_came()
-            wake()
+    def came() -> None:
+        metadata_came()
+        wake()
 
-    cluster.update_metadata = updated
+    without_haste(network, then=came)
 
 
 def take_part(consumer: KafkaConsumer, milliseconds: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -176,7 +176,6 @@ def survey_topics(
     `QueueUnavailable` if Kafka doesn't respond.
     """
     topics = topics_of(settings, name)
-    client = admin.client
     version = admin.broker_version()
     if version < _BROKER_MIN:
         shown = ".".join(map(str, version))
@@ -186,15 +185,35 @@ def survey_topics(
         )
     try:
         plans = planned_topics(settings, topics, brokers=len(admin.broker_ids()))
-        found = _describe(client, plans)
-        missing = [plan for plan in plans if plan.name not in found]
-        created: list[str] = []
-        if missing and create:
-            created = _create(client, missing, seconds=seconds, note_created=note_created)
+        with admin.client() as client:
             found = _describe(client, plans)
+            missing = [plan for plan in plans if plan.name not in found]
+            created: list[str] = []
+            if missing and create:
+                created = _create(client, missing, seconds=seconds, note_created=note_created)
+                found = _describe(client, plans)
     except errors.KafkaError as error:
         raise admin.failed(f"checking the topics of {name}", error) from error
     return TopicSurvey(checks=tuple(checks(plans, found, settings, rights=rights)), created=tuple(created), found=found)
+
+
+def topic_problems(admin: TopicAdmin, settings: KafkaSettings, names: Iterable[str]) -> dict[str, list[str]]:
+    """The problems with the topics of each dataset, as sentences; three requests for all datasets.
+
+    Leaves out a dataset if Kafka does not describe its topics now. Blocks. Raises `QueueUnavailable`.
+    """
+    try:
+        brokers = len(admin.broker_ids())
+        planned = {name: planned_topics(settings, topics_of(settings, name), brokers=brokers) for name in names}
+        with admin.client() as client:
+            found, failed = _described(client, [plan for plans in planned.values() for plan in plans])
+    except errors.KafkaError as error:
+        raise admin.failed("checking the topics", error) from error
+    return {
+        name: [check.problem for check in checks(plans, found, settings) if check.problem]
+        for name, plans in planned.items()
+        if not any(plan.name in failed for plan in plans)
+    }
 
 
 def checks(
@@ -376,22 +395,30 @@ def _unreadable_codecs() -> list[str]:
 
 def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription]:
     """The topics that exist. Raises KafkaError, also if this user may not describe one of them."""
-    names = [plan.name for plan in plans]
-    shapes = {}
-    for described in client.describe_topics(names):
-        error = errors.for_code(described["error_code"])
-        if error is errors.UnknownTopicOrPartitionError:
-            continue
+    found, failed = _described(client, plans)
+    for name, error in failed.items():
         if error is errors.TopicAuthorizationFailedError:
-            raise SettingsError(f"{described['name']} can't be read: {lacking('Describe', 'Topic', described['name'])}")
-        if error not in (errors.NoError, errors.LeaderNotAvailableError):
-            raise error(described["name"])
-        shapes[described["name"]] = described
+            raise SettingsError(f"{name} can't be read: {lacking('Describe', 'Topic', name)}")
+        raise error(name)
+    return found
+
+
+def _described(
+    client: Any, plans: list[TopicPlan]
+) -> tuple[dict[str, TopicDescription], dict[str, type[errors.KafkaError]]]:
+    """The topics that exist, and those that Kafka does not describe. Raises KafkaError."""
+    shapes, failed = {}, {}
+    for described in client.describe_topics([plan.name for plan in plans]):
+        error = errors.for_code(described["error_code"])
+        if error in (errors.NoError, errors.LeaderNotAvailableError):
+            shapes[described["name"]] = described
+        elif error is not errors.UnknownTopicOrPartitionError:
+            failed[described["name"]] = error
     if not shapes:
-        return {}
+        return {}, failed
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in shapes]
     configs = client.describe_configs(resources, config_filter="all").get("topic", {})
-    return {
+    found = {
         name: TopicDescription(
             partitions=len(described["partitions"]),
             replicas=min((len(p["replica_nodes"]) for p in described["partitions"]), default=0),
@@ -404,6 +431,7 @@ def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription
         )
         for name, described in shapes.items()
     }
+    return found, failed
 
 
 def _create(client: Any, plans: list[TopicPlan], *, seconds: float, note_created: Callable[[str], None]) -> list[str]:

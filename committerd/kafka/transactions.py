@@ -60,18 +60,18 @@ class OpenTransaction:
 
 def open_transactions(admin: TopicAdmin, partition: TopicPartition) -> list[OpenTransaction]:
     """The open transactions of a partition, in order of their first offsets. Blocks. Raises `QueueUnavailable`."""
-    client = admin.client
     try:
-        producers = _producers(client, partition)
-        open_ones = [one for one in producers if one.current_transaction_start_offset >= 0]
-        if not open_ones:
-            return []
-        ids = [one.producer_id for one in open_ones]
-        listed = client.list_transactions(producer_id_filters=ids)
-        names = {one.producer_id: one.transactional_id for ones in listed.values() for one in ones}
-        known = client.describe_transactions(sorted(set(names.values()))) if names else {}
-        may_describe_all = _may_describe(client, str(uuid.uuid4()))
-        timeout_ms = _timeout_ms_max(client, admin.broker_ids())
+        with admin.client() as client:
+            producers = _producers(client, partition)
+            open_ones = [one for one in producers if one.current_transaction_start_offset >= 0]
+            if not open_ones:
+                return []
+            ids = [one.producer_id for one in open_ones]
+            listed = client.list_transactions(producer_id_filters=ids)
+            names = {one.producer_id: one.transactional_id for ones in listed.values() for one in ones}
+            known = client.describe_transactions(sorted(set(names.values()))) if names else {}
+            may_describe_all = _may_describe(client, str(uuid.uuid4()))
+            timeout_ms = _timeout_ms_max(client, admin.broker_ids())
     except errors.KafkaError as error:
         why = denied(error, "Read", topic=partition.topic) or in_words(error)
         if isinstance(error, errors.UnknownTopicOrPartitionError):
@@ -164,9 +164,10 @@ def end_transaction(
         if one.transactional_id is not None:
             _fence(settings, one.transactional_id)
         else:
-            admin.client.abort_transaction(
-                AbortTransactionSpec(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch)
-            )
+            with admin.client() as client:
+                client.abort_transaction(
+                    AbortTransactionSpec(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch)
+                )
     except errors.KafkaError as error:
         raise QueueUnavailable(
             f"ending the transaction of producer {one.producer_id} in {partition.topic}: {_why(error, one)}"

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from committerd.kafka import consumer
 from committerd.kafka.member import KafkaMember, opened_member
 from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Record, Revoked
@@ -161,7 +162,11 @@ async def test_datasets_come_and_go_while_others_flow(members: Members, settings
             assert [r.value for r in await take(queue, 1)] == [b"v"]
 
 
-async def test_the_third_member_takes_only_what_it_must(members: Members, dataset: str) -> None:
+async def test_the_third_member_takes_only_what_it_must(
+    members: Members, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It joins with all of its datasets, however long their topics take to check.
+    monkeypatch.setattr(consumer, "_TOPICS_SECONDS_MAX", 300.0)
     names = named(dataset, 50)
     async with members.member(names) as (_, first), members.member(names) as (_, second):
         await until(lambda: sorted((len(owned(first)), len(owned(second)))) == [25, 25], seconds=120)

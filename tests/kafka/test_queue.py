@@ -10,7 +10,7 @@ import pytest
 from anyio import to_thread
 from kafka import KafkaProducer, TopicPartition
 
-from committerd.kafka import queue as kafka_queue
+from committerd.kafka import watch
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.reader import read_batches
@@ -324,7 +324,8 @@ async def test_knows_the_end_of_the_topic_while_nothing_is_fetched(settings: Kaf
 async def test_knows_since_when_a_record_is_unread_and_how_long_the_topic_keeps_it(
     settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_queue, "_UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "_ASK_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "_UNREAD_TURNS", 1)
     keeping = settings.model_copy(update={"staged_retention_ms": 3 * DAY_MS})
     async with open_kafka_queue(keeping, dataset) as queue:
         generation = await assignment(queue)
@@ -350,7 +351,8 @@ async def test_knows_since_when_a_record_is_unread_and_how_long_the_topic_keeps_
 async def test_a_topic_that_is_gone_leaves_what_is_known_of_it(
     settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_queue, "_UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "_UNREAD_TURNS", 1)
     async with open_kafka_queue(settings, dataset) as queue:
         await assignment(queue)
         await until(lambda: queue.retention_ms() is not None)
