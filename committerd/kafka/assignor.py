@@ -6,9 +6,8 @@ takes nothing. A partition that moves is first given up by its owner, and assign
 partition stops meanwhile.
 
 The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or may
-not read; it takes seconds for a thousand topics, during which the leader sends no heartbeat; and it leaves a partition
-without an owner if its owner unsubscribes (docs/upstream/unsubscribed-partition.md). Ours assigns partition 0 of each
-topic that a member subscribes to, because a staged topic has one partition. On the wire nothing differs, so that
+not read, and it takes seconds for a thousand topics, during which the leader sends no heartbeat. Ours assigns partition 0
+of each topic that a member subscribes to, because a staged topic has one partition. On the wire nothing differs, so that
 members of different versions share a group.
 """
 
