@@ -5,10 +5,10 @@ topic. So a member that joins takes what makes the numbers equal, and nothing el
 takes nothing. A partition that moves is first given up by its owner, and assigned a round later: nobody else's
 partition stops meanwhile.
 
-The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or may
-not read, and it takes seconds for a thousand topics, during which the leader sends no heartbeat. Ours assigns partition 0
-of each topic that a member subscribes to, because a staged topic has one partition. On the wire nothing differs, so that
-members of different versions share a group.
+The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or
+may not read, and it takes seconds for a thousand topics, during which the leader sends no heartbeat. Ours assigns
+partition 0 of each topic that a member subscribes to, because a staged topic has one partition. On the wire nothing
+differs, so that members of different versions share a group.
 """
 
 from __future__ import annotations

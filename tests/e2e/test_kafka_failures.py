@@ -85,6 +85,7 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
     active, standby = scene.started(), scene.daemon()
     wait_one_active(active, standby)
     scene.committed(1)
+    until(lambda: active.ready()[0] and standby.ready()[0])  # a standby that has not joined is not ready anyway
     assert [one.metric("committerd_kafka_connected") for one in (active, standby)] == [1, 1]
     sizes = [one.log.stat().st_size for one in (active, standby)]
     killed = time.monotonic()
