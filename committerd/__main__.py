@@ -27,6 +27,7 @@ _COMMANDS = (
     "append",
     "commit",
     "promote",
+    "datasets",
     "status",
     "explain",
     "tail",

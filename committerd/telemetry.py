@@ -51,6 +51,7 @@ RETRY_REASONS = (
 )
 STARTED_AGAIN = "started_again"
 RESTART_CAUSES = ("crash", "settings", "queue_unavailable", "store_unavailable", "machine_unavailable")
+DATASETS_CHANGES = ("added", "removed", "changed", "refused")
 LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
 DELETION_VECTOR_FINDINGS = ("kept", "read")
 CACHES = ("manifests", "outcomes", "reuse")
@@ -422,6 +423,18 @@ class ProcessTelemetry:
             "committerd_kafka_connected",
             "1 while the broker that leads the staged topic responds to this member, 0 when it has not responded "
             "for 20 s.",
+        )
+        self.datasets_file_wrong = metrics.gauge(
+            "committerd_datasets_file_wrong",
+            "1 while daemon.datasets_file can't be read or applied, so that the datasets stay as they were; the log "
+            "and /readyz say why.",
+        )
+        self.datasets_changes = metrics.counter(
+            "committerd_datasets_changes_total",
+            "Datasets that daemon.datasets_file has added, removed or changed while the process ran, and contents of "
+            "the file that were refused.",
+            change=DATASETS_CHANGES,
+            zeros=DATASETS_CHANGES,
         )
         self.credentials_expiry = metrics.gauge(
             "committerd_credentials_expiry_timestamp_seconds",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +32,7 @@ class Fleet:
     ) -> None:
         """`places`: by name, the tables that are elsewhere, and how committerd reaches them."""
         self._kafka = kafka
+        self.group = f"fleet-{uuid.uuid4().hex[:12]}"
         self._launch = launch
         self._places = dict(places or {})
         self.folder = folder
@@ -76,7 +78,7 @@ class Fleet:
             name=f"member-{number}",
             uri=None,
             kafka=self._kafka,
-            settings=QUICK | {"CONFIG": str(file)} | settings,
+            settings=QUICK | {"CONFIG": str(file), "KAFKA__GROUP": self.group} | settings,
             log=self.folder / f"member-{number}.log",
             command=command,
             launch=self._launch,
@@ -84,10 +86,16 @@ class Fleet:
         self._members.append(made)
         return self._stack.enter_context(made)
 
-    def command(self, *words: str, file: Path, good: bool = True) -> str:
-        """Run a command of committerd with a settings file; returns its output. `good`: whether it must succeed."""
+    def command(self, *words: str, file: Path | None = None, good: bool = True, **settings: str) -> str:
+        """Run a command of committerd with a settings file, and more settings; returns its output.
+
+        `good`: whether it must succeed.
+        """
         log = Path(tempfile.mkstemp(prefix="command-", suffix=".log", dir=self.folder)[1])
-        environment = {"COMMITTERD_CONFIG": str(file), "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS": self._kafka}
+        chosen = {"KAFKA__BOOTSTRAP_SERVERS": self._kafka, "KAFKA__GROUP": self.group} | settings
+        if file is not None:
+            chosen["CONFIG"] = str(file)
+        environment = {f"COMMITTERD_{key}": value for key, value in chosen.items()}
         process = self._launch([*COMMAND, *words], log=log, environment=environment)
         try:
             code = process.wait(timeout=180)

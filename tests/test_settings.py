@@ -234,6 +234,7 @@ def test_wrong_settings_end_the_process_with_2_and_no_traceback() -> None:
 MANY = """
 [kafka]
 bootstrap_servers = ["a:9092"]
+group = "lake"
 [commit]
 group_records_max = 7
 hold_seconds_max = 1.5
@@ -346,4 +347,11 @@ def test_datasets_are_not_named_in_the_environment(monkeypatch: pytest.MonkeyPat
 def test_no_dataset_at_all_is_an_error(many: Path) -> None:
     many.write_text("[kafka]\nbootstrap_servers = ['a:1']\n[datasets]\n")
     with pytest.raises(SettingsError, match="datasets is empty"):
+        load_served()
+
+
+def test_processes_for_many_datasets_need_the_name_of_their_group(many: Path) -> None:
+    assert load_served().name == "lake"
+    many.write_text(MANY.replace('group = "lake"', ""))
+    with pytest.raises(SettingsError, match=r"kafka\.group \(COMMITTERD_KAFKA__GROUP\): is missing"):
         load_served()

@@ -19,9 +19,10 @@ from committerd.commands.system import stores_of, wall_clock
 from committerd.daemon.process import Serve
 from committerd.daemon.pylance_process import PylanceProcess
 from committerd.errors import SettingsError
-from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
+from committerd.kafka.options import topics_of
 from committerd.kafka.queue import KafkaQueue
-from committerd.settings.load import Settings
+from committerd.settings.load import ServedDatasets, Settings
 from committerd.stores.open import Stores
 from committerd.table.case import Sources
 from committerd_common.extras import install_line
@@ -47,9 +48,10 @@ def pylance_for(uri: str, unknown: str) -> AbstractAsyncContextManager[PylancePr
     return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance", uri])
 
 
-def opened_queue(settings: Settings) -> AbstractAsyncContextManager[KafkaQueue]:
-    """The dataset's queue, as a member of its group."""
-    return open_kafka_queue(settings.kafka, settings.dataset.queue)
+def opened_kafka(served: ServedDatasets) -> AbstractAsyncContextManager[KafkaMember]:
+    """The clients of Kafka of a process that serves these datasets, as a member of their group."""
+    kafka, name = served.shared.kafka, served.name
+    return opened_member(kafka, topics_of(kafka, name).group, name=name)
 
 
 @asynccontextmanager

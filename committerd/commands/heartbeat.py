@@ -82,6 +82,8 @@ async def _beat(configured: Settings, timeout: float) -> CommitResult | None:
             configured.kafka.bootstrap_servers,
             dataset=configured.dataset.name,
             topic_prefix=configured.kafka.topic_prefix,
+            group_prefix=configured.kafka.group_prefix,
+            group=configured.kafka.group,
             dataset_uri=configured.dataset.uri,
             branch=configured.dataset.branch,
             producer=PRODUCER,

@@ -14,7 +14,7 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.committing import listening, opened_queue, pylance_for
+from committerd.commands.committing import listening, opened_kafka, pylance_for
 from committerd.commands.options import branch_option, config_option, served, settings_help
 from committerd.commands.system import Accounts, monotonic, wall_clock
 from committerd.daemon import logs
@@ -96,6 +96,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
             (only,) = served.datasets.values()
             (await accounts.stores_of(only)).open(only.dataset.place)
             pylance_for(only.dataset.place, only.commit.unknown)
+        member = await stack.enter_async_context(opened_kafka(served))
 
         @asynccontextmanager
         async def open_dataset(configured: Settings, telemetry: Telemetry) -> AsyncIterator[Dependencies]:
@@ -106,7 +107,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
             admits = admission(configured.commit.producers_file, topic=topic)
             check = partial(require_branch, open_store(dataset.uri), dataset.branch) if dataset.branch else None
             builder = pylance_for(dataset.place, configured.commit.unknown)
-            async with builder as pylance, opened_queue(configured) as queue:
+            async with builder as pylance, member.serving(dataset.queue) as queue:
                 yield Dependencies(
                     store=store,
                     check_branch=check,

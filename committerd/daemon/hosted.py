@@ -157,9 +157,19 @@ class Hosting:
         """The memberships of the datasets that run."""
         return [one.member for one in self._running.values() if one.member is not None]
 
-    def apply(self, wanted: Mapping[str, Settings]) -> None:
-        """Serve these datasets: start the new ones, drain those that are gone, restart those with other settings."""
-        self._wanted = wanted
+    def apply(self, wanted: Mapping[str, Settings]) -> Mapping[str, Sequence[str]]:
+        """Serve these datasets: start the new ones, drain those that are gone, restart those with other settings.
+
+        Returns the names of the datasets that were `added`, `removed` and `changed`. Does nothing after `stop`.
+        """
+        if self._stopped.is_set():
+            return {}
+        before, self._wanted = self._wanted, wanted
+        changes = {
+            "added": sorted(wanted.keys() - before.keys()),
+            "removed": sorted(before.keys() - wanted.keys()),
+            "changed": sorted(name for name in wanted.keys() & before.keys() if wanted[name] != before[name]),
+        }
         for name, one in self._running.items():
             if wanted.get(name) != one.settings:
                 one.stop()
@@ -167,6 +177,7 @@ class Hosting:
         for name in wanted:
             if name not in self._running:
                 self._begin(name)
+        return changes
 
     def stop(self) -> None:
         """Let all datasets drain, and `run` return afterwards."""

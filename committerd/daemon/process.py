@@ -21,6 +21,7 @@ from committerd import __version__
 from committerd.daemon.certificates import ends_of
 from committerd.daemon.hosted import Hosting, OpenDataset
 from committerd.daemon.probes import SILENT_SECONDS, Beat, readiness, stuck_parts
+from committerd.daemon.watching import DatasetsWatch
 from committerd.errors import single_error
 from committerd.memory import limit_bytes
 from committerd.settings.load import ServedDatasets, SharedSettings
@@ -59,6 +60,9 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
     beat = Beat(around.monotonic)
     track_process(served.shared, around.metrics.process)
     around.metrics.process.kafka_connected.track(lambda: _is_connected(hosting))
+    watch = None
+    if served.file is not None:
+        watch = DatasetsWatch(served.file, served.content, hosting, around.metrics.process)
     names = sorted(served.datasets)
     _log.info("daemon.start", extra={"version": __version__, "datasets": names})
 
@@ -66,17 +70,21 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
         return stuck_parts(beat, (one.owner_turned_at for one in hosting.members()))
 
     def ready() -> tuple[bool, str]:
-        return readiness(hosting.conditions())
+        is_ready, text = readiness(hosting.conditions())
+        trouble = watch.trouble if watch is not None else ""
+        return is_ready, f"{text}; as before, because {trouble}" if trouble else text
 
     async with around.serve(live, ready) as url, anyio.create_task_group() as tasks:
         _log.info("http.listening", extra={"url": url})
         tasks.start_soon(beat.run)
         tasks.start_soon(_load_ahead, hosting)
+        if watch is not None:
+            tasks.start_soon(watch.run)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, hosting, tasks.cancel_scope, seconds)
             await hosting.run(served.datasets)
         tasks.cancel_scope.cancel()
-    _log.info("daemon.end", extra={"datasets": names})
+    _log.info("daemon.end")
 
 
 def track_process(settings: SharedSettings, telemetry: ProcessTelemetry) -> None:

@@ -156,16 +156,47 @@ class TopicOperator:
     async def group(self) -> GroupDescription:
         """The committers' group and its members."""
         described = await self._ask(partial(self._admin.group, self.topics.group))
+        own = client_id("consumer", self._settings.group or self._name, machine="")
         members = [
             MemberDescription(
                 client_id=member["client_id"],
-                machine=member["client_id"].removeprefix(f"{client_id('consumer', self._name, machine='')}"),
+                machine=member["client_id"].removeprefix(own),
                 host=member["client_host"].lstrip("/"),
-                active=_has_partition(member, self.topics.staged),
+                active=self.topics.staged in _owned(member),
             )
             for member in described["members"]
         ]
         return GroupDescription(name=self.topics.group, state=described["group_state"], members=members)
+
+    async def owners(self) -> Mapping[str, MemberDescription]:
+        """The members of the group by the staged topics that they own, of all datasets of the group."""
+        described = await self._ask(partial(self._admin.group, self.topics.group))
+        own = client_id("consumer", self._settings.group or self._name, machine="")
+        return {
+            topic: MemberDescription(
+                client_id=member["client_id"],
+                machine=member["client_id"].removeprefix(own),
+                host=member["client_host"].lstrip("/"),
+                active=True,
+            )
+            for member in described["members"]
+            for topic in _owned(member)
+        }
+
+    async def unacknowledged(self, name: str) -> int:
+        """Records of another dataset of the group that can be read, and are not acknowledged.
+
+        Raises `QueueUnavailable` also if there is no such topic.
+        """
+        topics = topics_of(self._settings, name)
+        staged = TopicPartition(topics.staged, 0)
+
+        def ask() -> int:
+            start, end = self._admin.bounds([staged])[staged]
+            found = self._admin.acknowledged(topics.group, staged)
+            return max(end - max(start, 0 if found is None else found.offset), 0)
+
+        return await self._ask(ask)
 
     async def stream(
         self, topic: str, ranges: Bounds, *, held_back: bool = False
@@ -288,7 +319,7 @@ def _next(batches: Generator[list[Any], None, None]) -> list[Any] | None:
     return next(batches, None)
 
 
-def _has_partition(member: Mapping[str, Any], topic: str) -> bool:
-    # It is empty bytes during a rebalance.
-    assignment = member["member_assignment"] or {}
-    return any(one["topic"] == topic and 0 in one["partitions"] for one in assignment.get("assigned_partitions", ()))
+def _owned(member: Mapping[str, Any]) -> list[str]:
+    """The staged topics whose partition a member owns."""
+    assignment = member["member_assignment"] or {}  # it is empty bytes during a rebalance
+    return [one["topic"] for one in assignment.get("assigned_partitions", ()) if 0 in one["partitions"]]

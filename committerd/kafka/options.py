@@ -66,7 +66,7 @@ class Topics:
 def topics_of(settings: KafkaSettings, name: str, *, group: str | None = None) -> Topics:
     """The names for a dataset. Raises `SettingsError` if Kafka does not allow them.
 
-    `group`: a group that serves other datasets too; None = the dataset's own.
+    `group`: a group that serves other datasets too; None = that of the settings, or else the dataset's own.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise SettingsError(
@@ -83,7 +83,7 @@ def topics_of(settings: KafkaSettings, name: str, *, group: str | None = None) -
         staged=f"{stem}.staged",
         outcomes=longest,
         dead=f"{stem}.dead",
-        group=f"{settings.group_prefix}{name}" if group is None else group,
+        group=group or settings.group or f"{settings.group_prefix}{name}",
     )
 
 

@@ -16,6 +16,11 @@ class DaemonSettings(SettingsGroup):
         description="After SIGTERM: time to finish the commit in flight and publish its outcomes. Keep it below "
         "Kubernetes' terminationGracePeriodSeconds.",
     )
+    datasets_file: str | None = Field(
+        default=None,
+        description="File with datasets, as [datasets.NAME] in TOML, or as the object datasets in JSON (a name that "
+        "ends in .json). It is read again when it changes: tables come and go without a restart.",
+    )
     refused_retry_seconds: float = Field(
         default=10.0,
         gt=0,

@@ -52,6 +52,13 @@ class KafkaSettings(SettingsGroup):
         description="Prefix of the name of the dataset's consumer group, {prefix}{name}. Committers "
         "of one dataset must share the group: one of them is active, the others stand by.",
     )
+    group: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        max_length=200,
+        description="Name of the consumer group, in place of {group_prefix}{name}. Processes for many datasets need "
+        "it: those that name the same group share the datasets out among themselves.",
+    )
 
     # Topics
     topics_mode: Literal["create", "check"] = Field(

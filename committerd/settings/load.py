@@ -9,7 +9,9 @@ The settings name one dataset (group `dataset`), or many (`datasets.NAME`, in th
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +129,53 @@ class _Given(SharedSettings, _Sources):  # type: ignore[misc]  # pydantic merges
     @classmethod
     def _has_a_dataset(cls, data: Any) -> Any:
         """Let the group `dataset` be named as missing where there is no dataset at all."""
-        if isinstance(data, Mapping) and not data.keys() & {"dataset", "datasets"}:
-            return {**data, "dataset": {}}
-        return data
+        if not isinstance(data, Mapping) or data.keys() & {"dataset", "datasets"}:
+            return data
+        daemon = data.get("daemon")
+        if isinstance(daemon, Mapping) and daemon.get("datasets_file"):
+            return data
+        return {**data, "dataset": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetsFile:
+    """The file `daemon.datasets_file`, and what its datasets share."""
+
+    path: Path
+    shared: Mapping[str, Any]
+    others: Mapping[str, DatasetEntry]
+    """The datasets that the settings name themselves."""
+
+    def read(self) -> bytes:
+        """The content. Raises `SettingsError` if it can't be read."""
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"daemon.datasets_file {str(self.path)!r}: {error.strerror or error}") from error
+
+    def settings_in(self, content: bytes) -> Mapping[str, Settings]:
+        """The datasets of this content and of the settings, by queue. Raises `SettingsError`, which names the file."""
+        try:
+            return dataset_settings(self.shared, {**self.others, **self._entries(content)})
+        except (SettingsError, ValueError) as error:
+            lines = "\n".join(_explain(error)) if isinstance(error, ValidationError) else str(error)
+            raise SettingsError(f"daemon.datasets_file {str(self.path)!r}: {lines}") from error
+
+    def _entries(self, content: bytes) -> Mapping[str, DatasetEntry]:
+        text = content.decode()
+        whole = json.loads(text) if self.path.suffix == ".json" else tomllib.loads(text)
+        found = _FileOfDatasets.model_validate(whole).datasets
+        twice = sorted(found.keys() & self.others.keys())
+        if twice:
+            raise SettingsError(f"the settings name datasets.{twice[0]} too: take one of them away")
+        return found
+
+
+class _FileOfDatasets(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    datasets: dict[str, DatasetEntry]
+    """Not optional, so that a file that is half written is an error, and takes no dataset away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +184,16 @@ class ServedDatasets:
 
     shared: SharedSettings
     datasets: Mapping[str, Settings]
-    """By the name of the queue."""
+    """By the name of the queue; of the file, as it was when the settings were loaded."""
+    file: DatasetsFile | None = None
+    """The file that may name other datasets later."""
+    content: bytes = b""
+    """What the file held."""
+
+    @property
+    def name(self) -> str:
+        """What the process is called in Kafka: by its group, or by the queue of its only dataset."""
+        return self.shared.kafka.group or next(iter(self.datasets))
 
     @property
     def is_one(self) -> bool:
@@ -149,21 +204,31 @@ class ServedDatasets:
 def load_served(**given: Mapping[str, Any]) -> ServedDatasets:
     """The settings of all datasets, from the file and the environment.
 
-    `given`: groups that override both; with the group `dataset`, `datasets` do not count. Raises `SettingsError`, which
-    names each wrong setting and its spelling.
+    `given`: groups that override both; with the group `dataset`, other datasets do not count. Raises `SettingsError`,
+    which names each wrong setting and its spelling.
     """
     found = _load(_Given, given)
     groups = {name: getattr(found, name) for name in SharedSettings.model_fields}
+    path = found.daemon.datasets_file
     if found.dataset is not None:
-        if found.datasets and "dataset" not in given:
+        if (found.datasets or path is not None) and "dataset" not in given:
+            other = "datasets" if found.datasets else "daemon.datasets_file"
             raise SettingsError(
-                "dataset and datasets exclude each other: name one table in the group dataset, or all of them in "
-                "datasets"
+                f"dataset and {other} exclude each other: name one table in the group dataset, or all of them there"
             )
         return of_one(Settings(**groups))
-    if not found.datasets:
+    if not found.datasets and path is None:
         raise SettingsError("datasets is empty: name at least one table, as [datasets.NAME] with uri")
-    return ServedDatasets(shared=SharedSettings(**groups), datasets=dataset_settings(groups, found.datasets))
+    if found.kafka.group is None:
+        raise SettingsError(
+            "kafka.group (COMMITTERD_KAFKA__GROUP): is missing: processes for many datasets share them out in one group"
+        )
+    shared = SharedSettings(**groups)
+    if path is None:
+        return ServedDatasets(shared=shared, datasets=dataset_settings(groups, found.datasets))
+    file = DatasetsFile(path=Path(path), shared=groups, others=found.datasets)
+    content = file.read()
+    return ServedDatasets(shared=shared, datasets=file.settings_in(content), file=file, content=content)
 
 
 def of_one(settings: Settings) -> ServedDatasets:

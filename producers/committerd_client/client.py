@@ -98,6 +98,7 @@ class CommitClient(TableCalls):
         write_claim: WriteClaim | None = None,
         client_id: str = "committerd-client",
         group_prefix: str = "committerd.",
+        group: str | None = None,
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Configure a client; it connects in `start`. Times are in seconds.
@@ -120,9 +121,9 @@ class CommitClient(TableCalls):
         the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
         beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
         files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's quotas and
-        logs. `group_prefix`: as in the committer's settings; with
-        it a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's clients,
-        such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
+        logs. `group_prefix`, `group`: as in the committer's settings; with
+        them a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's
+        clients, such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
 
         Raises `ValueError` for invalid arguments.
         """
@@ -172,7 +173,7 @@ class CommitClient(TableCalls):
         self._write_claim = write_claim
         self._diagnosis = Diagnosis(
             self._connection,
-            group=f"{group_prefix}{dataset}",
+            group=group or f"{group_prefix}{dataset}",
             uri=uri,
             branch=self._branch,
             storage_options=storage_options,

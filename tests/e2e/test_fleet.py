@@ -11,6 +11,7 @@ import pytest
 
 from committerd_common.messages import Status
 from harness.child import Launch
+from harness.daemon import Daemon
 from harness.fault_proxy import FaultProxy
 from harness.fleet import Fleet, active
 from harness.kafka import KafkaBroker, RunningKafka
@@ -42,6 +43,12 @@ def commit_to_all(fleet: Fleet, ids: dict[str, list[int]], count: int = 3) -> No
         ids[name] += fleet.scenes[name].committed(count)
 
 
+def starts(member: Daemon, fleet: Fleet) -> list[int]:
+    """How often the committer of each dataset has started in this process."""
+    started = [line["dataset"] for line in member.lines("start.done")]
+    return [started.count(name) for name in fleet.scenes]
+
+
 def audit_all(fleet: Fleet, ids: dict[str, list[int]]) -> None:
     """Fail unless each table has exactly these rows, and its outcomes are true."""
     for name, scene in fleet.scenes.items():
@@ -54,7 +61,10 @@ def test_a_process_commits_to_all_of_its_datasets_and_another_takes_them_over(fl
     first.wait_ready(text="3 datasets: 3 active, 0 standby, 0 not well")
     commit_to_all(fleet, ids)
     second = fleet.member(**STAYS)
-    second.wait_ready(text="3 datasets: 0 active, 3 standby, 0 not well")
+    second.wait_ready(text="0 not well")
+    until(lambda: sum(active(second, name) for name in fleet.scenes) == 1)  # they share the datasets out
+    until(lambda: sum(active(first, name) for name in fleet.scenes) == 2)
+    commit_to_all(fleet, ids)
     assert [line["dataset"] for line in second.lines("dataset.start")] == sorted(fleet.scenes)
     first.stop()
     assert first.code == 0
@@ -95,7 +105,7 @@ def test_a_crash_is_that_of_one_dataset_which_starts_anew(fleet: Fleet) -> None:
     for name in others:
         ids[name] += fleet.scenes[name].committed()
     assert member.metric("committerd_restarts_total", dataset=unlucky, cause="crash") >= 1
-    assert member.metric("committerd_not_served", dataset=unlucky) == 1
+    until(lambda: member.metric("committerd_not_served", dataset=unlucky) == 1)
     assert sum(member.metric("committerd_restarts_total", dataset=name) for name in others) == 0
     crashes.write_text("")
     assert fleet.scenes[unlucky].topics.wait_answers(offsets)[0].status is Status.COMMITTED
@@ -149,6 +159,40 @@ def test_a_store_that_hangs_holds_up_its_own_table_alone(
             audit_all(fleet, ids)
 
 
+def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet: Fleet) -> None:
+    ids = created(fleet)
+    stays, changes, comes = fleet.scenes
+    file = fleet.folder / "datasets.toml"
+    file.write_text(fleet.tables(stays, changes))
+    member = fleet.member("", DAEMON__DATASETS_FILE=str(file), **STAYS)
+    member.wait_ready(text="2 datasets: 2 active")
+    file.write_text("[datasets.x]\nuri = 1\n")
+    said = member.wait_line("datasets.refused")["error"]
+    assert f"daemon.datasets_file '{file}': datasets.x.uri: Input should be a valid string" in said
+    member.wait_ready(text="2 active, 0 standby, 0 not well; as before, because daemon.datasets_file")
+    assert member.metric("committerd_datasets_file_wrong") == 1
+    file.unlink()
+    until(lambda: member.metric("committerd_datasets_changes_total", change="refused") == 2)
+    ids[stays] += fleet.scenes[stays].committed()
+    file.write_text(fleet.tables(more={changes: "commit.group_records_max = 7"}))
+    line = member.wait_line("datasets.changed")
+    assert (line["added"], line["changed"], line["removed"]) == ([comes], [changes], [])
+    until(lambda: starts(member, fleet) == [1, 2, 1])
+    member.wait_ready(text="3 datasets: 3 active")
+    assert member.metric("committerd_datasets_file_wrong") == 0
+    commit_to_all(fleet, ids)
+    assert starts(member, fleet) == [1, 2, 1]
+    file.write_text(fleet.tables(stays, comes))
+    member.wait_line("datasets.changed", removed=[changes])
+    member.wait_ready(text="2 datasets: 2 active")
+    until(lambda: member.metric("committerd_table_version", dataset=changes) == 0)
+    ids[comes] += fleet.scenes[comes].committed()
+    listed = json.loads(fleet.command("datasets", "--json", DAEMON__DATASETS_FILE=str(file)))
+    assert {one["dataset"]: one["unacknowledged"] for one in listed["datasets"]} == {stays: 0, comes: 0}
+    assert all(one["committer"] for one in listed["datasets"])
+    audit_all(fleet, ids)
+
+
 def test_commands_take_the_dataset_by_its_name(fleet: Fleet) -> None:
     created(fleet)
     file = fleet.folder / "committerd.toml"
@@ -158,8 +202,11 @@ def test_commands_take_the_dataset_by_its_name(fleet: Fleet) -> None:
     first, *_ = fleet.scenes
     said = fleet.command("status", file=file, good=False)
     assert "the settings name 3 datasets, choose one with --dataset NAME: " + ", ".join(sorted(fleet.scenes)) in said
+    listed = fleet.command("datasets", file=file, good=False)
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == sorted(fleet.scenes)
+    assert [line.split()[2:] for line in listed.splitlines()[1:]] == [["NOBODY", "0"]] * 3
     shown = json.loads(fleet.command("position", "show", "--dataset", first, "--json", file=file))
-    assert shown["uri"] == fleet.scenes[first].table.uri if "uri" in shown else shown
+    assert shown["table"]["uri"] == fleet.scenes[first].table.uri
     assert f"the settings name no dataset 'x'; they name {first}" in fleet.command(
         "status", "--dataset", "x", file=file, good=False
     )

@@ -159,6 +159,7 @@ def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncC
         dataset=configured.dataset.name,
         topic_prefix=configured.kafka.topic_prefix,
         group_prefix=configured.kafka.group_prefix,
+        group=configured.kafka.group,
         dataset_uri=configured.dataset.uri,
         branch=configured.dataset.branch,
         storage_options=access.storage_options,
