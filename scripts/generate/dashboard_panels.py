@@ -169,6 +169,18 @@ NOW = Row(
             kind="stat",
             red_from=1,
         ),
+        Panel(
+            title="Changes of the datasets file, in an hour",
+            expr=f"sum by (change) (increase({of_process('committerd_datasets_changes_total')}[1h]))",
+            kind="stat",
+            description="Datasets that daemon.datasets_file has added, removed or changed, and contents that were refused.",
+        ),
+        Panel(
+            title="Datasets file is wrong",
+            expr=f"max({of_process('committerd_datasets_file_wrong')})",
+            kind="stat",
+            red_from=1,
+        ),
         Panel(title="Paused by an operator", expr=level("committerd_paused"), kind="stat", red_from=1),
         Panel(
             title="Held back by an open Kafka transaction",

@@ -173,7 +173,8 @@ def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet
     assert member.metric("committerd_datasets_file_wrong") == 1
     file.unlink()
     until(lambda: member.metric("committerd_datasets_changes_total", change="refused") == 2)
-    ids[stays] += fleet.scenes[stays].committed()
+    for name in (stays, changes):  # so that no line of the log is equal to one before
+        ids[name] += fleet.scenes[name].committed()
     file.write_text(fleet.tables(more={changes: "commit.group_records_max = 7"}))
     line = member.wait_line("datasets.changed")
     assert (line["added"], line["changed"], line["removed"]) == ([comes], [changes], [])
@@ -206,7 +207,7 @@ def test_commands_take_the_dataset_by_its_name(fleet: Fleet) -> None:
     assert [line.split()[0] for line in listed.splitlines()[1:]] == sorted(fleet.scenes)
     assert [line.split()[2:] for line in listed.splitlines()[1:]] == [["NOBODY", "0"]] * 3
     shown = json.loads(fleet.command("position", "show", "--dataset", first, "--json", file=file))
-    assert shown["table"]["uri"] == fleet.scenes[first].table.uri
+    assert shown["refusal"] is None
     assert f"the settings name no dataset 'x'; they name {first}" in fleet.command(
         "status", "--dataset", "x", file=file, good=False
     )
