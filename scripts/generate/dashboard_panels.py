@@ -111,6 +111,7 @@ _AGE = metric("", '__name__=~"committerd_oldest_pending_age_seconds|committerd_u
 _ANSWERS = "committerd_submit_to_outcome_seconds_count"
 _CONFLICTS = 'outcome=~"retryable|incompatible"'
 _GROUP = "committerd_commit_transactions"
+_FILE_CHANGES = f"sum without (change) (increase({of_process('committerd_datasets_changes_total')}[1h]))"
 _FAILED = f"rate({of_process('committerd_store_failed_requests_total')}[$__rate_interval])"
 
 NOW = Row(
@@ -171,13 +172,13 @@ NOW = Row(
         ),
         Panel(
             title="Changes of the datasets file, in an hour",
-            expr=f"sum by (change) (increase({of_process('committerd_datasets_changes_total')}[1h]))",
+            expr=f"sum ({of_members(_FILE_CHANGES)})",
             kind="stat",
-            description="Datasets that daemon.datasets_file has added, removed or changed, and contents that were refused.",
+            description="What daemon.datasets_file has added, removed and changed; contents of it that were refused.",
         ),
         Panel(
             title="Datasets file is wrong",
-            expr=f"max({of_process('committerd_datasets_file_wrong')})",
+            expr=f"max ({of_members(of_process('committerd_datasets_file_wrong'))})",
             kind="stat",
             red_from=1,
         ),
