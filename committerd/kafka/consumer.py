@@ -599,7 +599,10 @@ class GroupMember:
             for change in share.assignment.changes():
                 event = change.event
                 facts = {"topic": share.staged.topic, "generation": event.generation}
-                _log.info("kafka.assigned" if isinstance(event, Assigned) else "kafka.revoked", extra=facts)
+                if isinstance(event, Assigned):
+                    _log.info("kafka.assigned", extra=facts)
+                else:
+                    _log.info("kafka.revoked", extra=facts)
                 self._handed.append((share, change))
             if share.leaves and not share.assigned:
                 self._forget(share)
