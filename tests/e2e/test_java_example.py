@@ -56,19 +56,22 @@ class Example:
         self.journal = folder / "journal"
         self.uri = str(folder / "events.lance")
         self._folder = folder
+        self.key = ""
+        """The producer's key; empty = it signs nothing."""
         self._command = [*program, kafka, dataset, self.uri, str(self.journal)]
 
     def start(self, first_id: int, rows: int) -> ChildProcess:
         log = self._folder / f"run-{first_id}-{time.monotonic_ns()}.log"
-        return ChildProcess([*self._command, str(first_id), str(rows)], log=log)
+        environment = os.environ | ({"PRODUCER_KEY": self.key} if self.key else {})
+        return ChildProcess([*self._command, str(first_id), str(rows)], log=log, environment=environment)
 
-    def run(self, first_id: int, rows: int) -> str:
-        """Run it to its end; returns what it printed."""
+    def run(self, first_id: int, rows: int, *, code: int = 0) -> str:
+        """Run it to its end, which must have this exit code; returns what it printed."""
         child = self.start(first_id, rows)
         while child.running():
             time.sleep(0.05)
         child.kill()  # closes its pipe
-        assert child.code == 0, child.log_tail()
+        assert child.code == code, child.log_tail()
         return child.log.read_text()
 
     def ids(self) -> list[int]:
@@ -77,11 +80,19 @@ class Example:
 
 
 @pytest.fixture
-def example(program: list[str], kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Example]:
+def settings() -> dict[str, str]:
+    """Those of the committer."""
+    return {}
+
+
+@pytest.fixture
+def example(
+    program: list[str], kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, settings: dict[str, str]
+) -> Iterator[Example]:
     uri = str(tmp_path / "events.lance")
     lance.write_dataset(pa.table({"id": pa.array([0], pa.int64())}), uri)
     log = tmp_path / "daemon.log"
-    with Daemon(name=dataset, uri=uri, kafka=kafka.bootstrap_servers, log=log) as daemon:
+    with Daemon(name=dataset, uri=uri, kafka=kafka.bootstrap_servers, log=log, settings=settings) as daemon:
         daemon.wait_ready(text="active")
         yield Example(program, daemon, tmp_path, kafka=kafka.bootstrap_servers, dataset=dataset)
 
@@ -115,3 +126,21 @@ def test_rows_are_there_once_after_kills_of_the_producer_and_the_committer(examp
     assert f"staged {uuid} at offset" in said
     assert "DUPLICATE in version 3" in said
     assert example.ids() == [0, 1, 2, 10, 11, 12]
+
+
+class TestSigned:
+    KEY = "the-key-of-the-example-" * 2
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> dict[str, str]:
+        file = tmp_path / "producers.toml"
+        file.write_text(f'[java-example]\nkeys = ["{self.KEY}"]\noperations = ["append"]\n')
+        return {"COMMIT__PRODUCERS_FILE": str(file)}
+
+    def test_a_signed_record_is_committed_and_no_other(self, example: Example) -> None:
+        assert "signature_missing" in example.run(1, 1, code=1)
+        example.key = "another-key-" * 4
+        assert "signature_invalid" in example.run(1, 1, code=1)
+        example.key = self.KEY
+        assert "COMMITTED" in example.run(1, 2)
+        assert example.ids() == [0, 1, 2]
