@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -141,6 +142,39 @@ def test_forged_records_are_refused_and_stop_nobody(scene: Scene, producers: Pro
         letter.message for letter in scene.topics.read_outcomes()
     )
     assert not [secret for secret in SECRETS if secret in written]
+
+
+def test_the_client_reads_its_key_from_a_file_and_signs_the_name_of_a_large_transaction(
+    scene: Scene, producers: Producers, tmp_path: Path
+) -> None:
+    scene.table.create(1)
+    scene.started(**STAYS, **settings(producers))
+    file = tmp_path / "loader.key"
+    file.write_text(LOADER + "\n")
+    with SyncCommitClient(
+        scene.topics.servers,
+        dataset=scene.name,
+        dataset_uri=scene.table.uri,
+        producer="loader",
+        producer_key_file=file,
+        claim_check_above=0,
+        timeout=200,
+    ) as loader:
+        assert loader.commit(scene.table.append()).version == 2
+        (record,) = scene.topics.read_staged()
+        named = dict(record.headers)
+        assert not record.value
+        other = {**named, "transaction-sha256": b"0" * 64}
+        assert answer(scene, b"", list(other.items())).reason == "signature_invalid"
+        producers.write(loader=[ROTATED])
+        file.write_text(ROTATED)
+
+        def committed() -> bool:
+            with contextlib.suppress(InvalidTransaction):  # the committer or the client has not looked yet
+                return bool(loader.commit(scene.table.append()).version)
+            return False
+
+        until(committed)
 
 
 def test_a_key_is_replaced_without_a_restart(scene: Scene, producers: Producers) -> None:
