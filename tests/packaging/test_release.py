@@ -122,6 +122,8 @@ def test_a_workflow_calls_targets_that_exist_with_the_least_rights(path: Path) -
     for job in read["jobs"].values():
         assert set(job.get("strategy", {}).get("matrix", {}).get("target", ())) <= targets
         for step in job["steps"]:
+            # By commit, since a tag can be moved; its name stands behind it.
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step.get("uses", f"a/b@{'0' * 40}")), step["uses"]
             if "checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
             # What others choose, such as the name of a branch, gets into no program's text.
