@@ -61,6 +61,13 @@ def producer_image(builder: Builder) -> Iterator[Image]:
 
 
 @pytest.fixture(scope="session")
+def maintain_image(builder: Builder) -> Iterator[Image]:
+    """The one of `committerd maintain`."""
+    with builder.mounted("maintain") as built:
+        yield built
+
+
+@pytest.fixture(scope="session")
 def compose() -> Compose:
     """deploy/docker-compose.yml, as Docker Compose reads it."""
     try:

@@ -5,7 +5,7 @@ what the base's image holds, and nothing of this machine but its certificate aut
 only the first build takes minutes. All of it needs root.
 
 An image runs as an engine would run it, in a mount namespace of its own: its user, its environment, a read-only root
-and an empty /tmp, and besides that without any shell.
+and an empty /tmp.
 
     python -m tests.deploy.image --fetch    only build both
 """
@@ -46,7 +46,6 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 for file in /etc/hosts /etc/resolv.conf; do mount --bind "$file" "$root$file"; done
-for shell in sh bash dash; do mount --bind /dev/null "$root/usr/bin/$shell"; done
 while [ "$1" != -- ]; do mount --bind "$1" "$root$2"; shift 2; done
 shift
 exec setpriv --no-new-privs chroot --userspec="$user" --groups= "$root" "$@"
@@ -153,8 +152,8 @@ class Builder:
 
     def _make_base(self) -> None:
         """The image that the Dockerfile starts from, unless the storage has it."""
-        first = re.search(r"^FROM (debian:(\d+)[\w.-]*)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
-        assert first, "the Dockerfile does not start from a Debian"
+        first = re.search(r"^ARG BASE=(debian:(\d+)[\w.-]*)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+        assert first, "the base of the Dockerfile is no Debian"
         tag = f"docker.io/library/{first[1]}"
         if self._buildah("images", "--quiet", "--filter", f"reference={tag}").strip():
             return
