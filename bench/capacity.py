@@ -1,6 +1,6 @@
 """What a committer uses of the machine and of S3: for a million transactions, while idle, and by fragments.
 
-    python -m bench.capacity [--only transactions idle fragments] [--latency-ms 60] [--quick]
+    python -m bench.capacity [--only transactions idle fragments rolling] [--latency-ms 60] [--quick]
 
 Real committers, Kafka, and an S3 server (versitygw) that adds the latency to each response run on this machine. The
 output is the tables of docs/capacity.md. The processor time is that of the committer alone.
@@ -9,6 +9,8 @@ output is the tables of docs/capacity.md. The processor time is that of the comm
   are staged while the committer is stopped (SIGSTOP); what it uses is counted from then to the last outcome.
 * idle: an active committer and a standby, without any record.
 * fragments: Appends to a local table that has so many fragments already.
+* rolling: both members of each table are replaced, one after the other, as a Deployment does it. Of each table whose
+  active member is stopped: from SIGTERM until another member has read the table and the topics.
 
 Dollars are list prices of the requests (`PRICES`); processor, memory and Kafka are not in them. The bytes in Kafka are
 those of the staged records and the outcomes on one broker.
@@ -17,10 +19,16 @@ those of the staged records and the outcomes on one broker.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +68,10 @@ class Sizes:
     settling_seconds: float
     """Time between the start of idle members and the measurement."""
     idle_seconds: float
+    rolled: int
+    """Tables whose members are replaced."""
+    rolled_at_once: Sequence[int]
+    """So many tables at the same time."""
 
 
 FULL = Sizes(
@@ -69,9 +81,18 @@ FULL = Sizes(
     appends_shared=10,
     settling_seconds=20,
     idle_seconds=120,
+    rolled=20,
+    rolled_at_once=(20, 2),
 )
 QUICK = Sizes(
-    shared={1: 5, 10: 50}, fragments=(100,), appends=20, appends_shared=10, settling_seconds=0, idle_seconds=2
+    shared={1: 5, 10: 50},
+    fragments=(100,),
+    appends=20,
+    appends_shared=10,
+    settling_seconds=0,
+    idle_seconds=2,
+    rolled=2,
+    rolled_at_once=(2,),
 )
 
 
@@ -187,6 +208,80 @@ def fragments(bench: Bench, sizes: Sizes, latency_ms: int, folder: Path) -> Iter
         yield _row(cells)
 
 
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """A table with the members that serve it, and those that will."""
+
+    old: Sequence[Daemon]
+    new: Sequence[Daemon]
+
+    def members(self) -> Iterator[Daemon]:
+        """All of them."""
+        yield from (*self.old, *self.new)
+
+    def roll(self) -> Sequence[float]:
+        """Replace one member after the other; returns how long each takeover left the table without a committer."""
+        gone: list[float] = []
+        for leaving, coming in zip(self.old, self.new, strict=True):
+            active = "active" in leaving.wait_ready()
+            began = time.time()
+            os.kill(leaving.pid, signal.SIGTERM)
+            coming.start()  # a Deployment does not wait for the end of the old Pod
+            if active:
+                gone.append(self._active_since(began) - began)
+            leaving.stop()
+            coming.wait_ready(timeout=_TIMEOUT_SECONDS)
+        return gone
+
+    def _active_since(self, moment: float) -> float:
+        """When the first member became active after this moment."""
+        deadline = time.time() + _TIMEOUT_SECONDS
+        while time.time() < deadline:
+            lines = [line for one in self.members() if one.log.exists() for line in one.lines("start.done")]
+            times = [datetime.fromisoformat(str(line["time"])).timestamp() for line in lines]
+            if after := [found for found in times if found > moment]:
+                return min(after)
+            time.sleep(_LOOK_SECONDS)
+        raise RuntimeError(f"no member became active within {_TIMEOUT_SECONDS:.0f} s")
+
+
+def rolling(bench: Bench, sizes: Sizes, latency_ms: int, folder: Path) -> Iterator[str]:
+    """The rows of the table on a rolling update."""
+    pool = make_pool(folder, 1)
+    for at_once in sizes.rolled_at_once:
+        with bench.s3.adding(latency_ms), contextlib.ExitStack() as cleanup:
+            tables = [_rolled(bench, bench.s3.new_table(pool), folder, cleanup) for _ in range(sizes.rolled)]
+            bench.tell(f"{sizes.rolled} tables have two members; replaces those of {at_once} at once")
+            began = time.monotonic()
+            with ThreadPoolExecutor(at_once) as threads:
+                gone = sorted(seconds for found in threads.map(Rolled.roll, tables) for seconds in found)
+            cells = (
+                f"{at_once}",
+                f"{len(gone)}",
+                f"{statistics.median(gone):.2f}",
+                f"{gone[-1]:.2f}",
+                f"{time.monotonic() - began:.0f}",
+            )
+        yield _row(cells)
+
+
+def _rolled(bench: Bench, place: StorePlace, folder: Path, cleanup: contextlib.ExitStack) -> Rolled:
+    """A table with two members that are ready."""
+    first = cleanup.enter_context(bench.daemon(place, durable=True))
+    first.wait_ready(text="active", timeout=_TIMEOUT_SECONDS)
+    name = dataset_of(first)
+    second, *new = (
+        Daemon(
+            name=name, uri=place.uri, kafka=bench.kafka, settings=place.settings, log=folder / f"{name}-{number}.log"
+        )
+        for number in range(3)
+    )
+    cleanup.enter_context(second).wait_ready(text="standby", timeout=_TIMEOUT_SECONDS)
+    for one in new:
+        cleanup.callback(one.kill)
+    return Rolled(old=(first, second), new=new)
+
+
 Part = Callable[[Bench, Sizes, int, Path], Iterator[str]]
 PARTS: Mapping[str, tuple[Part, Sequence[str]]] = {
     "transactions": (
@@ -214,6 +309,7 @@ PARTS: Mapping[str, tuple[Part, Sequence[str]]] = {
         ),
     ),
     "fragments": (fragments, ("fragments", "ms for a version", "CPU ms for a version", "peak MiB")),
+    "rolling": (rolling, ("tables at once", "takeovers", "median s", "slowest s", "s for all tables")),
 }
 """What can be measured: how, and the columns of its table."""
 

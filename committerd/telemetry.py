@@ -83,6 +83,7 @@ DEAD_LETTER_REASONS = tuple(dict.fromkeys((*INVALID_REASONS, *UNSUPPORTED_REASON
 CAUSES = (*REFUSAL_CAUSES, UnsupportedTable.code, CorruptTable.code)
 
 MAINTENANCE_STEPS = ("rewrite", "index", "cleanup")
+MAINTENANCE_FAILURES = (*MAINTENANCE_STEPS, "open")
 MAINTENANCE_FILES = ("before", "after")
 MAINTENANCE_LEFT_ALONE = ("fragments", "indices")
 MAINTENANCE_REASONS = ("manifest", "version", "unnamed", "temporary")
@@ -343,9 +344,10 @@ class MaintenanceTelemetry(_OfDataset):
         )
         self.failures = metrics.counter(
             "committerd_maintenance_failures_total",
-            "Steps that failed; they are tried again.",
-            step=MAINTENANCE_STEPS,
-            zeros=MAINTENANCE_STEPS,
+            "Steps that failed; they are tried again. `open`: the table or its topics could not be opened, in a "
+            "process with many tables.",
+            step=MAINTENANCE_FAILURES,
+            zeros=MAINTENANCE_FAILURES,
         )
         self.succeeded = metrics.gauge(
             "committerd_maintenance_succeeded_timestamp_seconds",

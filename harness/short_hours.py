@@ -7,7 +7,7 @@ import sys
 import click
 
 from committerd.commands.maintain import run
-from committerd.commands.options import json_option, settings
+from committerd.commands.options import json_option, served
 
 
 @click.command()
@@ -18,7 +18,7 @@ from committerd.commands.options import json_option, settings
 def main(seconds: float, *, as_json: bool, dry_run: bool, once: bool) -> None:
     """Maintain with so many seconds to an hour of `maintain.keep_hours` and `reclaim_hours`."""
     hour_ms = int(seconds * 1000)
-    sys.exit(0 if run(settings(), as_json=as_json, dry_run=dry_run, once=once, hour_ms=hour_ms) else 1)
+    sys.exit(0 if run(served(), as_json=as_json, dry_run=dry_run, once=once, hour_ms=hour_ms) else 1)
 
 
 if __name__ == "__main__":

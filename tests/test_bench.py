@@ -42,7 +42,7 @@ def test_the_tables_of_the_page_on_capacity_are_what_is_measured() -> None:
     assert len(headings) == len(capacity.PARTS)
     assert set(headings) <= set(page)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| \d", line)]
-    assert (len(rows), rows[0][0], rows[2][0]) == (3, "1", "100")
+    assert (len(rows), rows[0][0], rows[2][0], rows[3][:2]) == (4, "1", "100", ["2", "4"])
     # Of a million transactions alone: the manifest and the `.txn` file; the end of the version below, and of the file.
     puts, reads = (int(rows[0][column].replace(",", "")) for column in (3, 4))
     assert puts >= 2_000_000

@@ -43,8 +43,8 @@ def stores_of(settings: Settings | StorageSettings, *, telemetry: ProcessTelemet
 class Accounts:
     """The stores of a process with many datasets: those with the same settings of the stores share their clients."""
 
-    def __init__(self, stack: AsyncExitStack, telemetry: ProcessTelemetry) -> None:
-        """`stack`: closes the clients at its end."""
+    def __init__(self, stack: AsyncExitStack, telemetry: ProcessTelemetry | None = None) -> None:
+        """`stack`: closes the clients at its end. `telemetry`: counts their requests."""
         self._stack = stack
         self._telemetry = telemetry
         self._opened: dict[tuple[object, ...], Stores] = {}

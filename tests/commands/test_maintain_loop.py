@@ -212,6 +212,7 @@ def loop_of(
         telemetry=MaintenanceMetrics(world.registry).of("events"),
         wall_clock=lambda: datetime(2026, 1, 1, next(world.hours), tzinfo=UTC),
         stop=stop,
+        turns=loop.Turns(1),
     )
 
 

@@ -15,7 +15,7 @@ import botocore.session
 import pytest
 from kafka.admin import ACLOperation, ResourceType
 
-from committerd.commands import maintain
+from committerd.commands.maintain import one_table
 from committerd_client import CommitClient, SyncCommitClient
 from harness.child import Launch
 from harness.kafka import LOGIN, KafkaBroker, RunningKafka
@@ -128,8 +128,8 @@ def test_the_permissions_on_s3_that_the_page_lists_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An hour lasts a millisecond, so that old versions are deleted too."""
-    policy = maintain.policy_of
-    monkeypatch.setattr(maintain, "policy_of", lambda settings, **_: policy(settings, hour_ms=1))
+    policy = one_table.policy_of
+    monkeypatch.setattr(one_table, "policy_of", lambda settings, **_: policy(settings, hour_ms=1))
     place = s3_place(minio)
     limited = _limited(minio, place.bucket)
     with Scene(kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=place, launch=launch) as scene:

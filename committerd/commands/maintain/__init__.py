@@ -1,8 +1,7 @@
-"""`committerd maintain`: keeps one table fit for reading."""
+"""`committerd maintain`: keeps tables fit for reading."""
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -14,40 +13,29 @@ import anyio
 import click
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from committerd.commands.lance_options import ClientAccess, client_access
-from committerd.commands.maintain.committer_share import CommitterShare
-from committerd.commands.maintain.failed_work import FailedWorkOfTable
-from committerd.commands.maintain.loop import MaintenanceLoop, Stop
-from committerd.commands.maintain.reporter import Reporter
-from committerd.commands.maintain.rewriting import Rewriter
-from committerd.commands.maintain.topic import OperatorsTopic
+from committerd.commands.maintain.loop import Stop, Turns
+from committerd.commands.maintain.many import Tables
+from committerd.commands.maintain.one_table import PRODUCER, Shared
 from committerd.commands.options import (
     branch_option,
     config_option,
     dataset_option,
     json_option,
+    served,
     settings,
     table_argument,
 )
-from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.daemon import logs
-from committerd.daemon.http import Health, serve
 from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
-from committerd.kafka.operator import open_operator
 from committerd.kafka.options import topics_of
 from committerd.lance.format.kind import Kind
-from committerd.maintenance.cleaning import Cleanup, Policy
-from committerd.settings.load import Settings
-from committerd.table.versions import Table
+from committerd.settings.load import ServedDatasets, Settings, of_one
 from committerd.telemetry import MaintenanceMetrics
-from committerd_client import CommitClient
-from committerd_common.branches import branch_uri
 from committerd_common.extras import install_line
 
-_PRODUCER = "committerd-maintain"
 HOUR_MS = 3_600_000
-_log = logging.getLogger(__name__)
+TABLES = 2
 
 
 @click.command()
@@ -59,134 +47,99 @@ _log = logging.getLogger(__name__)
     help="Show what would be done and why, without changing data or versions. Implies --once. Writes one empty object, "
     "_maintenance/clock, and so needs write access.",
 )
+@click.option(
+    "--tables",
+    type=click.IntRange(min=1),
+    default=TABLES,
+    show_default=True,
+    help="Of many datasets in the settings: how many tables are rewritten at once, and how many are cleaned up. Each "
+    "takes memory of its own.",
+)
 @config_option
 @dataset_option
 @branch_option
 @json_option
-def maintain(uri: str | None, name: str | None, as_json: bool, dry_run: bool, once: bool) -> None:
-    """Keep one table fit for reading until SIGTERM: the table at URI, or else the table of the settings.
+def maintain(uri: str | None, name: str | None, *, as_json: bool, dry_run: bool, once: bool, tables: int) -> None:
+    """Keep tables fit for reading until SIGTERM: the table at URI, or else those of the settings.
 
     Rewrites small fragments, and fragments with many deleted rows, together, keeps indices up to date, and deletes old
     versions and files that nothing names. Every change goes through the queue, as a producer's does. The settings are
     those of group `maintain`; `committerd run --help` lists them. On SIGTERM it finishes the running tasks and exits.
     It may be killed at any moment, and run twice.
 
+    Where the settings name many datasets, what fails for one of them is reported and tried again, and the others go on.
+    With --once the exit code is 1 if anything failed for any of them.
+
     Port 9464 (http.port) serves /metrics, except with --once or --dry-run.
 
     Needs pylance (extra `lance`).
     """
-    sys.exit(0 if run(settings(uri, name), as_json=as_json, dry_run=dry_run, once=once) else 1)
+    found = served() if uri is None and name is None else of_one(settings(uri, name))
+    sys.exit(0 if run(found, as_json=as_json, dry_run=dry_run, once=once, tables=tables) else 1)
 
 
-def run(configured: Settings, *, as_json: bool, dry_run: bool, once: bool, hour_ms: int = HOUR_MS) -> bool:
+def run(
+    found: ServedDatasets, *, as_json: bool, dry_run: bool, once: bool, tables: int = TABLES, hour_ms: int = HOUR_MS
+) -> bool:
     """Run the command; whether all of its work succeeded. `hour_ms`: the length of an hour by which ages count."""
     if find_spec("lance") is None:
         raise SettingsError(f"`committerd maintain` needs pylance: {install_line('lance')}")
+    for configured in found.datasets.values():
+        _check(configured, "" if found.is_one else f"dataset {configured.dataset.queue}: ")
+    _check_environment(found)
+    if not once and not dry_run:
+        logs.configure(found.shared.log.level, found.shared.log.format)
+    how = partial(_main, found, as_json=as_json, once=once, dry_run=dry_run, tables=tables, hour_ms=hour_ms)
+    return anyio.run(how)
+
+
+def _check(configured: Settings, where: str) -> None:
+    """Raise `SettingsError` for what maintenance can never do."""
     wanted = frozenset({Kind.CREATE_INDEX, Kind.RESERVE_FRAGMENTS, Kind.REWRITE})
     lacks = sorted(wanted - configured.commit.allowed_operations)
     if lacks:
         raise SettingsError(
-            f"commit.allowed_operations lacks {' and '.join(lacks)}, which maintenance commits: allow it, or leave the "
-            "table without maintenance"
+            f"{where}commit.allowed_operations lacks {' and '.join(lacks)}, which maintenance commits: allow it, or "
+            "leave the table without maintenance"
         )
-    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
+    producer = producer_of_command(configured.commit.producers_file, PRODUCER)
     lacks = [] if producer is None else sorted(wanted - producer.of(wanted))
     if lacks:
         raise SettingsError(
-            f"commit.producers_file: the operations of {_PRODUCER!r} lack {' and '.join(lacks)}, which maintenance "
-            "commits: add them"
+            f"{where}commit.producers_file: the operations of {PRODUCER!r} lack {' and '.join(lacks)}, which "
+            "maintenance commits: add them"
         )
     topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
-    reporter = Reporter(as_json=as_json, logged=not once and not dry_run)
-    if not once and not dry_run:
-        logs.configure(configured.log.level, configured.log.format)
-    return anyio.run(partial(_main, configured, reporter, once=once, dry_run=dry_run, hour_ms=hour_ms))
 
 
-async def _main(configured: Settings, reporter: Reporter, *, once: bool, dry_run: bool, hour_ms: int) -> bool:
+def _check_environment(found: ServedDatasets) -> None:
+    """Raise `SettingsError` for datasets that pylance can't reach from one process.
+
+    It takes the AWS profile and the authorities from the environment (`client_access`), which a process has once.
+    """
+    names: dict[tuple[object, ...], str] = {}
+    for queue, one in found.datasets.items():
+        key = (one.s3.profile, one.s3.ca_bundle, one.s3.access_key_id is None, one.azure.ca_bundle, one.gcs.ca_bundle)
+        names.setdefault(key, queue)
+    if len(names) > 1:
+        first, second, *_ = names.values()
+        raise SettingsError(
+            f"datasets {first} and {second} differ in s3.profile, s3.ca_bundle, azure.ca_bundle or gcs.ca_bundle, or "
+            "only one of them has s3.access_key_id: one process can't maintain both. Start `committerd maintain "
+            "--dataset NAME` for each, or give them settings files of their own"
+        )
+
+
+async def _main(found: ServedDatasets, *, as_json: bool, once: bool, dry_run: bool, tables: int, hour_ms: int) -> bool:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     registry = CollectorRegistry()
-    async with stores_of(configured) as stores, AsyncExitStack() as stack:
-        table = Table(await open_place(stores, configured.dataset))
-        if (once or dry_run) and not await _exists(table):
-            raise SettingsError(
-                f"there is no table at {configured.dataset.place}: maintenance begins when somebody has created it. Or "
-                "correct dataset.uri"
-            )
-        operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
-        access, telemetry = client_access(configured), MaintenanceMetrics(registry).of(configured.dataset.queue)
-        client = _client(configured, access)
-        share = CommitterShare(client, configured.maintain.committer_share, telemetry)
+    async with AsyncExitStack() as stack:
         stop = await stack.enter_async_context(_stopping())
-        cleaning = Cleanup(
-            table,
-            OperatorsTopic(operator),
-            policy_of(configured, hour_ms=hour_ms),
-            wall_clock=wall_clock,
-            open_branch=lambda branch: stores.open(branch_uri(configured.dataset.uri, branch)),
-            branch=configured.dataset.branch,
-            note=reporter.deletes,
-            passes_over=reporter.passes_over,
-            progress=reporter.deleted,
-        )
-        stack.callback(cleaning.close)
-        loop = MaintenanceLoop(
-            Rewriter(
-                share,
-                configured.dataset.place,
-                access.storage_options,
-                configured.maintain,
-                failed=FailedWorkOfTable(table.store, wall_clock=wall_clock),
-            ),
-            cleaning,
-            configured.maintain,
-            reporter,
-            exists=partial(_exists, table),
-            share=share,
-            telemetry=telemetry,
-            wall_clock=wall_clock,
-            stop=stop,
-        )
+        shared = Shared(stop=stop, turns=Turns(tables), hour_ms=hour_ms, commits=not dry_run)
+        kept = Tables(found, shared, MaintenanceMetrics(registry), stack, as_json=as_json)
         if dry_run:
-            return await loop.say()
-        await stack.enter_async_context(client)
-        if once:
-            return await loop.once()
-        health = Health(live=lambda: (), ready=lambda: (True, loop.doing))
-        address = await stack.enter_async_context(serve(configured.http, registry, health))
-        _log.info("http.listening", extra={"url": address.url})
-        return await loop.forever()
-
-
-async def _exists(table: Table) -> bool:
-    return await table.latest_version() is not None
-
-
-def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
-    """How long versions and files are kept by these settings, with hours of this length."""
-    return Policy(
-        keep_ms=int(settings.maintain.keep_hours * hour_ms),
-        keep_versions=settings.maintain.keep_versions,
-        reclaim_ms=int(settings.maintain.reclaim_hours * hour_ms),
-        republish_max=settings.commit.republish_max,
-        transaction_bytes_max=settings.commit.transaction_bytes_max,
-    )
-
-
-def _client(configured: Settings, access: ClientAccess) -> CommitClient:
-    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
-    return CommitClient(
-        configured.kafka.bootstrap_servers,
-        dataset=configured.dataset.name,
-        topic_prefix=configured.kafka.topic_prefix,
-        dataset_uri=configured.dataset.uri,
-        branch=configured.dataset.branch,
-        storage_options=access.storage_options,
-        producer=_PRODUCER,
-        producer_key=None if producer is None else producer.key,
-        client_id="committerd-maintain",
-        kafka_options=access.kafka_options,
-    )
+            return await kept.say()
+        return await kept.once(tables) if once else await kept.forever(registry)
 
 
 @asynccontextmanager

@@ -52,6 +52,20 @@ class Stop:
             await self._event.wait()
 
 
+class Turns:
+    """Lets only so many tables be worked on at the same time, each in the order in which it came.
+
+    Cleanups are counted apart: they take long and little memory, and fragments must not pile up meanwhile.
+    """
+
+    def __init__(self, tables: int) -> None:
+        self._rewriting, self._cleaning = anyio.CapacityLimiter(tables), anyio.CapacityLimiter(tables)
+
+    def of(self, step: str) -> anyio.CapacityLimiter:
+        """What a step holds while it works."""
+        return self._cleaning if step == "cleanup" else self._rewriting
+
+
 class _Failures:
     """The failures of one step in a row. After each, the step is left out for longer."""
 
@@ -86,8 +100,9 @@ class MaintenanceLoop:
         telemetry: MaintenanceTelemetry,
         wall_clock: Callable[[], datetime],
         stop: Stop,
+        turns: Turns,
     ) -> None:
-        """`exists`: returns whether there is a table."""
+        """`exists`: returns whether there is a table. `turns`: of the tables of the process."""
         self._rewriting = rewriting
         self._cleaning = cleaning
         self._settings = settings
@@ -97,6 +112,7 @@ class MaintenanceLoop:
         self._telemetry = telemetry
         self._wall_clock = wall_clock
         self._stop = stop
+        self._turns = turns
         self._failures = {step: _Failures() for step in MAINTENANCE_STEPS}
         self._found = self._waits_for_table = False
         """Whether the table was there once; whether its absence was reported."""
@@ -111,6 +127,10 @@ class MaintenanceLoop:
         self.doing = "it has just started"
         """What it does now, or did last, for people."""
         telemetry.fragments_wanted.set(settings.fragments_max)
+
+    def state(self) -> str:
+        """What it does now, or did last, for people."""
+        return self.doing
 
     async def say(self) -> bool:
         """Say what there is to do, and do nothing."""
@@ -269,6 +289,14 @@ class MaintenanceLoop:
         """Whether the step succeeded, was ended by a pause, or was left out because of a stop or the hours."""
         if self._stop.wanted or (step != "cleanup" and not await self._leave_committer()):
             return True
+        turn = self._turns.of(step)
+        waits = not turn.available_tokens
+        async with turn:
+            over = self._stop.wanted or (waits and not self._may_begin())
+            return over or await self._work(step, work)
+
+    async def _work(self, step: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the step succeeded, or was ended by a pause."""
         self.doing = f"step {step}"
         try:
             with self._telemetry.seconds.timed(step=step), panics_raised():

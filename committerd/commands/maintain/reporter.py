@@ -38,8 +38,9 @@ _REASONS = {
 class Reporter:
     """Reports each step when it is done: as a log line, as one JSON object in a line, or as a line of text."""
 
-    def __init__(self, *, as_json: bool, logged: bool) -> None:
-        """`logged`: by the log, whatever `as_json` says."""
+    def __init__(self, *, as_json: bool, logged: bool, dataset: str = "") -> None:
+        """`logged`: by the log, whatever `as_json` says. `dataset`: named in each line, if the process has many."""
+        self._dataset = dataset
         self._as_json = as_json
         self._logged = logged
         self._said_at = time.monotonic()
@@ -95,12 +96,12 @@ class Reporter:
         """Some fragments are about to be rewritten."""
         if not self._as_json and not self._logged:
             count, read = sum(len(one.fragments) for one in groups), sum(one.bytes for one in groups)
-            click.echo(f"rewriting {count} fragments of {size(read)} ...", err=True)
+            self._line(f"rewriting {count} fragments of {size(read)} ...", err=True)
 
     def leaves_committer(self, seconds: float) -> None:
         """The next task waits because of maintain.committer_share."""
         if not self._as_json and not self._logged and seconds > _PROGRESS_SECONDS:
-            click.echo(f"leaving the committer to others for {seconds:.0f} s (maintain.committer_share) ...", err=True)
+            self._line(f"leaving the committer to others for {seconds:.0f} s (maintain.committer_share) ...", err=True)
 
     def rewritten(self, done: CommittedRewrite | None) -> None:
         """They have been rewritten; None: others have rewritten or deleted all of them."""
@@ -128,7 +129,7 @@ class Reporter:
         elif self._as_json:
             self._json("left_alone", **facts, error=why)
         else:
-            click.echo(f"left alone: {what}: {plain(why)}", err=True)
+            self._line(f"left alone: {what}: {plain(why)}", err=True)
 
     def indexed(self, index: IndexState, version: int | None) -> None:
         """An index has been optimized; `version` None: others have done it."""
@@ -177,7 +178,7 @@ class Reporter:
         elif self._as_json:
             self._json("passed_over", key=key, error=reason)
         else:
-            click.echo(f"passed over {plain(key)}: {plain(reason)}", err=True)
+            self._line(f"passed over {plain(key)}: {plain(reason)}", err=True)
 
     def deleted(self, cleaned: CleanupResult, files: int) -> None:
         """A step of a cleanup has ended; `files`: how many the whole cleanup found to delete."""
@@ -186,7 +187,7 @@ class Reporter:
             _log.info("maintain.deleted", extra=facts)
         elif not self._as_json and time.monotonic() - self._said_at > _PROGRESS_SECONDS:
             self._said_at = time.monotonic()
-            click.echo(f"deleted {cleaned.files} of {files} files, {size(cleaned.bytes)} ...", err=True)
+            self._line(f"deleted {cleaned.files} of {files} files, {size(cleaned.bytes)} ...", err=True)
 
     def cleaned(self, found: CleanupPlan, cleaned: CleanupResult, *, seconds: float) -> None:
         """Old versions and files have been deleted."""
@@ -206,7 +207,7 @@ class Reporter:
         elif self._as_json:
             self._json("failed", **facts)
         else:
-            click.echo(f"{step} failed: {plain(str(error))}", err=True)
+            self._line(f"{step} failed: {plain(str(error))}", err=True)
 
     def gave_up(self, *, left: int, tasks: int) -> None:
         """A task has failed, and no others begin."""
@@ -214,7 +215,7 @@ class Reporter:
             self._json("gave_up", tasks=tasks, not_begun=left)
         else:
             text = f"{left} of {tasks} tasks were not begun after this failure; the next run plans them again"
-            click.echo(text, err=True)
+            self._line(text, err=True)
 
     def hours_over(self, hours: str) -> None:
         """The hours in which work may begin are over, or have not begun."""
@@ -238,10 +239,27 @@ class Reporter:
         elif self._as_json:
             self._json(event, **facts)
         else:
-            click.echo(text)
+            self._line(text)
+
+    def heading(self) -> None:
+        """What follows is about this dataset."""
+        if not self._as_json:
+            click.echo(f"\n{plain(self._dataset)}\n")
+
+    def failed_tables(self, names: Sequence[str], tables: int) -> None:
+        """For these datasets something has failed; all of them have been worked on."""
+        if self._as_json:
+            self._json("failed_tables", datasets=list(names), tables=tables)
+        else:
+            shown = ", ".join(map(plain, names))
+            click.echo(f"something failed for {len(names)} of {_counted(tables, 'table')}: {shown}", err=True)
+
+    def _line(self, text: str, *, err: bool = False) -> None:
+        click.echo(f"{plain(self._dataset)}: {text}" if self._dataset else text, err=err)
 
     def _json(self, event: str, **facts: Any) -> None:
-        click.echo(json.dumps({"event": event, **facts}))
+        about = {"dataset": self._dataset} if self._dataset else {}
+        click.echo(json.dumps({"event": event, **about, **facts}))
 
 
 def _counted(number: int, what: str) -> str:
