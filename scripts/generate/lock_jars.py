@@ -1,4 +1,4 @@
-"""Lock the jars of Apache Kafka and of DynamoDB Local, by coordinates and SHA-256, for committerd.dev.jars.
+"""Lock the jars of Apache Kafka, its tools and DynamoDB Local, by coordinates and SHA-256, for committerd.dev.jars.
 
 python -m scripts.generate.lock_jars                         all of them
 python -m scripts.generate.lock_jars harness/resources/jars/kafka-3.8.1.lock    one; Kafka's version is in its name
@@ -22,15 +22,20 @@ from harness.java import LOCKS
 _LOG4J = "2.25.4"
 """Kafka 4 speaks slf4j 1.7 and brings no binding: without one the broker logs nothing."""
 _KAFKA = re.compile(r"kafka-(\d[\d.]*)\.lock")
+_TOOLS = re.compile(r"kafka-tools-(\d[\d.]*)\.lock")
+"""MirrorMaker, and the programs of Kafka's command line."""
 
 
 def roots(lock: Path) -> list[str]:
     """What a lock is made for, as `group:artifact:version`."""
     if lock == DYNAMODB:
         return ["software.amazon.dynamodb:DynamoDBLocal:3.1.0"]
-    version = _KAFKA.fullmatch(lock.name)
+    version, tools = _KAFKA.fullmatch(lock.name), _TOOLS.fullmatch(lock.name)
+    if tools is not None:
+        parts = [f"org.apache.kafka:{name}:{tools[1]}" for name in ("connect-mirror", "kafka-tools")]
+        return [*parts, f"org.apache.logging.log4j:log4j-slf4j-impl:{_LOG4J}"]
     if version is None:
-        sys.exit(f"{lock} is neither {DYNAMODB.name} nor kafka-VERSION.lock")
+        sys.exit(f"{lock} is none of {DYNAMODB.name}, kafka-VERSION.lock and kafka-tools-VERSION.lock")
     logging = [f"org.apache.logging.log4j:{name}:{_LOG4J}" for name in ("log4j-core", "log4j-slf4j-impl")]
     return [f"org.apache.kafka:kafka_2.13:{version[1]}", *logging]
 

@@ -105,7 +105,7 @@ class Tables:
                     )
                 reporter.waits_for_table()
                 return True
-            async with opened(configured, stores, reporter, telemetry, self._shared) as loop:
+            async with opened(configured, stores, reporter, telemetry, shared=self._shared) as loop:
                 return await work(loop)
         except Exception as error:
             if self._found.is_one:
@@ -123,7 +123,7 @@ class Tables:
                 self._doing[queue] = lambda: "it is being opened"
                 try:
                     stores = await self._accounts.stores_of(configured)
-                    async with opened(configured, stores, reporter, telemetry, self._shared) as loop:
+                    async with opened(configured, stores, reporter, telemetry, shared=self._shared) as loop:
                         self._doing[queue], wait = loop.state, _OPENING_SECONDS[0]
                         await loop.forever()
                 except Exception as error:

@@ -42,7 +42,7 @@ class Shared:
 
 @asynccontextmanager
 async def opened(
-    configured: Settings, stores: Stores, reporter: Reporter, telemetry: MaintenanceTelemetry, shared: Shared
+    configured: Settings, stores: Stores, reporter: Reporter, telemetry: MaintenanceTelemetry, *, shared: Shared
 ) -> AsyncIterator[MaintenanceLoop]:
     """Open what the work on this table needs, for as long as the block runs.
 
