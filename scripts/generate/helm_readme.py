@@ -1,8 +1,8 @@
 """The tables of `helm/committerd/README.md`.
 
 Tables stand between the markers `<!-- NAME -->` and `<!-- end of NAME -->`: `values` (from the comments in
-values.yaml), `dataset` and `settings` (from values.schema.json, which comes from committerd's settings). The text
-around them is written by hand.
+values.yaml), `dataset`, `group` and `settings` (from values.schema.json, which comes from committerd's settings). The
+text around them is written by hand.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def _values_table() -> str:
     return "\n".join(rows)
 
 
-def _dataset_table(definitions: dict[str, Any]) -> str:
+def _keys_table(definitions: dict[str, Any], of: str) -> str:
     rows = ["| key | meaning |", "|---|---|"]
-    for name, schema in definitions["dataset"]["properties"].items():
+    for name, schema in definitions[of]["properties"].items():
         described = schema if "description" in schema else definitions[schema["$ref"].rpartition("/")[2]]
         rows.append(f"| `{name}` | {_cell(described['description'])} |")
     return "\n".join(rows)
@@ -100,7 +100,8 @@ def text() -> str:
     definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
     tables = {
         "values": _values_table(),
-        "dataset": _dataset_table(definitions),
+        "dataset": _keys_table(definitions, "dataset"),
+        "group": _keys_table(definitions, "group"),
         "settings": _settings_table(definitions),
     }
     for name, table in tables.items():

@@ -26,6 +26,82 @@ Several values files can add to a map, and null takes an entry away.
 {{- toJson $listed -}}
 {{- end }}
 
+{{/*
+The settings of a group as JSON, from (dict "root" $ "name" $group). Its processes share the datasets out in one consumer
+group, which no other release has, unless settings.kafka.group names another.
+*/}}
+{{- define "committerd.groupSettings" -}}
+{{- $group := get (default dict .root.Values.groups) .name | default dict -}}
+{{- $called := printf "committerd.%s.%s-group-%s" .root.Release.Namespace (include "committerd.fullname" .root) .name -}}
+{{- list (dict "kafka" (dict "group" $called)) (default dict $group.settings) | include "committerd.layered" -}}
+{{- end }}
+
+{{/*
+A dataset as a process of its own would serve it, as JSON: one of a group has the group's Pods and settings, with its own
+on top. From (dict "root" $ "dataset" $dataset).
+*/}}
+{{- define "committerd.whole" -}}
+{{- $group := get (default dict .root.Values.groups) (default "" .dataset.group) -}}
+{{- if $group -}}
+{{- $shared := include "committerd.groupSettings" (dict "root" .root "name" .dataset.group) | fromJson -}}
+{{- $settings := list $shared (default dict .dataset.settings) | include "committerd.layered" | fromJson -}}
+{{- merge (dict "settings" $settings) (omit .dataset "settings") (omit $group "settings" "maintenance") | toJson -}}
+{{- else -}}
+{{- toJson .dataset -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+What has Deployments, as a JSON list from the root: each dataset without a group, and each group that has datasets
+(`members`), with the names group-NAME and the keys of a dataset. The settings file of a group lies in a ConfigMap.
+*/}}
+{{- define "committerd.served" -}}
+{{- $root := . -}}
+{{- $served := list -}}
+{{- $members := dict -}}
+{{- range $dataset := include "committerd.datasets" . | fromJsonArray -}}
+{{- if $dataset.group -}}
+{{- $_ := set $members $dataset.group (append (get $members $dataset.group | default list) $dataset) -}}
+{{- else -}}
+{{- $served = append $served $dataset -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $datasets := $members -}}
+{{- $settings := include "committerd.groupSettings" (dict "root" $root "name" $name) | fromJson -}}
+{{- $about := dict "name" (printf "group-%s" $name) "members" $datasets "settings" $settings -}}
+{{- $group := merge $about (omit (get (default dict $root.Values.groups) $name | default dict) "settings") -}}
+{{- $map := include "committerd.member" (dict "root" $root "dataset" $group) -}}
+{{- $volume := dict "name" "datasets" "configMap" (dict "name" $map) -}}
+{{- $_ := set $group "extraVolumes" (append (default list $group.extraVolumes) $volume) -}}
+{{- $mount := dict "name" "datasets" "mountPath" "/etc/committerd" "readOnly" true -}}
+{{- $_ := set $group "extraVolumeMounts" (append (default list $group.extraVolumeMounts) $mount) -}}
+{{- $served = append $served $group -}}
+{{- end -}}
+{{- toJson $served -}}
+{{- end }}
+
+{{/* The settings file of a group, from (dict "root" $ "members" $datasets): its datasets, each with settings of its own. */}}
+{{- define "committerd.file" -}}
+{{- $entries := dict -}}
+{{- range $dataset := .members -}}
+{{- $entry := merge (pick $dataset "uri" "branch" "aliases") (default dict $dataset.settings) -}}
+{{- $queue := include "committerd.queue" $dataset -}}
+{{- if ne $queue $dataset.name }}{{ $_ := set $entry "name" $dataset.name }}{{ end -}}
+{{- $_ := set $entries $queue $entry -}}
+{{- end -}}
+{{- dict "datasets" $entries | toToml -}}
+{{- end }}
+
+{{/* Those of a group's datasets whose tables are maintained, as a JSON list. From (dict "root" $ "dataset" $group). */}}
+{{- define "committerd.maintainedMembers" -}}
+{{- $root := .root -}}
+{{- $listed := list -}}
+{{- range $dataset := .dataset.members -}}
+{{- if include "committerd.maintained" (dict "root" $root "dataset" $dataset) }}{{ $listed = append $listed $dataset }}{{ end -}}
+{{- end -}}
+{{- toJson $listed -}}
+{{- end }}
+
 {{/* The branch that a dataset names; empty for the main branch. From the dataset. */}}
 {{- define "committerd.branch" -}}
 {{- $branch := default "" .branch -}}
@@ -108,7 +184,11 @@ committerd/dataset: {{ include "committerd.member" . }}
 {{/* Whether a dataset's table is maintained: `true`, or nothing. From (dict "root" $ "dataset" $dataset). */}}
 {{- define "committerd.maintained" -}}
 {{- $own := default dict .dataset.maintenance -}}
+{{- if .dataset.members -}}
+{{- if include "committerd.maintainedMembers" . | fromJsonArray }}true{{ end -}}
+{{- else -}}
 {{- if (ternary (get $own "enabled") .root.Values.maintenance.enabled (hasKey $own "enabled")) }}true{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{/*
@@ -133,7 +213,7 @@ Whether a dataset tries what `canary` holds: `true`, or nothing. From (dict "roo
 depends on the dataset's name alone: a larger percentage adds datasets, and a new dataset moves no other.
 */}}
 {{- define "committerd.canary" -}}
-{{- $queue := include "committerd.queue" .dataset -}}
+{{- $queue := ternary (printf "group-%s" .dataset.group) (include "committerd.queue" .dataset) (not (empty .dataset.group)) -}}
 {{- $place := mod (printf "0x%s" (sha256sum $queue | substr 8 16) | int64) 100 -}}
 {{- if or (has $queue .root.Values.canary.datasets) (lt (int $place) (int .root.Values.canary.percent)) }}true{{ end -}}
 {{- end }}

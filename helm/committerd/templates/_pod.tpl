@@ -68,6 +68,11 @@ volumeMounts:
 {{- $once := eq $values.kind "CronJob" -}}
 {{- $labels := include "committerd.podLabels" . | fromYaml -}}
 {{- $annotations := mergeOverwrite (dict) .root.Values.podAnnotations (default dict .dataset.podAnnotations) -}}
+{{- if .dataset.members -}}
+{{- /* Maintenance reads its file at the start. */ -}}
+{{- $file := include "committerd.file" (dict "root" .root "members" (include "committerd.maintainedMembers" . | fromJsonArray)) -}}
+{{- $_ := set $annotations "committerd/datasets" (sha256sum $file) -}}
+{{- end -}}
 metadata:
   labels:
     {{- mergeOverwrite (dict) $labels (include "committerd.maintenanceLabels" . | fromYaml) | toYaml | nindent 4 }}
@@ -91,6 +96,9 @@ spec:
   containers:
     - name: maintenance
       command: {{ ternary "[committerd, maintain, --once]" "[committerd, maintain]" $once }}
+      {{- if .dataset.members }}
+      args: [--tables, {{ (default dict .dataset.maintenance).tables | default 2 | int | quote }}]
+      {{- end }}
       {{- include "committerd.containerCommon" . | nindent 6 }}
       {{- if not $once }}
       ports:

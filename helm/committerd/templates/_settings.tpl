@@ -21,9 +21,12 @@ The settings of a dataset as JSON, from (dict "root" $ "dataset" $dataset "over"
 and `over`.
 */}}
 {{- define "committerd.settings" -}}
-{{- $merged := dict "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
+{{- $merged := dict -}}
+{{- if not .dataset.members -}}
+{{- $_ := set $merged "dataset" (dict "name" .dataset.name "uri" .dataset.uri) -}}
 {{- with include "committerd.branch" .dataset }}{{ $_ := set $merged.dataset "branch" . }}{{ end -}}
 {{- with .dataset.aliases }}{{ $_ := set $merged.dataset "aliases" . }}{{ end -}}
+{{- end -}}
 {{- list $merged .root.Values.settings (include "committerd.ownSettings" . | fromJson) (default dict .over) | include "committerd.layered" -}}
 {{- end }}
 
@@ -57,6 +60,9 @@ and `over`.
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if .dataset.members -}}
+{{- $env = append $env (dict "name" "COMMITTERD_DAEMON__DATASETS_FILE" "value" (printf "/etc/committerd/%s.toml" (.file | default "datasets"))) -}}
 {{- end -}}
 {{- range $index, $entry := $extra -}}
 {{- if eq (get $last $entry.name) $index }}{{ $env = append $env $entry }}{{ end -}}
@@ -123,5 +129,31 @@ and `over`.
 {{- $volumes := concat $values.extraVolumes (default list .dataset.extraVolumes) -}}
 {{- if and (not $volumes) (not (regexMatch "^s3([+]ddb|a|n)?://" (lower .dataset.uri))) -}}
 {{- fail (printf "%s: %s lies on a file system, and the Pods have none: mount one with extraVolumes and extraVolumeMounts, or give an s3:// URI" $where .dataset.uri) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Fails where a dataset of a group has what belongs to the group, or to no group. From (dict "root" $ "dataset" $dataset). */}}
+{{- define "committerd.checkGroup" -}}
+{{- $where := printf "dataset %s" (quote (include "committerd.queue" .dataset)) -}}
+{{- if .dataset.group -}}
+{{- if not (hasKey (default dict .root.Values.groups) .dataset.group) -}}
+{{- fail (printf "%s: group %s is not in `groups`: %s" $where (quote .dataset.group) (keys (default dict .root.Values.groups) | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- range $key := omit .dataset "name" "uri" "branch" "aliases" "group" "owner" "settings" "maintenance" | keys | sortAlpha -}}
+{{- fail (printf "%s: %s belongs to its Pods, which are those of group %s: set groups.%s.%s, or take the dataset out of the group" $where $key (quote $.dataset.group) $.dataset.group $key) -}}
+{{- end -}}
+{{- range $key := omit (default dict .dataset.maintenance) "enabled" | keys | sortAlpha -}}
+{{- fail (printf "%s: maintenance.%s belongs to its process, which is that of group %s: set groups.%s.maintenance.%s, or take the dataset out of the group" $where $key (quote $.dataset.group) $.dataset.group $key) -}}
+{{- end -}}
+{{- range $group, $members := default dict .dataset.settings -}}
+{{- if not (has $group (list "commit" "memory" "maintain" "store" "s3" "dynamodb" "azure" "gcs")) -}}
+{{- fail (printf "%s: settings.%s is the same for all datasets of a process: set groups.%s.settings.%s, or take the dataset out of the group" $where $group $.dataset.group $group) -}}
+{{- end -}}
+{{- range $name, $value := $members -}}
+{{- if kindIs "map" $value -}}
+{{- fail (printf "%s: settings.%s.%s comes from a Secret, and the settings of a dataset of a group lie in a ConfigMap: set groups.%s.settings.%s.%s, or take the dataset out of the group" $where $group $name $.dataset.group $group $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
