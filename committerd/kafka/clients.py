@@ -93,7 +93,7 @@ def in_words(error: errors.KafkaError) -> str:
         return "no response in time"
     if isinstance(error, errors.BrokerResponseError) and type(error).description:
         # Its own text begins with the number of the error and the name of a Python class.
-        said = " ".join(str(one) for one in error.args)
+        said = " ".join(str(one) for one in error.args if one is not None)
         return f"{said} ({type(error).description.rstrip('.')})" if said else str(type(error).description)
     return str(error)
 

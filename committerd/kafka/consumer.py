@@ -76,8 +76,10 @@ _REOPEN_SECONDS = (0.5, 4.0)
 _LIVED_SECONDS = 30.0
 """A consumer that has lived this long is replaced without a wait; so is a partition that was read for this long."""
 _TOPICS_SECONDS = 0.1
-"""How long changes of the subscribed topics are collected: each change makes all members of the group join again."""
-_TOPICS_SECONDS_MAX = 10.0
+"""Changes of the subscribed topics are collected until none has come for so long: each makes all members join again."""
+_TOPICS_SECONDS_MAX = 0.5
+"""How long they are collected at most."""
+_PREPARATION_SECONDS_MAX = 10.0
 """How long they are collected at most while the topics of other datasets are prepared: a member that begins to serve
 its datasets one by one would have more partitions moved than one that joins with all of them."""
 _METADATA_SECONDS = 2.0
@@ -181,6 +183,8 @@ class GroupMember:
         self._added_at = 0.0
         self._prepared = 0
         """Number of datasets whose topics are prepared now."""
+        self._prepared_at = 0.0
+        """When the last of them was prepared."""
         self._calls: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._woken = threading.Event()
@@ -236,7 +240,7 @@ class GroupMember:
             yield
         finally:
             self._prepared -= 1
-            self._changed_at = time.monotonic()
+            self._prepared_at = time.monotonic()
             self._woken.set()
 
     def remove(self, share: Share) -> None:
@@ -386,9 +390,11 @@ class GroupMember:
             return True
         now = time.monotonic()
         self._changing_since = now if self._changing_since is None else self._changing_since
-        self._to_subscribe_at = self._changing_since + _TOPICS_SECONDS_MAX
-        if not self._prepared:
-            self._to_subscribe_at = min(self._to_subscribe_at, self._changed_at + _TOPICS_SECONDS)
+        if self._prepared or now < self._prepared_at + _TOPICS_SECONDS:
+            self._to_subscribe_at = self._changing_since + _PREPARATION_SECONDS_MAX
+        else:
+            quiet_at = self._changed_at + _TOPICS_SECONDS
+            self._to_subscribe_at = min(quiet_at, self._changing_since + _TOPICS_SECONDS_MAX)
         if now < self._to_subscribe_at:
             return True
         self._to_subscribe_at = self._changing_since = None
@@ -575,7 +581,8 @@ class GroupMember:
         )
         seconds = _REST_SECONDS_UNSETTLED if unsettled else _REST_SECONDS
         now = time.monotonic()
-        until = [self._to_subscribe_at, *(share.suspended_until for share in self._suspended)]
+        to_subscribe_at = self._to_subscribe_at and min(self._to_subscribe_at, now + _TOPICS_SECONDS)
+        until = [to_subscribe_at, *(share.suspended_until for share in self._suspended)]
         for at in until:
             if at is not None and at > now:
                 seconds = min(seconds, at - now)

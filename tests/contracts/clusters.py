@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from anyio import to_thread
 from kafka import KafkaConsumer, TopicPartition
 
-from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.member import open_kafka_queue, opened_member
 from committerd.kafka.options import Topics, topics_of
 from committerd.queue.port import Queue
 from committerd.settings.kafka import KafkaSettings
@@ -97,16 +97,25 @@ class KafkaCluster:
 
     patience = 0.6
 
-    def __init__(self, settings: KafkaSettings, dataset: str) -> None:
+    def __init__(self, settings: KafkaSettings, dataset: str, *, others: int = 0) -> None:
+        """`others`: how many other datasets each member serves."""
         self._settings = settings
         self._dataset = dataset
+        self._others = [f"{dataset}-{number}" for number in range(others)]
         self._topics: Topics = topics_of(settings, dataset)
 
     @asynccontextmanager
     async def member(self, *, outstanding_records_max: int = 10_000) -> AsyncIterator[Queue]:
         settings = self._settings.model_copy(update={"outstanding_records_max": outstanding_records_max})
-        async with open_kafka_queue(settings, self._dataset) as queue:
-            yield queue
+        if not self._others:
+            async with open_kafka_queue(settings, self._dataset) as queue:
+                yield queue
+            return
+        async with AsyncExitStack() as stack:
+            member = await stack.enter_async_context(opened_member(settings, self._topics.group, name=self._dataset))
+            for other in self._others:
+                await stack.enter_async_context(member.serving(other))
+            yield await stack.enter_async_context(member.serving(self._dataset))
 
     async def stage(self, values: Sequence[bytes], headers: Sequence[Header] = ()) -> None:
         await to_thread.run_sync(stage_records, self._topics.staged, self._settings, values, headers)

@@ -25,12 +25,19 @@ from tests.kafka.staging import PATIENT, assignment, failure, revocation, settin
 TEN = [b"%d" % number for number in range(10)]
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("kafka", marks=pytest.mark.kafka),
+        pytest.param("kafka, among other datasets", marks=pytest.mark.kafka),
+    ]
+)
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     if request.param == "memory":
         return MemoryCluster()
     kafka: KafkaBroker | RunningKafka = request.getfixturevalue("kafka")
-    return KafkaCluster(settings_for(kafka.bootstrap_servers, **PATIENT), request.getfixturevalue("dataset"))
+    settings, others = settings_for(kafka.bootstrap_servers, **PATIENT), 0 if request.param == "kafka" else 2
+    return KafkaCluster(settings, request.getfixturevalue("dataset"), others=others)
 
 
 async def arrivals(queue: Queue, cluster: Cluster) -> list[int]:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from anyio import to_thread
+from kafka.admin import ACLOperation, ResourceType
+from kafka.net.connection import KafkaConnection
+from kafka.record.default_records import DefaultRecordBatch
 
+from committerd.errors import QueueUnavailable
 from committerd.kafka import consumer
-from committerd.kafka.member import KafkaMember, opened_member
+from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
+from committerd.kafka.options import topics_of
 from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Acknowledged, Assigned, Fetched, FetchFailed, Publication, Record, Revoked
 from committerd.settings.kafka import KafkaSettings
-from harness.kafka import KafkaBroker, RunningKafka
+from harness.kafka import LOGIN, KafkaBroker, RunningKafka
+from harness.kafka_topics import configure_topic
+from tests.kafka.acls import allow, forbid
 from tests.kafka.staging import (
     PATIENT,
     assignment,
     create_topic,
     delete_topic,
     failure,
+    operator,
     revocation,
     settings_for,
     stage,
@@ -29,6 +43,7 @@ from tests.kafka.staging import (
     take_what_comes,
     until,
 )
+from tests.kafka.test_rights import needed
 
 pytestmark = pytest.mark.kafka
 
@@ -166,7 +181,7 @@ async def test_the_third_member_takes_only_what_it_must(
     members: Members, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It joins with all of its datasets, however long their topics take to check.
-    monkeypatch.setattr(consumer, "_TOPICS_SECONDS_MAX", 300.0)
+    monkeypatch.setattr(consumer, "_PREPARATION_SECONDS_MAX", 300.0)
     names = named(dataset, 50)
     async with members.member(names) as (_, first), members.member(names) as (_, second):
         await until(lambda: sorted((len(owned(first)), len(owned(second)))) == [25, 25], seconds=120)
@@ -280,3 +295,193 @@ async def test_many_acknowledge_at_once_and_each_gets_its_own(members: Members, 
                 tasks.start_soon(acknowledge, one, number + 1)
         for number, one in enumerate(served.values()):
             assert await one.queue.acknowledged() == Acknowledged(offset=number + 1, metadata=str(number + 1))
+
+
+async def test_records_that_cannot_be_unpacked_are_their_dataset_s_trouble(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a disk had changed a byte; kafka-python alone would never return from the next poll."""
+    validate = DefaultRecordBatch.validate_crc
+    monkeypatch.setattr(
+        DefaultRecordBatch,
+        "validate_crc",
+        lambda batch: b"poison" not in bytes(batch._buffer) and validate(batch),
+    )
+    bad, good = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(bad) as broken,
+        member.serving(good) as kept,
+    ):
+        await stage(broken, settings, [b"poison"])
+        generation = await assignment(kept)
+        await kept.seek(generation, 0)
+        for _ in range(2):
+            await broken.seek(await assignment(broken), 0)
+            assert "CORRUPT" in (await failure(broken)).reason.upper()
+        await stage(kept, settings, [b"1"])
+        assert [r.value for r in await take(kept, 1)] == [b"1"]
+        await stage(broken, settings, [b"good"])
+        await broken.seek(await assignment(broken), 1)
+        assert [r.value for r in await take(broken, 1)] == [b"good"]
+
+
+async def test_a_refused_record_refuses_no_record_of_another_dataset(settings: KafkaSettings, dataset: str) -> None:
+    small, *others = named(dataset, 6)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        refusing = await stack.enter_async_context(member.serving(small))
+        queues = [await stack.enter_async_context(member.serving(name)) for name in others]
+        with operator(settings) as admin:
+            configure_topic(admin, refusing.topics.outcomes, "max.message.bytes", "50000")
+        ended = anyio.Event()
+
+        async def refuse() -> None:
+            for _ in range(5):
+                with pytest.raises(QueueUnavailable, match="refuses 1 of") as refused:
+                    await refusing.publish([publication(b"good"), publication(bytes(200_000))])
+                assert refused.value.code == "record_refused"
+            ended.set()
+
+        async def publish(queue: KafkaQueue) -> None:
+            number = 0
+            while not ended.is_set():
+                await queue.publish([publication(b"%d" % number)])
+                number += 1
+            assert {b"%d" % n for n in range(number)} <= set(await queue.outcomes_tail(10_000))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refuse)
+            for queue in queues:
+                tasks.start_soon(publish, queue)
+        assert set(await refusing.outcomes_tail(100)) == {b"good"}
+        # It comes back to the others' producer once its records pass.
+        await refusing.publish([publication(b"small")])
+        await refusing.publish([publication(b"smaller")])
+        assert b"smaller" in await refusing.outcomes_tail(100)
+
+
+def publication(value: bytes) -> Publication:
+    return Publication(key=b"k", value=value)
+
+
+async def test_a_topic_without_rights_is_its_own_trouble(strict_kafka: KafkaBroker, dataset: str) -> None:
+    user, password = LOGIN
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": user}
+    settings = settings_for(
+        strict_kafka.login_servers,
+        **{**PATIENT, "metadata_max_age_ms": 3_000},
+        **login,
+        sasl_plain_password=password,
+    )
+    group = f"group-of-{dataset}"
+    closed, open_ = named(dataset, 2)
+    for name in (closed, open_):
+        topics = topics_of(settings, name, group=group)
+        async with open_kafka_queue(settings_for(strict_kafka.bootstrap_servers), name):
+            pass
+        await to_thread.run_sync(allow, strict_kafka, needed(topics))
+    administrator = settings_for(strict_kafka.bootstrap_servers)
+    async with (
+        opened_member(settings, group, name=dataset) as member,
+        member.serving(closed) as denied,
+        member.serving(open_) as kept,
+    ):
+        generation = await assignment(kept)
+        await kept.seek(generation, 0)
+        await denied.seek(await assignment(denied), 0)
+        read = (ACLOperation.READ, ResourceType.TOPIC, denied.topics.staged)
+        await to_thread.run_sync(forbid, strict_kafka, read)
+        await revocation(denied)
+        await until(lambda: f"on Topic {denied.topics.staged}" in denied.trouble())
+        assert kept.trouble() == ""
+        await stage(kept, administrator, [b"1"])
+        assert [r.value for r in await take(kept, 1)] == [b"1"]
+        assert await kept.acknowledge(generation, 1, "")
+        await to_thread.run_sync(allow, strict_kafka, [read])
+        await stage(denied, administrator, [b"2"])
+        with anyio.fail_after(60):
+            while True:
+                event = await denied.next_event()
+                if isinstance(event, Assigned):
+                    await denied.seek(event.generation, 0)
+                elif isinstance(event, Fetched) and event.records:
+                    break
+        assert denied.trouble() == ""
+
+
+_MEMBER = """
+import contextlib, sys, anyio
+from committerd.kafka.member import opened_member
+from tests.kafka.staging import assignment, settings_for
+
+async def main():
+    servers, group, *names = sys.argv[1:]
+    settings = settings_for(servers, session_timeout_ms=5_000)
+    async with opened_member(settings, group, name="other") as member, contextlib.AsyncExitStack() as stack:
+        queues = [await stack.enter_async_context(member.serving(name)) for name in names]
+        for queue in queues:
+            await assignment(queue)
+        print("active", flush=True)
+        await anyio.sleep(300)
+
+anyio.run(main)
+"""
+
+
+@contextlib.contextmanager
+def member_elsewhere(servers: str, group: str, names: Iterable[str]) -> Iterator[subprocess.Popen[str]]:
+    """A member that owns all datasets, in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _MEMBER, servers, group, *names],
+        cwd=Path(__file__).resolve().parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "active\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_takes_over_all_datasets_of_a_member_that_is_gone(
+    kafka: KafkaBroker | RunningKafka, dataset: str, how: signal.Signals
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **{**PATIENT, "session_timeout_ms": 5_000})
+    names, group = named(dataset, 10), f"group-of-{dataset}"
+    with member_elsewhere(kafka.bootstrap_servers, group, names) as process:
+        process.send_signal(how)
+        async with Members(settings, group).member(names) as (_, served):
+            await until(lambda: len(owned(served)) == len(names), seconds=60)
+
+
+async def test_idle_datasets_cost_no_requests_of_their_own(
+    members: Members, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = collections.Counter[str]()
+    send = KafkaConnection._send_request
+
+    def counted(connection: Any, request: Any, **given: Any) -> Any:
+        sent[type(request).__name__] += 1
+        return send(connection, request, **given)
+
+    async def of(names: list[str]) -> collections.Counter[str]:
+        async with members.member(names) as (_, served):
+            await until(lambda: len(owned(served)) == len(names), seconds=120)
+            await anyio.sleep(2)
+            sent.clear()
+            await anyio.sleep(15)
+            return sent.copy()
+
+    monkeypatch.setattr(KafkaConnection, "_send_request", counted)
+    names = named(dataset, 20)
+    one, many = await of(names[:1]), await of(names)
+    # A fetch waits for 50 ms here, and a heartbeat comes every 0.3 s, however many datasets there are. A pause of the
+    # machine makes requests fewer.
+    assert sum(many.values()) < 1.5 * sum(one.values()) + 20, (one, many)
+    assert many.keys() - one.keys() <= {"OffsetFetchRequest", "DescribeConfigsRequest"}
