@@ -25,6 +25,7 @@ _COMMANDS = (
     "run",
     "dev",
     "append",
+    "ingest",
     "commit",
     "promote",
     "datasets",

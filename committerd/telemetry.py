@@ -90,6 +90,9 @@ MAINTENANCE_REASONS = ("manifest", "version", "unnamed", "temporary")
 MAINTENANCE_SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Buckets up to the length of a task of several gigabytes."""
 
+INGEST_STEPS = ("decode", "commit")
+INGEST_CAUSES = ("mark_moved", "failed")
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Buckets from the duration of a local put up to a caller's timeout."""
 TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -396,6 +399,70 @@ class MaintenanceTelemetry(_OfDataset):
             "committerd_maintenance_oldest_read_version",
             "Lowest read version of the records that were waiting at the last cleanup. Cleanup keeps that version and "
             "all later ones. The latest version if no record waited.",
+        )
+        super().__init__(metrics)
+
+
+class IngestMetrics:
+    """The metrics of a process of `committerd ingest`: its own (`process_*`), and those of its dataset."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registered = _Registered(registry)
+        ProcessCollector(registry=registry)
+
+    def of(self, dataset: str) -> IngestTelemetry:
+        """The metrics of one dataset (`dataset.queue` of the settings)."""
+        return IngestTelemetry(_Catalogue(self._registered, dataset))
+
+
+class IngestTelemetry(_OfDataset):
+    """The metrics of `committerd ingest`; `IngestMetrics.of` makes them."""
+
+    def __init__(self, metrics: _Catalogue) -> None:
+        self.records = metrics.counter(
+            "committerd_ingest_records_total", "Records that are settled: in the table, or bad."
+        )
+        self.rows = metrics.counter("committerd_ingest_rows_total", "Rows that are in the table.")
+        self.bytes = metrics.counter(
+            "committerd_ingest_bytes_total", "Bytes of keys and values of the settled records."
+        )
+        self.bad_records = metrics.counter(
+            "committerd_ingest_bad_records_total",
+            "Records that made no row and were passed over (ingest.on_error = dead-letter or skip).",
+        )
+        self.transactions = metrics.counter("committerd_ingest_transactions_total", "Transactions that were committed.")
+        self.begun_again = metrics.counter(
+            "committerd_ingest_begun_again_total",
+            "How often a partition began again at the table's mark: because the mark was elsewhere (`mark_moved`), or "
+            "because something failed.",
+            cause=INGEST_CAUSES,
+            zeros=INGEST_CAUSES,
+        )
+        self.seconds = metrics.histogram(
+            "committerd_ingest_step_seconds",
+            "Time of one step of a transaction: making rows of records (`decode`), writing them and waiting for the "
+            "outcome (`commit`).",
+            SECONDS,
+            step=INGEST_STEPS,
+        )
+        self.freshness = metrics.histogram(
+            "committerd_ingest_freshness_seconds",
+            "From the timestamp of the oldest record of a transaction until its row can be read.",
+            SECONDS,
+        )
+        self.partitions = metrics.gauge("committerd_ingest_partitions", "Partitions that this process is assigned.")
+        self.stopped = metrics.gauge(
+            "committerd_ingest_stopped_partitions",
+            "Of these, the partitions that wait for an operator; the log says why.",
+        )
+        self.waiting_bytes = metrics.gauge(
+            "committerd_ingest_waiting_bytes", "Bytes of records that wait to be written (ingest.buffer_bytes_max)."
+        )
+        self.lag = metrics.gauge(
+            "committerd_ingest_lag_records", "Records of these partitions that are not in the table yet."
+        )
+        self.lag_seconds = metrics.gauge(
+            "committerd_ingest_lag_seconds", "Age of the oldest record that waits in this process; 0 if none does."
         )
         super().__init__(metrics)
 

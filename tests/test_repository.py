@@ -47,6 +47,7 @@ PRODUCERS = {
     "committerd_client": {"anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
     "committerd_batch": {"lance", "pyarrow"},
     "committerd_spark": {"lance", "pyarrow", "pyspark"},
+    "committerd_ingest": {"kafka", "pyarrow"},
     "committerd_ray": {"pyarrow", "ray"},
     "committerd_daft": {"daft", "pyarrow"},
 }

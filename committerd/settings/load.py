@@ -34,6 +34,7 @@ from committerd.settings.dataset import DatasetSettings
 from committerd.settings.datasets import DatasetEntry, WrongEntry, in_words, problem_in_words, same_twice
 from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.http import HttpSettings
+from committerd.settings.ingest import IngestSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.log import LogSettings
 from committerd.settings.maintain import MaintainSettings
@@ -112,6 +113,7 @@ class SharedSettings(BaseModel):
     log: LogSettings = LogSettings()
     daemon: DaemonSettings = DaemonSettings()
     maintain: MaintainSettings = MaintainSettings()
+    ingest: IngestSettings = IngestSettings()
 
 
 class Settings(SharedSettings):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from committerd.telemetry import DATASET, OTHER, Description, MaintenanceMetrics, Metrics
+from committerd.telemetry import DATASET, OTHER, Description, IngestMetrics, MaintenanceMetrics, Metrics
 
 FILE, SOURCE = "docs/metrics.md", "committerd/telemetry.py"
 
@@ -18,8 +18,8 @@ of them comes from a record. The label `{DATASET}` names the dataset by its topi
 default: `dataset.name`); metrics without it belong to the process. A series begins with its first event,
 except where the first must be seen as an increase. `process_*` (memory, CPU, file descriptors) stand beside them on
 Linux.
-`committerd maintain` serves the metrics that begin with `committerd_maintenance_`, and a committer the
-others.
+`committerd maintain` serves the metrics that begin with `committerd_maintenance_`, `committerd ingest` those
+that begin with `committerd_ingest_`, and a committer the others.
 
 This page is generated from `committerd/telemetry.py` (`make docs`).
 """
@@ -45,10 +45,11 @@ def page(metrics: Sequence[Description]) -> str:
 
 
 def described() -> Sequence[Description]:
-    """Return the descriptions of all metrics: of a committer, of its process, of maintenance."""
+    """Return the descriptions of all metrics: of a committer, of its process, of maintenance, of ingest."""
     committer = Metrics(CollectorRegistry()).of("events")
     maintenance = MaintenanceMetrics(CollectorRegistry()).of("events")
-    return (*committer.descriptions, *committer.process.descriptions, *maintenance.descriptions)
+    ingest = IngestMetrics(CollectorRegistry()).of("events")
+    return (*committer.descriptions, *committer.process.descriptions, *maintenance.descriptions, *ingest.descriptions)
 
 
 def text() -> str:

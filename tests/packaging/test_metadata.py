@@ -34,8 +34,8 @@ def test_no_file_is_in_both_wheels(client_wheel: Path, committer_wheel: Path) ->
 
     client, committer = packages(client_wheel), packages(committer_wheel)
     assert client.keys() == {
-        "committerd_batch", "committerd_client", "committerd_common", "committerd_daft", "committerd_login",
-        "committerd_ray", "committerd_spark", "pyspark_committerd",
+        "committerd_batch", "committerd_client", "committerd_common", "committerd_daft", "committerd_ingest",
+        "committerd_login", "committerd_ray", "committerd_spark", "pyspark_committerd",
     }  # fmt: skip
     assert committer.keys() == {"committerd"}
     assert all(f"{package}/py.typed" in files for package, files in (client | committer).items())

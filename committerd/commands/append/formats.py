@@ -22,6 +22,7 @@ import pyarrow.parquet
 from committerd.commands.append.sources import Source, unreadable
 from committerd.commands.append.spelling import Spelling
 from committerd.errors import SourceError
+from committerd_client import json_text
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """What of a text file is parsed at once. A row of CSV must fit."""
@@ -205,7 +206,9 @@ def _json_schema(source: Source, table: pa.Schema | None) -> pa.Schema:
     if table is None:
         return pa.schema([(field.name, _as_text(field.type)) for field in found])
     kinds = {field.name: field.type for field in table}
-    return pa.schema([(name, _parseable(kinds[name]) if name in kinds else pa.string()) for name in found.names])
+    return pa.schema(
+        [(name, json_text.parseable(kinds[name]) if name in kinds else pa.string()) for name in found.names]
+    )
 
 
 def _json_rows(source: Source, schema: pa.Schema) -> _Batches:
@@ -249,24 +252,11 @@ def _parsed(chunk: bytes, first: int, schema: pa.Schema | None) -> pa.Table:
 
 
 def _read(chunk: bytes, schema: pa.Schema | None) -> pa.Table:
-    spelled = None if schema is None else pa.schema([(field.name, _spelled(field.type)) for field in schema])
-    table = pyarrow.json.read_json(
-        io.BytesIO(chunk),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=spelled, unexpected_field_behavior="infer" if schema is None else "error"
-        ),
+    if schema is not None:
+        return json_text.read(chunk, schema)
+    return pyarrow.json.read_json(
+        io.BytesIO(chunk), read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
     )
-    if schema is None:
-        return table
-    return pa.table([_typed(column, field.type) for column, field in zip(table.columns, schema, strict=True)], schema)
-
-
-def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_time(kind):  # pyarrow has no cast from text
-        days = pc.binary_join_element_wise("1970-01-01T", column, "")
-        column = days.cast(pa.timestamp(kind.unit))
-    return column.cast(kind)
 
 
 def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -> str:
@@ -274,7 +264,7 @@ def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -
     if error.endswith("unexpected field") and schema is not None:
         fields = pa.struct(list(schema))
         for number, line in enumerate(chunk.splitlines(), first):
-            unknown = _unknown(json.loads(line), fields) if line.strip() else None
+            unknown = json_text.unknown_field(json.loads(line), fields) if line.strip() else None
             if unknown:
                 return f"line {number}: field {unknown!r} is not in the table"
     row = re.search(r" in row (\d+)$", error)
@@ -301,45 +291,6 @@ def _failing(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -> 
         middle = (low + high) // 2
         low, high = (low, middle) if fails(lines[low:middle]) else (middle, high)
     return first + low if fails(lines[low:high]) == error else None
-
-
-def _unknown(value: Any, kind: pa.DataType, path: str = "") -> str | None:
-    """The path of the first field of an object that the type does not have."""
-    if isinstance(value, dict) and pa.types.is_struct(kind):
-        for name, inner in value.items():
-            at = kind.get_field_index(name)
-            below = f"{path}.{name}" if path else name
-            found = below if at < 0 else _unknown(inner, kind.field(at).type, below)
-            if found:
-                return found
-    if isinstance(value, list) and pa.types.is_list(kind):
-        return next(filter(None, (_unknown(inner, kind.value_type, path) for inner in value)), None)
-    return None
-
-
-def _parseable(kind: pa.DataType) -> pa.DataType:
-    """The type that values get here; the client casts them to the table's type."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _parseable(field.type)) for field in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(_parseable(kind.value_type))
-    if pa.types.is_floating(kind):
-        return pa.float64()
-    return pa.string() if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _spelled(kind: pa.DataType) -> pa.DataType:
-    """The type with which pyarrow reads it: a date or a time is a text in JSON, and is cast as strictly as in CSV."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _spelled(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_spelled(kind.value_type))
-    return pa.string() if any(test(kind) for test in _TIMES) else kind
-
-
-_TIMES = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp)
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:

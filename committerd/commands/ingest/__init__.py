@@ -1,0 +1,59 @@
+"""`committerd ingest`: from Kafka's topics into a table, each record once."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import click
+
+from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.errors import SettingsError
+from committerd_common.extras import install_line
+
+
+@click.group(invoke_without_command=True)
+@config_option
+@branch_option
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Decode up to 100 records, show the table's schema and the rows, and write nothing.",
+)
+@click.pass_context
+def ingest(context: click.Context, dry_run: bool) -> None:
+    """Bring the records of Kafka's topics into the table until SIGTERM, each exactly once.
+
+    Start as many as you like for one pipeline: they share the partitions. A process holds no state and may be killed at
+    any moment, because the table says how far it has each partition. The settings are those of group `ingest`;
+    `committerd run --help` lists them. The table must exist, and `committerd run` must serve it.
+
+    Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance (extra `ingest`).
+    """
+    if find_spec("lance") is None:
+        raise SettingsError(f"`committerd ingest` needs pylance: {install_line('ingest', distribution='committerd')}")
+    if context.invoked_subcommand is not None:
+        return
+    from committerd.commands.ingest import running  # needs pylance
+
+    running.run(settings(), dry_run=dry_run)
+
+
+@ingest.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--offset", required=True, help="Offset of the record to go on with; or earliest, or latest.")
+@config_option
+@branch_option
+@json_option
+@click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
+@click.option("--apply", is_flag=True, help="Write it. Without it, only say what the table has, and what would change.")
+def move(topic: str, partition: int, offset: str, as_json: bool, reason: str, apply: bool) -> None:
+    """Say where a partition goes on: after a bad record, or when Kafka has lost records that the table has or lacks.
+
+    Records before the offset are passed over, and those from it on are appended, whether the table has them or not:
+    find that out first. Works while the pipeline runs; its log says when the partition goes on.
+    """
+    from committerd.commands.ingest import moving  # needs pylance
+
+    sys.exit(moving.move(settings(), topic, partition, offset, as_json=as_json, reason=reason, apply=apply))

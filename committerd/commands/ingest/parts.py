@@ -1,0 +1,121 @@
+"""What `committerd ingest` and its subcommand connect: settings, Kafka and the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from committerd.commands.lance_options import ClientAccess
+from committerd.errors import SettingsError
+from committerd.kafka.clients import open_client
+from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
+from committerd.settings.load import Settings
+from committerd_client import CommitClient
+from committerd_client.table_location import table_location
+from committerd_ingest.buffering import FlushLimits
+from committerd_ingest.decoding import RecordColumns
+from committerd_ingest.settings import Pipeline
+from committerd_ingest.table import Table
+
+
+def pipeline_name(settings: Settings) -> str:
+    """The name of the pipeline. Raises `SettingsError` if it must be given."""
+    name = settings.ingest.pipeline or settings.dataset.name.replace(".", "-")
+    if len(name) > 40:
+        raise SettingsError(f"ingest.pipeline: the dataset's name {name!r} is longer than 40 characters: set a name")
+    return name
+
+
+def pipeline_of(settings: Settings) -> Pipeline:
+    """The pipeline that the settings describe. Raises `SettingsError`."""
+    ingest = settings.ingest
+    if bool(ingest.topics) == bool(ingest.topic_pattern):
+        raise SettingsError("give either ingest.topics or ingest.topic_pattern (COMMITTERD_INGEST__TOPICS)")
+    columns = RecordColumns(
+        key=ingest.key_column,
+        headers=ingest.headers_column,
+        timestamp=ingest.timestamp_column,
+        topic=ingest.topic_column,
+        partition=ingest.partition_column,
+        offset=ingest.offset_column,
+    )
+    try:
+        columns.named()
+    except ValueError as error:
+        raise SettingsError(f"group ingest: {error}") from error
+    return Pipeline(
+        name=pipeline_name(settings),
+        format=ingest.format,
+        columns=columns,
+        value_column=ingest.value_column,
+        start=ingest.start,
+        on_error=ingest.on_error,
+        flush=FlushLimits(rows=ingest.flush_rows, bytes=ingest.flush_bytes, seconds=ingest.flush_seconds),
+        buffer_bytes_max=ingest.buffer_bytes_max,
+        retry_seconds=ingest.retry_seconds,
+    )
+
+
+def pattern_of(settings: Settings) -> str:
+    """The pattern of the topics, which must match a whole name; empty if the topics are named."""
+    pattern = settings.ingest.topic_pattern
+    return rf"^(?:{pattern})\Z" if pattern else ""
+
+
+def chosen_topics(settings: Settings, existing: list[str]) -> list[str]:
+    """The topics among those that exist which the settings choose."""
+    pattern = pattern_of(settings)
+    if not pattern:
+        return [one for one in settings.ingest.topics if one in existing]
+    return sorted(one for one in existing if re.match(pattern, one))
+
+
+def open_consumer(settings: Settings, *, group: bool) -> Any:
+    """A consumer, with `group` one that joins the pipeline's group. Raises `QueueUnavailable`, `SettingsError`."""
+    queue = settings.dataset.queue
+    options: Mapping[str, Any] = reader_options(settings.kafka, topics_of(settings.kafka, queue), queue) | {
+        "client_id": f"committerd-ingest-{pipeline_name(settings)}",
+        "group_id": f"{settings.kafka.group_prefix}ingest.{pipeline_name(settings)}" if group else None,
+        "session_timeout_ms": settings.kafka.session_timeout_ms,
+        "heartbeat_interval_ms": settings.kafka.heartbeat_interval_ms,
+        "max_poll_interval_ms": settings.kafka.max_poll_interval_ms,
+        "partition_assignment_strategy": [RoundRobinPartitionAssignor],
+    }
+    return open_client(KafkaConsumer, options).client
+
+
+def open_admin(settings: Settings) -> Any:
+    """An admin client. Raises as `open_consumer`."""
+    return open_client(KafkaAdminClient, admin_options(settings.kafka, settings.dataset.queue)).client
+
+
+def open_producer(settings: Settings) -> Any:
+    """A producer of bad records. Raises as `open_consumer`."""
+    most = settings.kafka.max_record_bytes
+    options = producer_options(settings.kafka, "ingest", settings.dataset.queue, record_bytes_max=most)
+    return open_client(KafkaProducer, options).client
+
+
+def client_of(settings: Settings, access: ClientAccess) -> CommitClient:
+    """The client with which the pipeline commits."""
+    return CommitClient(
+        settings.kafka.bootstrap_servers,
+        dataset=settings.dataset.name,
+        topic_prefix=settings.kafka.topic_prefix,
+        group_prefix=settings.kafka.group_prefix,
+        dataset_uri=settings.dataset.uri,
+        branch=settings.dataset.branch,
+        storage_options=access.storage_options,
+        client_id=f"committerd-ingest-{pipeline_name(settings)}",
+        kafka_options=access.kafka_options,
+    )
+
+
+def table_of(settings: Settings, access: ClientAccess, client: CommitClient) -> Table:
+    """The pipeline's table."""
+    place = table_location(settings.dataset.place, access.storage_options, branch=settings.dataset.branch)
+    return Table(place, client, timeout=settings.ingest.commit_timeout_seconds)

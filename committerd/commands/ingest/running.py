@@ -1,0 +1,190 @@
+"""Runs a pipeline, or shows what it would do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import click
+import pyarrow as pa
+from kafka import TopicPartition
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
+from committerd.commands.ingest.parts import (
+    chosen_topics,
+    client_of,
+    open_admin,
+    open_consumer,
+    open_producer,
+    pattern_of,
+    pipeline_of,
+    table_of,
+)
+from committerd.commands.lance_options import client_access
+from committerd.commands.system import monotonic
+from committerd.daemon import logs
+from committerd.daemon.http import Health, serve
+from committerd.errors import SettingsError
+from committerd.settings.load import Settings
+from committerd.telemetry import IngestMetrics, IngestTelemetry
+from committerd_ingest.decoding import Decoded, Decoder, WrongColumns
+from committerd_ingest.kafka_facts import BadRecords, Topics
+from committerd_ingest.pipeline import Ingest
+from committerd_ingest.records import Partition, Record
+from committerd_ingest.settings import Pipeline
+from committerd_ingest.source import Source
+
+_log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 100
+_DRY_RUN_SECONDS = 20.0
+
+
+def run(configured: Settings, *, dry_run: bool) -> None:
+    """Run the pipeline until SIGTERM, or show its first rows. Raises `SettingsError`, `QueueUnavailable`."""
+    pipeline_of(configured)  # raises before anything is opened
+    if dry_run:
+        asyncio.run(_show(configured))
+        return
+    logs.configure(configured.log.level, configured.log.format)
+    asyncio.run(_main(configured))
+
+
+async def _main(configured: Settings) -> None:
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
+    registry = CollectorRegistry()
+    figures = _Figures(IngestMetrics(registry).of(configured.dataset.queue))
+    pipeline, access = pipeline_of(configured), client_access(configured)
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(client_of(configured, access))
+        work = Ingest(
+            pipeline,
+            open_source=lambda tell: Source(
+                partial(open_consumer, configured, group=True),
+                topics=configured.ingest.topics,
+                pattern=pattern_of(configured),
+                tell=tell,
+            ),
+            table=table_of(configured, access, client),
+            topics=Topics(partial(open_admin, configured)),
+            bad_records=BadRecords(
+                partial(open_producer, configured), configured.ingest.dead_letter_topic or f"{pipeline.name}.bad"
+            ),
+            figures=figures,
+        )
+        health = Health(live=work.live, ready=work.ready)
+        address = await stack.enter_async_context(serve(configured.http, registry, health))
+        _log.info("http.listening", extra={"url": address.url})
+        await work.run(stopped, drain_seconds=configured.daemon.drain_seconds)
+
+
+class _Figures:
+    """The pipeline's figures, for Prometheus."""
+
+    def __init__(self, telemetry: IngestTelemetry) -> None:
+        self._telemetry = telemetry
+
+    def wrote(self, *, records: int, rows: int, bytes: int, bad: int) -> None:
+        telemetry = self._telemetry
+        telemetry.records.add(records)
+        telemetry.rows.add(rows)
+        telemetry.bytes.add(bytes)
+        telemetry.bad_records.add(bad)
+        telemetry.transactions.add()
+
+    def took(self, step: str, seconds: float) -> None:
+        self._telemetry.seconds.observe(seconds, step=step)
+
+    def fresh(self, seconds: float) -> None:
+        self._telemetry.freshness.observe(seconds)
+
+    def began_again(self, reason: str) -> None:
+        self._telemetry.begun_again.add(cause=reason)
+
+    def state(self, *, partitions: int, stopped: int, waiting_bytes: int, lag: int, lag_seconds: float) -> None:
+        telemetry = self._telemetry
+        telemetry.partitions.set(partitions)
+        telemetry.stopped.set(stopped)
+        telemetry.waiting_bytes.set(waiting_bytes)
+        telemetry.lag.set(lag)
+        telemetry.lag_seconds.set(lag_seconds)
+
+
+async def _show(configured: Settings) -> None:
+    """Decode the first records of the topics, and show what they make."""
+    pipeline, access = pipeline_of(configured), client_access(configured)
+    said = await table_of(configured, access, client_of(configured, access)).says("")
+    if said is None:
+        raise SettingsError(f"there is no table at {configured.dataset.place}: create it first")
+    _decoder(pipeline, said.schema, Partition("", 0))  # raises, whether there are records or not
+    found = await asyncio.to_thread(_first_records, configured)
+    click.echo(f"The table {configured.dataset.place} has these columns:")
+    for field in said.schema:
+        click.echo(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}")
+    count = bad = 0
+    for partition, records in sorted(found.items()):
+        decoder = _decoder(pipeline, said.schema, partition)
+        decoded = decoder.decode(records)
+        _print(partition, decoded)
+        count, bad = count + decoded.rows.num_rows, bad + len(decoded.bad)
+    click.echo(f"{count + bad} records make {count} rows; {bad} are bad. Nothing was written.")
+
+
+def _decoder(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Decoder:
+    try:
+        return Decoder(
+            schema,
+            format=pipeline.format,
+            columns=pipeline.columns,
+            value_column=pipeline.value_column,
+            topic=partition.topic,
+            partition=partition.number,
+        )
+    except WrongColumns as error:
+        raise SettingsError(f"group ingest: {error}") from error
+
+
+def _print(partition: Partition, decoded: Decoded) -> None:
+    for row in decoded.rows.to_pylist():
+        click.echo(f"{partition}: {json.dumps(row, default=str, ensure_ascii=False)}")
+    for one in decoded.bad:
+        click.echo(f"{partition}, offset {one.record.offset} is bad: {one.reason}")
+
+
+def _first_records(configured: Settings) -> dict[Partition, list[Record]]:
+    """Up to 100 records, the first of each partition. Raises `SettingsError` if there is no such topic."""
+    consumer = open_consumer(configured, group=False)
+    try:
+        topics = chosen_topics(configured, sorted(consumer.topics()))
+        places = [TopicPartition(one, n) for one in topics for n in sorted(consumer.partitions_for_topic(one) or ())]
+        if not places:
+            wanted = ", ".join(configured.ingest.topics) or configured.ingest.topic_pattern
+            raise SettingsError(f"ingest: Kafka has no topic {wanted}")
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        ends = consumer.end_offsets(places)
+        return _read(consumer, {place: end for place, end in ends.items() if consumer.position(place) < end})
+    finally:
+        consumer.close(autocommit=False)
+
+
+def _read(consumer: Any, ends: dict[TopicPartition, int]) -> dict[Partition, list[Record]]:
+    found: dict[Partition, list[Record]] = {}
+    share = max(_SHOWN_MAX // max(len(ends), 1), 1)
+    until = monotonic() + _DRY_RUN_SECONDS
+    while ends and monotonic() < until and sum(map(len, found.values())) < _SHOWN_MAX:
+        for place, polled in consumer.poll(timeout_ms=100).items():
+            kept = found.setdefault(Partition(*place), [])
+            kept += [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in polled]
+            del kept[share:]
+            if len(kept) >= share or consumer.position(place) >= ends.get(place, 0):
+                ends.pop(place, None)
+    return found

@@ -1,0 +1,95 @@
+"""Group `ingest`: which topics `committerd ingest` brings into the table, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from committerd.settings.group import MIB, Listed, SettingsGroup
+
+
+class IngestSettings(SettingsGroup):
+    """From Kafka's topics into the table. Only `committerd ingest` uses these settings."""
+
+    pipeline: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_-]{0,40}$",
+        description="Name of the pipeline, with letters, digits, _ and -. The table's marks and the consumer group "
+        "({kafka.group_prefix}ingest.{pipeline}) have it; under another name everything is read again. Default: the "
+        "dataset's name, with - for each dot, if that has at most 40 characters.",
+    )
+    topics: Listed = Field(default=(), description="The topics, separated by commas.")
+    topic_pattern: str = Field(
+        default="",
+        description="Instead of topics: a regular expression of Python that must match a whole name. Topics that are "
+        "made later are read too.",
+    )
+    format: Literal["json", "raw"] = Field(
+        default="json",
+        description="What the value of a record is: json, one object with a field for each column; or raw, bytes that "
+        "go into value_column as they are.",
+    )
+    value_column: str = Field(default="value", description="The column that gets the value of a raw record.")
+    key_column: str = Field(default="", description="The column that gets the record's key; empty: none does.")
+    headers_column: str = Field(
+        default="",
+        description="The column that gets the record's headers, a list of structs of name (text) and value (binary).",
+    )
+    timestamp_column: str = Field(default="", description="The column that gets the record's timestamp.")
+    topic_column: str = Field(default="", description="The column that gets the name of the record's topic.")
+    partition_column: str = Field(default="", description="The column that gets the number of its partition.")
+    offset_column: str = Field(default="", description="The column that gets its offset.")
+    start: Literal["earliest", "latest"] = Field(
+        default="earliest",
+        description="Where a partition begins that the pipeline has never read. Afterwards the table's mark says it.",
+    )
+    on_error: Literal["stop", "dead-letter", "skip"] = Field(
+        default="stop",
+        description="What happens at a record that makes no row: stop its partition, publish it to dead_letter_topic "
+        "and go on, or log and count it and go on.",
+    )
+    dead_letter_topic: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,249}$",
+        description="The topic for bad records, which must exist. Default: {pipeline}.bad.",
+    )
+    flush_rows: int = Field(
+        default=100_000, ge=1, le=10_000_000, description="Maximum records of one transaction of a partition."
+    )
+    flush_bytes: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="A partition's records are written when they take about this much memory.",
+    )
+    flush_seconds: float = Field(
+        default=1.0, gt=0, le=3600, description="Time for which a record waits for others of its partition, at most."
+    )
+    buffer_bytes_max: int = Field(
+        default=256 * MIB,
+        ge=1024,
+        description="Memory for the waiting records of all partitions. Beyond it no more are fetched until some are "
+        "written. What kafka-python has fetched ahead (kafka.fetch_max_bytes) is not counted.",
+    )
+    retry_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="Time after which a partition that was stopped looks whether it may go on.",
+    )
+    commit_timeout_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Time for which a transaction waits for its outcome. Then the partition begins again at the mark.",
+    )
+
+    @field_validator("topic_pattern")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value

@@ -1,0 +1,60 @@
+"""The records of one partition that wait to be written, and when that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from committerd_ingest.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushLimits:
+    """Records are written when one of these is reached."""
+
+    rows: int
+    bytes: int
+    seconds: float
+    """Since the first of the records arrived."""
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Waiting records, in the order of their offsets."""
+
+    limits: FlushLimits
+    records: list[Record] = field(default_factory=list)
+    bytes: int = 0
+    """About the memory that they take."""
+    first_at: float = 0.0
+    """When the first of them arrived (monotonic seconds)."""
+
+    def add(self, records: Sequence[Record], now: float) -> None:
+        if records and not self.records:
+            self.first_at = now
+        self.records.extend(records)
+        self.bytes += sum(one.size for one in records)
+
+    def due_in(self, now: float) -> float | None:
+        """Seconds until they are to be written, 0 = now; None if there are none."""
+        if not self.records:
+            return None
+        if len(self.records) >= self.limits.rows or self.bytes >= self.limits.bytes:
+            return 0.0
+        return max(self.first_at + self.limits.seconds - now, 0.0)
+
+    def take(self, now: float) -> list[Record]:
+        """The records of one transaction, which are gone from the buffer: at most `limits.rows`, and about
+        `limits.bytes`."""
+        taken, size = 0, 0
+        for record in self.records[: self.limits.rows]:
+            if taken and size + record.size > self.limits.bytes:
+                break
+            taken, size = taken + 1, size + record.size
+        found, self.records = self.records[:taken], self.records[taken:]
+        self.bytes -= size
+        self.first_at = now
+        return found
+
+    def clear(self) -> None:
+        self.records, self.bytes = [], 0

@@ -1,0 +1,103 @@
+"""What a process asks Kafka besides reading: which topic a name means, and where bad records go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka import errors
+
+from committerd_ingest.decoding import BadRecord
+from committerd_ingest.records import Partition
+
+_SEND_SECONDS = 60.0
+
+
+class Topics:
+    """Asks for the identity of topics."""
+
+    def __init__(self, open_admin: Callable[[], Any]) -> None:
+        self._open = open_admin
+        self._admin: Any = None
+        self._one = threading.Lock()
+        self._cluster = ""
+
+    async def identity(self, topic: str) -> tuple[str, str]:
+        """Cluster id and topic id, as a broker says now; an empty topic id if there is no such topic.
+
+        Raises KafkaError.
+        """
+        return await asyncio.to_thread(self._identity, topic)
+
+    def _identity(self, topic: str) -> tuple[str, str]:
+        with self._one:
+            try:
+                if self._admin is None:
+                    self._admin = self._open()
+                if not self._cluster:
+                    self._cluster = str(self._admin.describe_cluster()["cluster_id"])
+                (found,) = self._admin.describe_topics([topic])
+            except errors.KafkaError:
+                self._close()
+                raise
+        if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
+            return self._cluster, ""
+        if found["error_code"]:
+            raise errors.for_code(found["error_code"])(topic)
+        return self._cluster, str(found["topic_id"])
+
+    def close(self) -> None:
+        with self._one:
+            self._close()
+
+    def _close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+
+class BadRecords:
+    """Publishes bad records, unchanged, with headers that say where they came from and why they are bad.
+
+    At least once: a process that is killed may publish them again.
+    """
+
+    def __init__(self, open_producer: Callable[[], Any], topic: str) -> None:
+        self._open, self._topic = open_producer, topic
+        self._producer: Any = None
+        self._one = threading.Lock()
+
+    async def publish(self, partition: Partition, bad: Sequence[BadRecord]) -> None:
+        """Returns when Kafka has them. Raises KafkaError."""
+        await asyncio.to_thread(self._publish, partition, bad)
+
+    def _publish(self, partition: Partition, bad: Sequence[BadRecord]) -> None:
+        with self._one:
+            if self._producer is None:
+                self._producer = self._open()
+            sent = [
+                self._producer.send(
+                    self._topic,
+                    key=one.record.key,
+                    # kafka-python sends no record without key and value.
+                    value=b"" if one.record.key is None and one.record.value is None else one.record.value,
+                    headers=[
+                        *((name, value or b"") for name, value in one.record.headers),
+                        ("ingest-topic", partition.topic.encode()),
+                        ("ingest-partition", b"%d" % partition.number),
+                        ("ingest-offset", b"%d" % one.record.offset),
+                        ("ingest-reason", one.reason.encode(errors="replace")),
+                    ],
+                    timestamp_ms=max(one.record.timestamp_ms, 0),
+                )
+                for one in bad
+            ]
+            self._producer.flush(_SEND_SECONDS)
+        for future in sent:
+            future.get(_SEND_SECONDS)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close(_SEND_SECONDS)

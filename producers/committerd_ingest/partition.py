@@ -1,0 +1,306 @@
+"""One partition on its way into the table.
+
+It begins where the table's mark is, collects records, and commits them, one transaction after the other. Whatever goes
+wrong, it begins again at the mark: what was staged before is committed once or refused, since each transaction names
+the mark that it follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import NoReturn
+
+from kafka.errors import KafkaError
+
+from committerd_client.errors import (
+    ClientError,
+    InvalidTransaction,
+    UnsupportedTransaction,
+)
+from committerd_client.headers import App
+from committerd_ingest.buffering import Buffer
+from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
+from committerd_ingest.figures import Figures
+from committerd_ingest.kafka_facts import BadRecords, Topics
+from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
+from committerd_ingest.records import Partition, Record
+from committerd_ingest.settings import Pipeline
+from committerd_ingest.source import Source
+from committerd_ingest.table import Said, Table, now_ms
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 0.5
+_FAILED_SECONDS = 2.0
+_NOTE_LOOK_SECONDS = 3600.0
+
+
+class Stopped(Exception):
+    """The partition can't go on before somebody acts."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _BeginAgain(Exception):
+    """What the process believes of the partition is not so any more."""
+
+
+class PartitionWork:
+    """The work on one partition while it is assigned to this process."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        pipeline: Pipeline,
+        *,
+        source: Source,
+        table: Table,
+        topics: Topics,
+        bad_records: BadRecords,
+        figures: Figures,
+        writing: asyncio.Semaphore,
+    ) -> None:
+        self.partition = partition
+        self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
+        self._bad_records, self._figures, self._writing = bad_records, figures, writing
+        self.buffer = Buffer(pipeline.flush)
+        self.stopped: Stopped | None = None
+        self.mark = 0
+        """The offset behind the last record that is in the table."""
+        self.oldest_ms: int | None = None
+        """Timestamp of the oldest record that waits."""
+        self.hurry = False
+        """Whether records are written without waiting for more: the memory is used up, or the process ends."""
+        self.busy = False
+        """Whether a transaction is on its way."""
+        self._seek = 0
+        self._changed = asyncio.Event()
+        self._behind = 0
+        """The offset behind the last record that has arrived."""
+        self._broken = ""
+        self._app_id = self._topic_id = ""
+        self._noted_at = 0.0
+
+    def arrived(self, seek: int, records: Sequence[Record]) -> None:
+        """Take records; those that were fetched before the latest seek are dropped."""
+        if seek != self._seek:
+            return
+        if records[0].offset < self._behind:
+            self._broken = f"offset {records[0].offset} came after {self._behind - 1}"
+        else:
+            self.buffer.add(records, time.monotonic())
+            self._behind = records[-1].offset + 1
+        self._changed.set()
+
+    def sought(self, seek: int) -> None:
+        """From now on, records of this seek arrive."""
+        self._seek = seek
+
+    def unreadable(self) -> None:
+        """Kafka does not have the offset that is to be read next."""
+        self._broken = "offset_out_of_range"
+        self._changed.set()
+
+    def press(self) -> None:
+        """Write what waits, now."""
+        self.hurry = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            try:
+                await self._begin()
+                self.stopped = None
+                while True:
+                    await self._next()
+            except Stopped as error:
+                self._forget()
+                self.stopped = error
+                extra = {"partition": str(self.partition), "reason": error.reason, "error": str(error)}
+                _log.error("ingest.partition_stopped", extra=extra)
+                await asyncio.sleep(self._pipeline.retry_seconds)
+            except _BeginAgain as error:
+                self._forget()
+                self._figures.began_again("mark_moved")
+                _log.info("ingest.begins_again", extra={"partition": str(self.partition), "why": str(error)})
+                await asyncio.sleep(_AGAIN_SECONDS)
+            except (ClientError, KafkaError, OSError, ValueError) as error:
+                self._forget()
+                self._figures.began_again("failed")
+                extra = {"partition": str(self.partition), "error": f"{type(error).__name__}: {error}"}
+                _log.warning("ingest.failed", extra=extra)
+                await asyncio.sleep(_FAILED_SECONDS)
+
+    def _forget(self) -> None:
+        """Drop what waits. It is read again."""
+        self._seek, self._broken = 0, ""
+        self.buffer.clear()
+        self.oldest_ms = None
+        self._source.pause([self.partition])
+
+    # Where it begins
+
+    async def _begin(self) -> None:
+        partition = self.partition
+        cluster_id, self._topic_id = await self._topics.identity(partition.topic)
+        if not self._topic_id:
+            raise Stopped("topic_missing", f"Kafka has no topic {partition.topic} any more")
+        self._app_id = app_id_of(self._pipeline.name, cluster_id, partition)
+        found = await self._found()
+        while isinstance(found, Enter):
+            await self._note(found.offset, unit=self._unit(found.offset, None if found.offset == 0 else 0))
+            found = await self._found()
+        if isinstance(found, Stop):
+            raise Stopped(found.reason, f"{found.text}. {self._way_out()}")
+        if found.renew:
+            await self._note(found.offset)
+        self._noted_at = time.monotonic()
+        self._decoder(await self._says())
+        self.mark = self._behind = found.offset
+        self._source.note(partition, found.offset)
+        await self._source.seek(partition, found.offset)
+
+    async def _found(self) -> Begin | Enter | Stop:
+        said = await self._says()
+        log = Log(self._topic_id, *await self._source.bounds(self.partition))
+        return where_to_begin(said.mark, said.note, log, start=self._pipeline.start, now_ms=now_ms())
+
+    async def _says(self) -> Said:
+        said = await self._table.says(self._app_id)
+        if said is None:
+            raise Stopped("table_missing", "there is no table: create it, with client.create(schema) for example")
+        return said
+
+    def _way_out(self) -> str:
+        topic, number = self.partition
+        return (
+            f"Find out what the table has, and then say where to go on: committerd ingest move {topic} {number} "
+            "--offset OFFSET --apply --reason TEXT"
+        )
+
+    def _unit(self, version: int, after: int | None) -> App:
+        return App(self._app_id, version, self._topic_id, after)
+
+    async def _note(self, offset: int, unit: App | None = None) -> bool:
+        note = Note(topic_id=self._topic_id, offset=offset, at_ms=now_ms())
+        return await self._settled(self._table.write_note(self._app_id, note, unit))
+
+    async def _settled(self, commit: Awaitable[bool]) -> bool:
+        """The result of a commit. Raises `Stopped` if the committer will never take it."""
+        try:
+            return await commit
+        except (InvalidTransaction, UnsupportedTransaction) as error:
+            raise Stopped("refused", f"the committer refuses the transaction: {error}") from error
+
+    def _decoder(self, said: Said) -> Decoder:
+        try:
+            return Decoder(
+                said.schema,
+                format=self._pipeline.format,
+                columns=self._pipeline.columns,
+                value_column=self._pipeline.value_column,
+                topic=self.partition.topic,
+                partition=self.partition.number,
+            )
+        except WrongColumns as error:
+            raise Stopped("wrong_columns", str(error)) from error
+
+    # Transactions
+
+    async def _next(self) -> None:
+        """Wait until records are to be written, and write them."""
+        while True:
+            if self._broken:
+                raise _BeginAgain(self._broken)
+            due = self.buffer.due_in(time.monotonic())
+            if due is not None and (due <= 0 or self.hurry):
+                break
+            if due is None:
+                self.hurry = False
+                if time.monotonic() - self._noted_at > _NOTE_LOOK_SECONDS:
+                    await self._renew()
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), _NOTE_LOOK_SECONDS if due is None else due)
+            except TimeoutError:
+                continue
+        self.oldest_ms = self.buffer.records[0].timestamp_ms
+        self.busy = True
+        try:
+            async with self._writing:
+                await self._write(self.buffer.take(time.monotonic()))
+        finally:
+            self.busy = False
+        self.oldest_ms = self.buffer.records[0].timestamp_ms if self.buffer.records else None
+
+    async def _renew(self) -> None:
+        """Renew the note of a partition that has been quiet for long."""
+        self._noted_at = time.monotonic()
+        note = (await self._says()).note
+        if note is None or now_ms() - note.at_ms >= NOTE_RENEWED_MS:
+            await self._note(self.mark)
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        _, topic_id = await self._topics.identity(self.partition.topic)
+        if topic_id != self._topic_id:
+            raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
+        said = await self._says()
+        began = time.monotonic()
+        decoded = await asyncio.to_thread(self._decoder(said).decode, records)
+        self._figures.took("decode", time.monotonic() - began)
+        behind = records[-1].offset + 1
+        stop: BadRecord | None = None
+        if decoded.bad and self._pipeline.on_error == "stop":
+            stop = decoded.bad[0]
+            behind = stop.record.offset
+            records = [one for one in records if one.offset < behind]
+            decoded = await asyncio.to_thread(self._decoder(said).decode, records)
+        elif decoded.bad:
+            await self._put_aside(decoded.bad)
+        if records:
+            await self._commit(records, decoded, behind)
+        if stop is not None:
+            self._stop_at(stop)
+
+    async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
+        extra = {"partition": str(self.partition), "records": len(bad), "first_offset": bad[0].record.offset}
+        _log.warning("ingest.bad_records", extra=extra | {"error": bad[0].reason})
+        if self._pipeline.on_error == "dead-letter":
+            await self._bad_records.publish(self.partition, bad)
+
+    def _stop_at(self, bad: BadRecord) -> NoReturn:
+        offset = bad.record.offset
+        topic, number = self.partition
+        raise Stopped(
+            "bad_record",
+            f"the record at offset {offset} makes no row: {bad.reason}. Mend the table or the settings, or set "
+            f"ingest.on_error, or pass it over: committerd ingest move {topic} {number} --offset {offset + 1} --apply "
+            "--reason TEXT",
+        )
+
+    async def _commit(self, records: Sequence[Record], decoded: Decoded, behind: int) -> None:
+        unit, began = self._unit(behind, self.mark), time.monotonic()
+        if decoded.rows.num_rows:
+            there = await self._settled(self._table.append(decoded.rows, unit))
+        else:
+            there = await self._note(behind, unit)
+        if there:
+            mark = (await self._says()).mark
+            if mark is None or mark.version != behind:
+                raise _BeginAgain("another process has committed these records")
+        self.mark = behind
+        self._source.note(self.partition, behind)
+        self._figures.took("commit", time.monotonic() - began)
+        self._figures.fresh(max(now_ms() - records[0].timestamp_ms, 0) / 1000)
+        self._figures.wrote(
+            records=len(records),
+            rows=decoded.rows.num_rows,
+            bytes=sum(len(one.key or b"") + len(one.value or b"") for one in records),
+            bad=len(decoded.bad),
+        )

@@ -1,0 +1,162 @@
+"""A process of a pipeline: the partitions that the group has given it, and the memory that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from kafka.errors import KafkaError
+
+from committerd_ingest.figures import Figures
+from committerd_ingest.kafka_facts import BadRecords, Topics
+from committerd_ingest.partition import PartitionWork
+from committerd_ingest.records import Partition
+from committerd_ingest.settings import Pipeline
+from committerd_ingest.source import Arrived, Assigned, Event, Revoked, Sought, Source, Unreadable
+from committerd_ingest.table import Table, now_ms
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_WRITES_MAX = 4
+"""Transactions that are decoded, written and committed at once."""
+
+
+class Ingest:
+    """Runs a pipeline in this process."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        open_source: Callable[[Callable[[Event], None]], Source],
+        table: Table,
+        topics: Topics,
+        bad_records: BadRecords,
+        figures: Figures,
+    ) -> None:
+        self._pipeline, self._table, self._topics = pipeline, table, topics
+        self._bad_records, self._figures = bad_records, figures
+        self._source = open_source(self._event)
+        self._works: dict[Partition, tuple[PartitionWork, asyncio.Task[None]]] = {}
+        self._writing = asyncio.Semaphore(_WRITES_MAX)
+        self._full: set[Partition] = set()
+
+    async def run(self, stopped: asyncio.Event, *, drain_seconds: float) -> None:
+        """Work until `stopped`; then write what waits, for at most `drain_seconds`, and leave the group."""
+        await self._source.start()
+        try:
+            while not stopped.is_set():
+                await self._look()
+                try:
+                    await asyncio.wait_for(stopped.wait(), _LOOK_SECONDS)
+                except TimeoutError:
+                    continue
+            await self._drain(drain_seconds)
+        finally:
+            for partition in list(self._works):
+                self._end(partition)
+            await self._source.stop()
+            self._topics.close()
+            await asyncio.to_thread(self._bad_records.close)
+
+    def live(self) -> list[str]:
+        """What is stuck, so that only a restart can help."""
+        silent = time.monotonic() - self._source.turned_at
+        return [f"the Kafka consumer has not turned for {silent:.0f} s"] if silent > 60 else []
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the process does its work, and a sentence on it."""
+        if not self._source.joined:
+            return False, "joins the consumer group"
+        works = [work for work, _ in self._works.values()]
+        stopped = [f"{work.partition}: {work.stopped}" for work in works if work.stopped]
+        text = f"{len(works)} partitions"
+        return True, text if not stopped else f"{text}, of which {len(stopped)} are stopped. {stopped[0]}"
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Assigned(partitions):
+                _log.info("ingest.assigned", extra={"partitions": [str(one) for one in partitions]})
+                for one in partitions:
+                    self._end(one)
+                    self._start(one)
+            case Revoked(partitions):
+                _log.info("ingest.revoked", extra={"partitions": [str(one) for one in partitions]})
+                for one in partitions:
+                    self._end(one)
+            case Sought(partition, seek):
+                if partition in self._works:
+                    self._works[partition][0].sought(seek)
+            case Arrived(partition, seek, records):
+                if partition in self._works:
+                    self._works[partition][0].arrived(seek, records)
+                    self._bound()
+            case Unreadable(partition):
+                if partition in self._works:
+                    self._works[partition][0].unreadable()
+
+    def _start(self, partition: Partition) -> None:
+        work = PartitionWork(
+            partition,
+            self._pipeline,
+            source=self._source,
+            table=self._table,
+            topics=self._topics,
+            bad_records=self._bad_records,
+            figures=self._figures,
+            writing=self._writing,
+        )
+        self._works[partition] = work, asyncio.get_running_loop().create_task(work.run())
+
+    def _end(self, partition: Partition) -> None:
+        """End the work on a partition. A transaction that is on its way may still be committed, once."""
+        self._full.discard(partition)
+        found = self._works.pop(partition, None)
+        if found is not None:
+            found[1].cancel()
+
+    def _bound(self) -> None:
+        """Pause the partitions that have something to write, while too much waits."""
+        waiting = {one: work for one, (work, _) in self._works.items() if work.buffer.records}
+        if sum(work.buffer.bytes for work in waiting.values()) <= self._pipeline.buffer_bytes_max:
+            return
+        new = waiting.keys() - self._full
+        self._full |= new
+        self._source.pause(sorted(new))
+        for work in waiting.values():
+            work.press()
+
+    async def _look(self) -> None:
+        works = [work for work, _ in self._works.values()]
+        waiting = sum(work.buffer.bytes for work in works)
+        if self._full and waiting <= self._pipeline.buffer_bytes_max // 2:
+            again, self._full = sorted(self._full), set()
+            self._source.resume([one for one in again if one in self._works and not self._works[one][0].stopped])
+        try:
+            ends = await asyncio.wait_for(self._source.ends(), _LOOK_SECONDS)
+        except (KafkaError, TimeoutError):
+            ends = {}
+        lag = sum(max(ends[work.partition] - work.mark, 0) for work in works if work.partition in ends)
+        oldest = min((work.oldest_ms for work in works if work.oldest_ms is not None), default=None)
+        self._figures.state(
+            partitions=len(works),
+            stopped=sum(work.stopped is not None for work in works),
+            waiting_bytes=waiting,
+            lag=lag,
+            lag_seconds=0.0 if oldest is None else max(now_ms() - oldest, 0) / 1000,
+        )
+
+    async def _drain(self, seconds: float) -> None:
+        """Write what waits."""
+        self._source.pause(sorted(self._works))
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            works = [work for work, _ in self._works.values() if work.stopped is None]
+            if not any(work.buffer.records or work.busy for work in works):
+                return
+            for work in works:
+                work.press()
+            await asyncio.sleep(0.05)

@@ -1,0 +1,30 @@
+"""What a pipeline is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from committerd_ingest.buffering import FlushLimits
+from committerd_ingest.decoding import Format, RecordColumns
+from committerd_ingest.marks import Start
+
+OnError: TypeAlias = Literal["stop", "dead-letter", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline: from topics into one table."""
+
+    name: str
+    """Letters, digits, _ and -."""
+    format: Format
+    columns: RecordColumns
+    value_column: str
+    start: Start
+    on_error: OnError
+    flush: FlushLimits
+    buffer_bytes_max: int
+    """The bytes of records that may wait in all partitions together, about."""
+    retry_seconds: float
+    """After which a partition that was stopped looks whether it may go on."""

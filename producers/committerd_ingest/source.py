@@ -1,0 +1,300 @@
+"""Reads topics as a member of a consumer group: one thread that owns one consumer of kafka-python.
+
+The thread polls all the time, since a consumer that isn't polled leaves its group. Calls run between two polls, and
+events go to the event loop. A partition that is assigned is paused until `seek`, which alone says where it begins:
+the group's offsets decide nothing. Each seek counts, and records that were fetched before it are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from kafka import TopicPartition, errors
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.structs import OffsetAndMetadata
+
+from committerd_ingest.records import Partition, Record
+
+_log = logging.getLogger(__name__)
+
+_POLL_MS = 50
+_POLL_RECORDS_MAX = 5_000
+_REOPEN_SECONDS = 1.0
+_CLOSE_MS_MAX = 5_000
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The group has given these partitions to this process."""
+
+    partitions: Sequence[Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """They belong to this process no longer."""
+
+    partitions: Sequence[Partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A partition is read from another offset on; what arrives from now on has this number."""
+
+    partition: Partition
+    seek: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Records of a partition."""
+
+    partition: Partition
+    seek: int
+    """The number of the seek after which they were fetched."""
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Kafka does not have the offset at which a partition was to be read."""
+
+    partition: Partition
+
+
+Event: TypeAlias = Assigned | Revoked | Sought | Arrived | Unreadable
+
+
+class Source:
+    """The topics. `tell` gets the events on the event loop, in order."""
+
+    def __init__(
+        self,
+        open_consumer: Callable[[], Any],
+        *,
+        topics: Sequence[str],
+        pattern: str,
+        tell: Callable[[Event], None],
+    ) -> None:
+        """`open_consumer`: connects; it raises what `start` raises. `topics`, or those that match `pattern`."""
+        self._open, self._topics, self._pattern = open_consumer, list(topics), pattern
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], asyncio.Future[Any]]] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._seeks: dict[TopicPartition, int] = {}
+        self._owned: set[TopicPartition] = set()
+        self._ended = asyncio.Event()
+        self.turned_at = time.monotonic()
+        """When the thread last polled (monotonic seconds)."""
+        self.joined = False
+        """Whether the group has given this process its share, which may be none."""
+
+    async def start(self) -> None:
+        """Connect, and begin to poll. Raises what `open_consumer` raises."""
+        consumer = await asyncio.to_thread(self._open)
+        threading.Thread(target=self._run, args=(consumer,), name="ingest-source", daemon=True).start()
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        self._stopping.set()
+        await self._ended.wait()
+
+    async def call(self, work: Callable[[Any], Result]) -> Result:
+        """Let the thread call `work` with its consumer. Raises KafkaError."""
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._calls.put((work, future))
+        return await future
+
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        """The offset of the partition's first record, and that behind its last one. Raises KafkaError."""
+        place = TopicPartition(*partition)
+
+        def ask(consumer: Any) -> tuple[int, int]:
+            return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
+
+        return await self.call(ask)
+
+    async def seek(self, partition: Partition, offset: int) -> None:
+        """Read the partition from this offset on, if it is still assigned; `Sought` comes before its records."""
+        place = TopicPartition(*partition)
+
+        def work(consumer: Any) -> None:
+            if place in self._owned:
+                consumer.seek(place, offset)
+                consumer.resume(place)
+                self._seeks[place] += 1
+                self._later(self._tell, Sought(partition, self._seeks[place]))
+
+        await self.call(work)
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Fetch no more of these partitions."""
+        self._on_owned(partitions, "pause")
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Go on with them."""
+        self._on_owned(partitions, "resume")
+
+    def _on_owned(self, partitions: Sequence[Partition], method: str) -> None:
+        def work(consumer: Any) -> None:
+            for one in partitions:
+                if TopicPartition(*one) in self._owned:
+                    getattr(consumer, method)(TopicPartition(*one))
+
+        self._calls.put((work, self._loop.create_future()))
+
+    def note(self, partition: Partition, offset: int) -> None:
+        """Commit the group's offset, for tools that show lag. Nothing depends on it."""
+        place = TopicPartition(*partition)
+
+        def work(consumer: Any) -> None:
+            if place in self._owned:
+                consumer.commit_async({place: OffsetAndMetadata(offset, "", -1)}, callback=lambda *_: None)
+
+        self._calls.put((work, self._loop.create_future()))
+
+    async def ends(self) -> Mapping[Partition, int]:
+        """The offset behind the last record of each assigned partition, as last fetched."""
+
+        def ask(consumer: Any) -> Mapping[Partition, int]:
+            found = {}
+            for place in self._owned:
+                with suppress(errors.KafkaError, KeyError):
+                    end = consumer.highwater(place)
+                    if end is not None:
+                        found[Partition(*place)] = int(end)
+            return found
+
+        return await self.call(ask)
+
+    # The thread
+
+    def _run(self, consumer: Any) -> None:
+        try:
+            while consumer is not None:
+                try:
+                    self._serve(consumer)
+                except Exception:  # noqa: BLE001  # whatever it is, another consumer is opened
+                    _log.exception("ingest.consumer_failed")
+                finally:
+                    self._give_up()
+                    with suppress(errors.KafkaError):
+                        consumer.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+                consumer = self._open_again()
+        finally:
+            self._drop_calls()
+            self._later(self._ended.set)
+
+    def _open_again(self) -> Any:
+        while not self._stopping.wait(_REOPEN_SECONDS):
+            self.turned_at = time.monotonic()
+            self._drop_calls()
+            try:
+                return self._open()
+            except Exception as error:  # noqa: BLE001  # whatever it is: Kafka may be there the next time
+                _log.warning("ingest.kafka_unavailable", extra={"error": str(error)})
+        return None
+
+    def _serve(self, consumer: Any) -> None:
+        listener = _Listener(self, consumer)
+        if self._pattern:
+            consumer.subscribe(pattern=self._pattern, listener=listener)
+        else:
+            consumer.subscribe(self._topics, listener=listener)
+        while not self._stopping.is_set():
+            self.turned_at = time.monotonic()
+            self._run_calls(consumer)
+            try:
+                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS_MAX)
+            except errors.OffsetOutOfRangeError as error:
+                places = error.args[0] if error.args and isinstance(error.args[0], dict) else list(self._owned)
+                for place in places:
+                    consumer.pause(place)
+                    consumer.seek(place, 0)
+                    self._seeks[place] = self._seeks.get(place, 0) + 1
+                    self._later(self._tell, Unreadable(Partition(*place)))
+                continue
+            except errors.RetriableError as error:
+                _log.warning("ingest.kafka_no_response", extra={"error": str(error)})
+                self._stopping.wait(_POLL_MS / 1000)
+                continue
+            for place, found in polled.items():
+                if place in self._owned and found:
+                    records = [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in found]
+                    self._later(self._tell, Arrived(Partition(*place), self._seeks[place], records))
+
+    def assigned(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
+        """From the listener: `places` are this process's now."""
+        for place in places:
+            consumer.pause(place)
+            consumer.seek(place, 0)  # never read: it is paused until it is told where it begins
+            self._owned.add(place)
+            self._seeks[place] = self._seeks.get(place, 0) + 1
+        self.joined = True
+        self._later(self._tell, Assigned([Partition(*one) for one in places]))
+
+    def revoked(self, places: Sequence[TopicPartition]) -> None:
+        """From the listener: `places` are another's, or nobody's."""
+        self._owned -= set(places)
+        self._later(self._tell, Revoked([Partition(*one) for one in places]))
+
+    def _give_up(self) -> None:
+        self.joined = False
+        if self._owned:
+            self.revoked(list(self._owned))
+
+    def _run_calls(self, consumer: Any) -> None:
+        with suppress(queue.Empty):
+            while True:
+                work, future = self._calls.get_nowait()
+                try:
+                    result = work(consumer)
+                except Exception as error:  # noqa: BLE001  # the caller gets it
+                    self._later(_fail, future, error)
+                else:
+                    self._later(_succeed, future, result)
+
+    def _drop_calls(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._later(_fail, self._calls.get_nowait()[1], errors.NodeNotReadyError("the consumer is closed"))
+
+    def _later(self, function: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody may wait for it
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    def __init__(self, source: Source, consumer: Any) -> None:
+        self._source, self._consumer = source, consumer
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        self._source.assigned(self._consumer, list(assigned))
+
+    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        self._source.revoked(list(revoked))
+
+    def on_partitions_lost(self, lost: Sequence[TopicPartition]) -> None:
+        self._source.revoked(list(lost))

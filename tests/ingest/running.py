@@ -1,0 +1,178 @@
+"""Processes of `committerd ingest` for tests, and topics to read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
+
+from harness.child import Launch
+from harness.daemon import Daemon
+from harness.scene import QUICK, Scene
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+    ]
+)
+
+
+class Topic:
+    """A topic with JSON records, which have the numbers 0, 1, 2 and so on, in the partitions in turn."""
+
+    def __init__(self, servers: str, *, partitions: int, name: str = "") -> None:
+        self.name = name or f"orders-{uuid4().hex[:8]}"
+        self.partitions = partitions
+        self._servers = servers
+        self.sent = 0
+        self.create()
+        self._producer = KafkaProducer(bootstrap_servers=servers, acks="all", max_block_ms=60_000)
+
+    def create(self) -> None:
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
+            admin.create_topics([NewTopic(self.name, self.partitions, 1)])
+
+    def delete(self) -> None:
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
+            admin.delete_topics([self.name])
+
+    def send(self, count: int, *, text: str = "x") -> None:
+        """Send so many more records."""
+        for number in range(self.sent, self.sent + count):
+            self.send_value(json.dumps({"id": number, "text": text}).encode(), partition=number % self.partitions)
+        self._producer.flush(60)
+        self.sent += count
+
+    def send_value(self, value: bytes | None, *, partition: int = 0, key: bytes | None = None) -> None:
+        self._producer.send(self.name, value=value, key=key, partition=partition, headers=[("trace", b"7")])
+
+    def flush(self) -> None:
+        self._producer.flush(60)
+
+    def close(self) -> None:
+        self._producer.close(10)
+
+
+class Flow:
+    """A table with its committer, a topic, and processes that bring the topic into the table."""
+
+    def __init__(self, scene: Scene, topic: Topic, *, launch: Launch) -> None:
+        self.scene, self.topic, self._launch = scene, topic, launch
+        self._count = 0
+
+    def create(self, schema: pa.Schema = SCHEMA) -> None:
+        lance.write_dataset(schema.empty_table(), self.scene.table.uri)
+
+    def ingest(self, **settings: str) -> Daemon:
+        """A process, not started yet."""
+        self._count += 1
+        return Daemon(
+            name=self.scene.name,
+            uri=self.scene.table.uri,
+            kafka=self.scene.topics.servers,
+            settings={**QUICK, **self.settings(), **settings},
+            log=self.scene.folder / f"ingest-{self._count}.log",
+            command=(sys.executable, "-m", "committerd", "ingest"),
+            launch=self._launch,
+        )
+
+    def settings(self) -> Mapping[str, str]:
+        return {
+            "INGEST__TOPICS": self.topic.name,
+            "INGEST__FLUSH_SECONDS": "0.1",
+            "INGEST__PARTITION_COLUMN": "partition",
+            "INGEST__OFFSET_COLUMN": "offset",
+            "INGEST__RETRY_SECONDS": "1",
+        }
+
+    def command(self, *words: str, good: bool = True, **settings: str) -> str:
+        """Run `committerd` with the settings of the pipeline; returns what it prints."""
+        daemon = self.ingest(**settings)
+        done = subprocess.run(
+            [sys.executable, "-m", "committerd", *words],
+            env={**os.environ, **daemon.environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert (done.returncode == 0) is good, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def rows(self) -> list[dict[str, Any]]:
+        return list(lance.dataset(self.scene.table.uri).to_table().to_pylist())
+
+    def count(self) -> int:
+        return int(lance.dataset(self.scene.table.uri).count_rows())
+
+    def wait_rows(self, count: int, *, seconds: float = 240) -> None:
+        wait(lambda: self.count() >= count, seconds=seconds, what=lambda: f"{self.count()} of {count} rows")
+
+    def check(self, count: int | None = None) -> None:
+        """Fail unless each record of the topic is in the table once, in the order of its partition."""
+        rows = self.rows()
+        ids = [row["id"] for row in rows]
+        assert sorted(ids) == list(range(self.topic.sent if count is None else count))
+        for partition in range(self.topic.partitions):
+            offsets = [row["offset"] for row in rows if row["partition"] == partition]
+            assert offsets == sorted(set(offsets))
+
+
+def wait(holds: Callable[[], bool], *, seconds: float = 120, what: Callable[[], str] = lambda: "") -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain: {what()}"
+        time.sleep(0.1)
+
+
+def bad_records(servers: str, topic: str) -> list[Any]:
+    """All records of a topic with one partition."""
+    with contextlib.closing(KafkaConsumer(bootstrap_servers=servers)) as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        found: list[Any] = []
+        while consumer.position(place) < end:
+            for records in consumer.poll(timeout_ms=200).values():
+                found += records
+    return found
+
+
+@contextlib.contextmanager
+def flow_of(
+    servers: str, folder: Path, launch: Launch, *, partitions: int = 3, schema: pa.Schema = SCHEMA
+) -> Iterator[Flow]:
+    """A flow whose table exists and whose committer runs."""
+    topic = Topic(servers, partitions=partitions)
+    try:
+        with Scene(kafka=servers, name=f"table-{uuid4().hex[:8]}", folder=folder, launch=launch) as scene:
+            flow = Flow(scene, topic, launch=launch)
+            flow.create(schema)
+            scene.started()
+            yield flow
+    finally:
+        topic.close()
+
+
+def stopping(daemons: Sequence[Daemon]) -> contextlib.ExitStack:
+    """Kills the daemons at its end."""
+    stack = contextlib.ExitStack()
+    for one in daemons:
+        stack.callback(one.kill)
+    return stack

@@ -1,0 +1,96 @@
+"""Each record once, whatever is killed or stands still, and whenever."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.child import Launch
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.ingest.running import flow_of, stopping
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+
+KILLS = 20
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1])
+def test_kills_of_two_processes_and_the_committer(
+    kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch, partitions=4) as flow:
+        committer = flow.scene.daemon().start()
+        processes = [flow.ingest(), flow.ingest()]
+        with stopping(processes):
+            for one in processes:
+                one.start()
+            for _ in range(KILLS):
+                flow.topic.send(chance.randrange(400))
+                time.sleep(chance.random())
+                victim = chance.choice([*processes, *processes, committer])
+                if not victim.running():
+                    victim.start()
+                elif chance.random() < 0.2:
+                    victim.stop()
+                else:
+                    victim.kill()
+            for one in processes:
+                if not one.running():
+                    one.start()
+            flow.topic.send(40)
+            flow.wait_rows(flow.topic.sent, seconds=600)
+            time.sleep(2)  # whatever would come twice, comes now
+        flow.check()
+
+
+@pytest.mark.timeout(900)
+def test_a_process_that_stood_still_beyond_its_session_adds_nothing_twice(
+    kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
+) -> None:
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch) as flow:
+        first, second = flow.ingest(), flow.ingest()
+        with stopping([first, second]):
+            first.start()
+            flow.topic.send(30)
+            flow.wait_rows(30)
+            for _ in range(4):
+                # It stands still with records in its memory, or with a transaction on its way.
+                flow.topic.send(300)
+                first.freeze()
+                flow.topic.send(300)
+                second.start()
+                flow.wait_rows(flow.topic.sent, seconds=300)  # the group has taken the partitions from the first
+                first.thaw()
+                flow.topic.send(60)
+                flow.wait_rows(flow.topic.sent, seconds=300)
+                first, second = second, first
+                second.kill()
+            time.sleep(2)
+        flow.check()
+
+
+@pytest.mark.timeout(600)
+def test_two_pipelines_with_one_name_by_mistake(
+    kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
+) -> None:
+    """Their groups differ, so both read all partitions."""
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch) as flow:
+        name = flow.scene.name
+        mine = flow.ingest(INGEST__PIPELINE=name, INGEST__FLUSH_SECONDS="0.05")
+        theirs = flow.ingest(INGEST__PIPELINE=name, INGEST__FLUSH_SECONDS="0.4", KAFKA__GROUP_PREFIX="other.")
+        with stopping([mine, theirs]):
+            for one in (mine.start(), theirs.start()):
+                one.wait_ready(text="3 partitions")
+            for _ in range(60):
+                flow.topic.send(30)
+                time.sleep(0.1)
+            flow.wait_rows(1800)
+            again = [one.metric("committerd_ingest_begun_again_total", cause="mark_moved") for one in (mine, theirs)]
+            failed = [one.metric("committerd_ingest_begun_again_total", cause="failed") for one in (mine, theirs)]
+            assert sum(again) + sum(failed) > 0  # they did meet
+        flow.check()
