@@ -12,7 +12,7 @@ when a newer version needs no repair. Patched are:
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 * Metadata. If one topic may not be described, a consumer in a group takes notice of no metadata at all. Our assignor
-  needs none, so we drop what the coordinator does with it.
+  needs none, so we drop what the coordinator does with it; a consumer with an assignor of the library keeps it.
 * Unreadable records. The error does not say which partition it is about, and the next `poll` never returns, because it
   goes on with records that have ended. We note the partition, and drop its records.
 * Backoff. A connection that the broker refuses after the handshake of TCP or TLS counts as a success, so kafka-python
@@ -241,8 +241,12 @@ def _then(method: Method, wake: Callable[[], None]) -> Method:
     return then
 
 
-def _without_effect(_: Method) -> Method:
-    return lambda coordinator, cluster: None
+def _without_effect(handle: Method) -> Method:
+    def handled(coordinator: Any, cluster: Any) -> None:
+        if all(type(one).__module__.startswith("kafka.") for one in coordinator._assignors.values()):
+            handle(coordinator, cluster)  # the library's own assignors share out the partitions of the metadata
+
+    return handled
 
 
 def _naming_the_completed(parse: Method) -> Method:
