@@ -148,6 +148,18 @@ def test_three_hundred_tables_are_one_deployment_and_a_config_map_that_kubernete
     assert len(text) < 500_000  # Kubernetes' own limit is 1 MiB
 
 
+def test_a_group_looks_for_other_writers_once_a_minute_unless_told_otherwise(chart: Chart) -> None:
+    def seconds(**settings: Any) -> str:
+        datasets = {"events": {"uri": "s3://lake/events.lance", "group": "small"}}
+        whole = merged(MINIMAL, {"groups": {"small": {}}, "datasets": datasets, "settings": settings})
+        return str(
+            environment(chart.render(whole).one("Deployment")["spec"]["template"])["COMMITTERD_STORE__RECHECK_SECONDS"]
+        )
+
+    assert seconds() == "60"
+    assert seconds(store={"recheck_seconds": 20}) == "20"
+
+
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
