@@ -22,6 +22,7 @@ from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
+from committerd.table.versions import Table
 from committerd_client import SyncCommitClient
 from committerd_client.table_location import table_location
 from committerd_common.extras import install_line
@@ -108,7 +109,7 @@ def append(
 
     configured = settings(uri, name)
     topics_of(configured.kafka, configured.dataset.queue)  # raises for a name that Kafka does not allow
-    anyio.run(_require_branch, configured)
+    anyio.run(_require_store, configured)
     access = client_access(configured)
     found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
     done: list[AppendResult] = []
@@ -146,10 +147,10 @@ def append(
                 click.echo(_line(one))
 
 
-async def _require_branch(configured: Settings) -> None:
-    if configured.dataset.branch:
-        async with stores_of(configured) as stores:
-            await open_place(stores, configured.dataset)
+async def _require_store(configured: Settings) -> None:
+    """Ask the table's store: pylance, which asks it later, does so in silence, and raises anything."""
+    async with stores_of(configured) as stores:
+        await Table(await open_place(stores, configured.dataset)).latest_version()
 
 
 def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncCommitClient:
