@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from harness import node
 from harness.server import Server
 
-AZURITE = node.NodeProgram("azurite", "3.35.0", "azurite-blob")
+AZURITE = node.NodeProgram("azurite", "3.35.0", ".bin/azurite-blob")
 _VERSION = "2023-11-03"
 """The version of Azure's protocol."""
 

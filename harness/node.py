@@ -21,18 +21,23 @@ _NPM = (_NODE / "bin" / "node", _NODE / "lib" / "node_modules" / "npm" / "bin" /
 
 @dataclass(frozen=True, slots=True)
 class NodeProgram:
-    """A program of npm packages. `resources/NAME` has its package.json and its lock file."""
+    """A program or a script of npm packages. `resources/NAME` has its package.json and its lock file."""
 
     name: str
     version: str
-    binary: str
-    """Name of the program in `node_modules/.bin`."""
+    file: str
+    """Its path in `node_modules`, such as `.bin/NAME`."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder in the cache; it need not exist."""
+        digest = hashlib.sha256((RESOURCES / self.name / "package-lock.json").read_bytes()).hexdigest()[:8]
+        return cache_folder() / f"{self.name}-{self.version}-{digest}"
 
     @property
     def path(self) -> Path:
         """The path of the program in the cache; it need not exist."""
-        digest = hashlib.sha256((RESOURCES / self.name / "package-lock.json").read_bytes()).hexdigest()[:8]
-        return cache_folder() / f"{self.name}-{self.version}-{digest}" / "node_modules" / ".bin" / self.binary
+        return self.folder / "node_modules" / self.file
 
     def installed(self) -> Path:
         """The path of the program; installs it unless it is in the cache. Safe to call from several processes at once.
@@ -41,7 +46,7 @@ class NodeProgram:
         """
         if self.path.is_file():
             return self.path
-        with made_in_cache(self.path.parents[2], needed=self.path) as made:
+        with made_in_cache(self.folder, needed=self.path) as made:
             shutil.copytree(RESOURCES / self.name, made)
             done = subprocess.run(
                 [*_NPM, "ci", "--omit=dev", "--no-audit", "--no-fund", "--ignore-scripts"],

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The system packages with which `make test-deploy` tests everything: etcd below a Kubernetes API server, Prometheus with
-# promtool, and what builds an image without an engine. Installs what is missing, where it may; else says what that is.
+# promtool, what builds an image without an engine, and a browser. Installs what is missing, where it may; else says what that is.
 #
 # With systemd, Debian starts etcd and Prometheus as services too. The tests start their own and don't need those:
 # systemctl disable --now etcd prometheus
@@ -14,6 +14,7 @@ needs etcd etcd-server
 needs prometheus prometheus
 needs openssl openssl
 needs buildah buildah
+needs chromium chromium
 needs debootstrap debootstrap
 needs /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 [ -n "$missing" ] || exit 0

@@ -9,7 +9,7 @@ import importlib.util
 import random
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen
+    from committerd.page.site import Page
 
 
 def sources() -> Sources:
@@ -65,13 +66,15 @@ async def stores_and_queue(settings: Settings) -> AsyncIterator[tuple[Stores, Ka
 
 
 def listening(listen: Listen, registry: CollectorRegistry) -> Serve:
-    """A function that serves metrics and probes."""
+    """A function that serves metrics, probes and the status page."""
     # Imported here: other commands need no aiohttp, which takes 7 MiB.
     from committerd.daemon.http import Health, serve
 
     @asynccontextmanager
-    async def serving(live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> AsyncIterator[str]:
-        async with serve(listen, registry, Health(live=live, ready=ready)) as address:
+    async def serving(
+        live: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]], pages: Mapping[str, Page]
+    ) -> AsyncIterator[str]:
+        async with serve(listen, registry, Health(live=live, ready=ready), pages) as address:
             yield address.url
 
     return serving

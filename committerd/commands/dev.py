@@ -261,6 +261,7 @@ def _committer(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool, s
                 uri=configured.dataset.uri,
                 bootstrap_servers=kafka.bootstrap_servers,
                 kafka=kafka.what,
+                status=f"http://127.0.0.1:{configured.http.port}/",
                 metrics=f"http://127.0.0.1:{configured.http.port}/metrics",
                 log=str(file),
                 storage_options=_public_options(configured),

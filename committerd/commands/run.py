@@ -130,6 +130,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                 open_dataset=open_dataset,
                 metrics=metrics,
                 serve=listening(served.shared.http, registry),
+                wall_clock=wall_clock,
                 monotonic=monotonic,
             ),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,8 @@ class OutcomeMaker:
     queue: Queue
     telemetry: Telemetry
     log_all: bool = False
+    note: Callable[[Sequence[Outcome]], None] = lambda outcomes: None
+    """Called with the outcomes of new versions."""
 
     async def make_again(self, entries: Sequence[Entry], position: Position) -> AsyncIterator[OutcomeBatch]:
         """Yield the outcomes of entries (by ascending offset) again, from the table alone, in some batches.
@@ -101,6 +103,7 @@ class OutcomeMaker:
                     letters.append(letter_of(record, outcome))
         if put is not None:
             self._count(made)
+            self.note(made)
         return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted)
 
     def _count(self, outcomes: Iterable[Outcome]) -> None:

@@ -42,7 +42,7 @@ from committerd.table.knowledge import Knowledge
 from committerd.table.staged_files import FileLimits
 from committerd.table.versions import Table
 from committerd.telemetry import Telemetry
-from committerd_common.messages import Refusal
+from committerd_common.messages import Outcome, Refusal
 
 _AHEAD_MAX = timedelta(minutes=5)
 """How far a version's timestamp may be ahead of Kafka's clock, so that it is later than that of the version before."""
@@ -154,8 +154,10 @@ def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[N
     return prove
 
 
-def make_committer(settings: Settings, around: Dependencies) -> Committer:
-    """A committer with these settings."""
+def make_committer(
+    settings: Settings, around: Dependencies, *, note: Callable[[Sequence[Outcome]], None] = lambda outcomes: None
+) -> Committer:
+    """A committer with these settings. `note`: called with the outcomes of new versions."""
     clock = QueueClock(around.wall_clock, around.monotonic)
     intake = Intake(around.queue, note_time=clock.note)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
@@ -163,6 +165,7 @@ def make_committer(settings: Settings, around: Dependencies) -> Committer:
         queue=around.queue,
         telemetry=around.telemetry,
         log_all=settings.log.transactions == "all",
+        note=note,
     )
     machine = Machine(lambda lacks: around.telemetry.machine_errors.add(lacks=lacks))
     containment = Containment(around.telemetry, machine)

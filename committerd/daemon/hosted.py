@@ -21,7 +21,9 @@ from committerd.daemon.dataset import Dependencies, Membership, make_committer, 
 from committerd.daemon.logs import lines_of
 from committerd.daemon.probes import Condition, DatasetProbe
 from committerd.errors import CommitterError, single_error
+from committerd.page.views import DatasetView, Now
 from committerd.settings.load import Settings
+from committerd.stores.port import ObjectStore
 from committerd.telemetry import Metrics, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -38,8 +40,16 @@ OpenDataset = Callable[[Settings, Telemetry], AbstractAsyncContextManager[Depend
 class HostedDataset:
     """One dataset of the process, served with these settings until `stop`."""
 
-    def __init__(self, settings: Settings, open_dataset: OpenDataset, telemetry: Telemetry, *, is_alone: bool) -> None:
-        """`is_alone`: its errors end the process, because it serves nothing else."""
+    def __init__(
+        self,
+        settings: Settings,
+        open_dataset: OpenDataset,
+        telemetry: Telemetry,
+        *,
+        is_alone: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`is_alone`: its errors end the process, because it serves nothing else. `now_ms`: Unix milliseconds."""
         self.settings = settings
         self._open = open_dataset
         self._telemetry = telemetry
@@ -51,6 +61,12 @@ class HostedDataset:
         self._trouble = "is being opened"
         self.member: Membership | None = None
         """Its membership in the group; None while it does not run."""
+        self._store: ObjectStore | None = None
+        dataset = settings.dataset
+        self.view = DatasetView(
+            name=dataset.queue, uri=dataset.place, now_ms=now_ms, look=self._now, store=lambda: self._store
+        )
+        """What the status page shows of it."""
         self.scope = anyio.CancelScope()
         """Cancel it to end the dataset at once."""
 
@@ -64,6 +80,22 @@ class HostedDataset:
         if self._probe is None:
             return Condition(False, self._trouble, joins=self._trouble == "is being opened")
         return self._probe.condition()
+
+    def _now(self) -> Now:
+        found, committer, member = self.condition(), self._committer, self.member
+        if committer is None or member is None:
+            return Now(well=found.well, state="opening" if found.joins else "not served", text=found.text)
+        state = committer.state
+        return Now(
+            well=found.well,
+            state=state.name.replace("_", " "),
+            text=found.text,
+            version=state.version,
+            position=state.position,
+            end=member.end_offset(),
+            oldest_ms=member.unread_since_ms(),
+            member=member.member_state(),
+        )
 
     def stop(self) -> None:
         """Let it finish the commit in flight, publish its outcomes, and leave the group."""
@@ -88,7 +120,7 @@ class HostedDataset:
                         raise
                     self._note(error)
                 finally:
-                    self._committer = self._probe = self.member = None
+                    self._committer = self._probe = self.member = self._store = None
                     for gauge in (self._telemetry.active, self._telemetry.paused, self._telemetry.waiting_for_table):
                         gauge.set(0)
                 if anyio.current_time() - began > _LIVED_SECONDS:
@@ -104,7 +136,8 @@ class HostedDataset:
     async def _serve(self) -> None:
         with anyio.CancelScope() as self._opening:
             async with self._open(self.settings, self._telemetry) as around:
-                committer = make_committer(self.settings, around)
+                committer = make_committer(self.settings, around, note=self.view.recent.note)
+                self._store = around.store
                 self._committer, self.member = committer, around.member
                 expired = partial(expired_certificates, self.settings.kafka, around.wall_clock)
                 self._probe = DatasetProbe(committer.state, around.member, committer.machine, expired=expired)
@@ -131,8 +164,20 @@ class HostedDataset:
 class Hosting:
     """The datasets that a process serves. `apply` changes which they are, and with which settings."""
 
-    def __init__(self, open_dataset: OpenDataset, metrics: Metrics, *, is_one: bool, drain_seconds: float) -> None:
-        """`is_one`: the errors of the only dataset end the process. `drain_seconds`: for a dataset that is removed."""
+    def __init__(
+        self,
+        open_dataset: OpenDataset,
+        metrics: Metrics,
+        *,
+        is_one: bool,
+        drain_seconds: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`is_one`: the errors of the only dataset end the process. `drain_seconds`: for a dataset that is removed.
+
+        `now_ms`: Unix milliseconds.
+        """
+        self._now_ms = now_ms
         self._open = open_dataset
         self._metrics = metrics
         self._is_one = is_one
@@ -152,6 +197,10 @@ class Hosting:
     def conditions(self) -> Sequence[tuple[str, Condition]]:
         """How each dataset is that this process is to serve."""
         return [(name, one.condition()) for name, one in sorted(self._running.items()) if name in self._wanted]
+
+    def views(self) -> list[DatasetView]:
+        """What the status page shows: the datasets that this process serves, by name."""
+        return [one.view for _, one in sorted(self._running.items())]
 
     def members(self) -> list[Membership]:
         """The memberships of the datasets that run."""
@@ -196,7 +245,8 @@ class Hosting:
 
     def _begin(self, name: str) -> None:
         settings = self._wanted[name]
-        one = HostedDataset(settings, self._open, self._metrics.of(name), is_alone=self._is_one)
+        telemetry = self._metrics.of(name)
+        one = HostedDataset(settings, self._open, telemetry, is_alone=self._is_one, now_ms=self._now_ms)
         self._running[name] = one
         self._tasks.start_soon(self._serve, name, one)
 

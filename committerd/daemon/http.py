@@ -1,4 +1,4 @@
-"""The committer's HTTP server: `/metrics`, `/livez` and `/readyz`. It takes no commands.
+"""The committer's HTTP server: `/metrics`, `/livez` and `/readyz`, and the status page. It takes no commands.
 
 The daemon determines its state (`Health`); this module only formats it for Prometheus and Kubernetes.
 
@@ -9,6 +9,8 @@ few, and if there are too many the server closes the connection that has been id
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import ssl
 from collections import OrderedDict
@@ -25,6 +27,7 @@ from prometheus_client.exposition import choose_encoder
 
 from committerd.daemon.server_tls import server_context
 from committerd.errors import SettingsError
+from committerd.page.site import Page
 from committerd_login.secret_file import read_secret
 
 CONNECTIONS_MAX = 64
@@ -35,6 +38,8 @@ _HANDSHAKE_SECONDS_MAX = 5.0
 """Time limit of a TLS handshake."""
 _IDLE_SECONDS_MAX = 75.0
 """How long a connection may be open without a request; after that it ends when another is opened, as by a probe."""
+_PROBES = frozenset({"/livez", "/readyz"})
+"""The kubelet asks them without a token."""
 _CLOSE_SECONDS_MAX = 1.0
 """Scrapers keep their connections open; closing the server waits at most this long for them."""
 
@@ -90,15 +95,19 @@ class Address(NamedTuple):
 
 
 @asynccontextmanager
-async def serve(listen: Listen, registry: CollectorRegistry, health: Health) -> AsyncIterator[Address]:
-    """Serve while the block runs; yields the bound address.
+async def serve(
+    listen: Listen, registry: CollectorRegistry, health: Health, more: Mapping[str, Page] | None = None
+) -> AsyncIterator[Address]:
+    """Serve while the block runs; yields the bound address. `more`: other pages, by path, with the token too.
 
     Raises `SettingsError` if it can't be bound, or if a file of the certificate or the token can't be read.
     """
     tls = None if listen.tls_certfile is None else server_context(listen.tls_certfile, listen.tls_keyfile)
     pages = dict(_pages(registry, health))
+    pages |= {path: _shown(page) for path, page in (more or {}).items()}
     if listen.token_file is not None:
-        pages["/metrics"] = _with_token(pages["/metrics"], Path(listen.token_file))
+        file = Path(listen.token_file)
+        pages |= {path: _with_token(page, file) for path, page in pages.items() if path not in _PROBES}
     server = _Server(pages, tls)
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS_MAX)
     try:
@@ -253,13 +262,42 @@ def _with_token(page: _Page, file: Path) -> _Page:
             wanted = f"Bearer {read_secret(file, 'http.token_file')}".encode()
         except ValueError as error:
             return web.Response(status=503, text=f"503: {error}")
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, wanted):
-            text = "401: /metrics needs the token of http.token_file, as Authorization: Bearer TOKEN"
-            return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
+        if not hmac.compare_digest(_given(request), wanted):
+            text = "401: this needs the token of http.token_file: as Authorization: Bearer TOKEN, or as a password"
+            response = web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
+            response.headers.add("WWW-Authenticate", 'Basic realm="committerd", charset="UTF-8"')
+            return response
         return await page(request)
 
     return guarded
+
+
+def _given(request: web.BaseRequest) -> bytes:
+    """The header with the token. Browsers ask for a user, which may be any, and send the token as the password."""
+    given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+    kind, _, credentials = given.partition(b" ")
+    if kind.lower() != b"basic":
+        return given
+    try:
+        return b"Bearer " + base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
+
+
+def _shown(page: Page) -> _Page:
+    async def shown(request: web.BaseRequest) -> web.Response:
+        reply = await page(request.query)
+        response = web.Response(
+            status=reply.status,
+            body=reply.body,
+            content_type=reply.content_type,
+            charset="utf-8",
+            headers=reply.headers,
+        )
+        response.enable_compression()
+        return response
+
+    return shown
 
 
 def _response(good: bool, body: dict[str, object]) -> web.Response:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 
 import anyio
 from anyio import to_thread
@@ -24,6 +26,8 @@ from committerd.daemon.probes import SILENT_SECONDS, Beat, readiness, stuck_part
 from committerd.daemon.watching import DatasetsWatch
 from committerd.errors import single_error
 from committerd.memory import limit_bytes
+from committerd.page.site import Page, pages
+from committerd.page.views import Process
 from committerd.settings.load import ServedDatasets, SharedSettings
 from committerd.telemetry import Metrics, ProcessTelemetry
 
@@ -32,7 +36,12 @@ _log = logging.getLogger(__name__)
 _LOAD_AHEAD_SECONDS = 1.0
 """How often the committers' states are looked at, until one has started."""
 
-Serve = Callable[[Callable[[], list[str]], Callable[[], tuple[bool, str]]], AbstractAsyncContextManager[str]]
+_WATCH_SECONDS = 1.0
+"""How exactly the status page says since when a dataset is in its state."""
+
+Serve = Callable[
+    [Callable[[], list[str]], Callable[[], tuple[bool, str]], Mapping[str, Page]], AbstractAsyncContextManager[str]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,8 @@ class Surroundings:
     open_dataset: OpenDataset
     metrics: Metrics
     serve: Serve
-    """Makes a context manager that serves metrics and probes, and yields the URL."""
+    """Makes a context manager that serves metrics, probes and the status page, and yields the URL."""
+    wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
 
 
@@ -56,7 +66,12 @@ async def run(served: ServedDatasets, around: Surroundings) -> None:
 
 async def _run(served: ServedDatasets, around: Surroundings) -> None:
     seconds = served.shared.daemon.drain_seconds
-    hosting = Hosting(around.open_dataset, around.metrics, is_one=served.is_one, drain_seconds=seconds)
+
+    def now_ms() -> int:
+        return int(around.wall_clock().timestamp() * 1000)
+
+    hosting = Hosting(around.open_dataset, around.metrics, is_one=served.is_one, drain_seconds=seconds, now_ms=now_ms)
+    shown = Process(host=socket.gethostname(), now_ms=now_ms, started_ms=now_ms(), datasets=hosting.views)
     beat = Beat(around.monotonic)
     track_process(served.shared, around.metrics.process)
     around.metrics.process.kafka_connected.track(lambda: _is_connected(hosting))
@@ -74,10 +89,11 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
         trouble = watch.trouble if watch is not None else ""
         return is_ready, f"{text}; as before, because {trouble}" if trouble else text
 
-    async with around.serve(live, ready) as url, anyio.create_task_group() as tasks:
+    async with around.serve(live, ready, pages(shown)) as url, anyio.create_task_group() as tasks:
         _log.info("http.listening", extra={"url": url})
         tasks.start_soon(beat.run)
         tasks.start_soon(_load_ahead, hosting)
+        tasks.start_soon(_watch, shown)
         if watch is not None:
             tasks.start_soon(watch.run)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -97,6 +113,12 @@ def track_process(settings: SharedSettings, telemetry: ProcessTelemetry) -> None
 def _is_connected(hosting: Hosting) -> float:
     members = hosting.members()
     return float(bool(members) and all(one.silent_seconds() < SILENT_SECONDS for one in members))
+
+
+async def _watch(shown: Process) -> None:
+    while True:
+        shown.watch()
+        await anyio.sleep(_WATCH_SECONDS)
 
 
 async def _load_ahead(hosting: Hosting) -> None:

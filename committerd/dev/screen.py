@@ -25,6 +25,8 @@ class Facts:
     bootstrap_servers: str
     kafka: str
     """What the Kafka is."""
+    status: str
+    """The URL of the status page."""
     metrics: str
     """The URL of the metrics."""
     log: str
@@ -42,6 +44,7 @@ def to_paste(facts: Facts) -> str:
     named = "" if facts.dataset == dataset_name(facts.uri) else f" --name {shlex.quote(facts.dataset)}"
     table = f"{shlex.quote(facts.uri)}{named}"
     return f"""\
+Status:   {facts.status}
 Table:    {facts.uri}
 Kafka:    {facts.bootstrap_servers} ({facts.kafka})
 Metrics:  {facts.metrics}

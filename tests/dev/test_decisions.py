@@ -96,6 +96,7 @@ def test_the_lines_to_paste_are_programs() -> None:
         uri="/data/it's.lance",
         bootstrap_servers="127.0.0.1:9092",
         kafka="Apache Kafka",
+        status="http://127.0.0.1:9464/",
         metrics="http://127.0.0.1:9464/metrics",
         log="/log",
         storage_options={"aws_endpoint": "http://127.0.0.1:1"},
