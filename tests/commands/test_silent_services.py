@@ -35,6 +35,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "topics create": ("topics", "create"),
     "topics check": ("topics", "check"),
     "topics transactions": ("topics", "transactions"),
+    "datasets": ("datasets",),
     "probe": ("probe", "URI"),
     "heartbeat": ("heartbeat", "--timeout", "3"),
     "maintain": ("maintain", "--once"),
@@ -50,12 +51,12 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "commit": ("commit", "URI", "STAGED"),
     "promote": ("promote", "branch", "URI"),
 }
-_DAEMONS = {"run", "dev"}
-"""They wait until the service is back, and say so in their logs and on /readyz."""
+_DAEMONS = {"run", "dev", "ingest move"}
+"""They wait until the service is back, and say so in their logs and on /readyz. `ingest` has tests of its own."""
 _WITHOUT_KAFKA = {"probe", "pause", "resume", "app list", "app release", "commit", "promote"}
 _WITHOUT_STORE = {
     *("tail", "dead list", "dead show", "dead drop", "dead replay"),  # replay asks the table about letters that exist
-    *("topics create", "topics check", "topics transactions"),
+    *("topics create", "topics check", "topics transactions", "datasets"),
 }
 
 
