@@ -17,6 +17,7 @@ from committerd.errors import CorruptTable, RequestError
 from committerd.lance.format.bounds import FRAGMENT_ID_MAX
 from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.versions.fragments import live_rows
+from committerd.queue import position as positions
 from committerd.queue.outcomes import REASON_KEY, Settled, decode_settled
 from committerd.queue.port import Acknowledged, Publication, Record
 from committerd.queue.position import AppMark, Pause, Position, decode_marks, decode_pause, decode_position
@@ -501,7 +502,25 @@ class Auditor:
         for refusal in seen.settled.refusals:
             self._refusal(refusal, position, version)
         self._leaves_room(seen)
+        self._in_order(seen, position)
         self._content(seen)
+
+    def _in_order(self, seen: Seen, position: Position) -> None:
+        """Check that no record passes an earlier one of its application, and that few enough pass others."""
+        version = seen.settled.version
+        if len(position.settled) > positions.AHEAD_MAX:
+            self.fail(f"version {version} has {len(position.settled)} offsets settled ahead")
+        waiting = {
+            asked.app.app_id: offset
+            for (topic_id, offset), asked in reversed(self.asked.items())
+            if topic_id == position.topic_id and asked.app is not None and not position.passes(offset)
+        }
+        for entry in seen.settled.entries():
+            app = self.asked[position.topic_id, entry.offset].app
+            if app is not None and waiting.get(app.app_id, entry.offset) < entry.offset:
+                self.fail(
+                    f"version {version} settles offset {entry.offset} before {waiting[app.app_id]} of {app.app_id}"
+                )
 
     def _dated(self, seen: Seen) -> None:
         """Check timestamps by Kafka's clock, whatever the clocks of machines say."""

@@ -60,6 +60,7 @@ class Producers:
         self._read = [0]
         """The ends of what was read of `READER`."""
         self._reopening = random.Random(f"{world.seed} reopening")
+        self._names = random.Random(f"{world.seed} names")
         self._made = 0
         self._app_versions = dict.fromkeys(APPS, 0)
         self._kinds: dict[Callable[[], Staged], float] = {
@@ -97,6 +98,10 @@ class Producers:
             self.world.bucket.put(key, body)
         partition = self.rng.choice((b"0", b"3", b"7", b"99"))
         headers = [*staged.headers, ("outcome-partition", partition)]
+        if self.world.scenario.producers and "producer" not in dict(headers):
+            # Most records are of one producer.
+            number = max(self._names.randrange(2 * self.world.scenario.producers) - self.world.scenario.producers, 0)
+            headers.append(("producer", b"%d" % number))
         record = self.world.stage(staged.value, headers, in_transaction=in_transaction)
         self.records.append((staged, record))
         return record

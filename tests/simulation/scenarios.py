@@ -39,6 +39,7 @@ def scenario_of(seed: int) -> Scenario:
     if random.Random(f"{seed} pauses").random() < 0.3:  # its own numbers: the other seeds stay as they were
         events[Chaos.pause] = 6.0
     return Scenario(
+        producers=random.Random(f"{seed} names").choice((0, 3)),
         records=rng.randint(8, 40),
         seconds=seconds,
         table="there" if hours else rng.choices(("there", "made_by_foreign", "made_by_queue"), (8, 1, 2))[0],

@@ -77,6 +77,8 @@ class Scenario:
     footprint_bytes: int = 1024 * 1024
     """Where both bounds are far below the settings, dropped parts of the history are needed again."""
     recheck_seconds: float = 10.0
+    producers: int = 0
+    """Names of producers, of which each record that names none gets a random one; 0 = it stays without."""
     room: int = 50
     """Records that a member fetches beyond those that have an outcome."""
     history_batch: int = 256
