@@ -67,7 +67,7 @@ class Listen(Protocol):
 
     @property
     def token_file(self) -> str | None:
-        """File with the token that /metrics requires; None = nobody needs a token."""
+        """File with the token that all pages but the probes require; None = nobody needs a token."""
         ...
 
 

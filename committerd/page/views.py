@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from committerd import __version__
 from committerd.errors import CommitterError
 from committerd.maintenance.left_alone import read_failed
@@ -15,6 +17,8 @@ from committerd.stores.port import ObjectStore
 
 _MAINTENANCE_MS = 30_000
 """How long what was read of maintenance is shown again."""
+_STORE_SECONDS_MAX = 2.0
+"""How long an answer waits for the store. The page is wanted most while the store does not respond."""
 _LEFT_ALONE_MAX = 20
 
 Json = dict[str, Any]
@@ -100,18 +104,31 @@ class DatasetView:
         store, now_ms = self._store(), self._now_ms()
         if self._maintenance is None or now_ms - self._maintenance_ms > _MAINTENANCE_MS:
             self._maintenance_ms = now_ms
-            self._maintenance = {"cleanup": None, "left_alone": [], "problem": "the table is not open"}
-            if store is not None:
-                try:
-                    self._maintenance = await _read_maintenance(store)
-                except CommitterError as error:
-                    self._maintenance = {"cleanup": None, "left_alone": [], "problem": str(error)}
+            if store is None:
+                self._maintenance = _unknown("the table is not open")
+            else:
+                # Others who ask meanwhile see what was read before.
+                self._maintenance = self._maintenance or _unknown("it is being read")
+                self._maintenance = await _maintenance_of(store, now_ms)
         return self._maintenance
 
 
-async def _read_maintenance(store: ObjectStore) -> Json:
+def _unknown(problem: str) -> Json:
+    return {"cleanup": None, "left_alone": [], "problem": problem}
+
+
+async def _maintenance_of(store: ObjectStore, now_ms: int) -> Json:
+    try:
+        with anyio.move_on_after(_STORE_SECONDS_MAX):
+            return await _read_maintenance(store, now_ms)
+    except CommitterError as error:
+        return _unknown(str(error))
+    return _unknown(f"the store has not responded within {_STORE_SECONDS_MAX:.0f} s")
+
+
+async def _read_maintenance(store: ObjectStore, now_ms: int) -> Json:
     cleanup = figures(await store.get(LATEST))
-    failed = (await read_failed(store)).entries
+    failed = (await read_failed(store)).left_alone(now_ms)
     return {
         "cleanup": None if cleanup is None else dict(cleanup),
         "left_alone": [

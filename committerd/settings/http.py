@@ -1,4 +1,4 @@
-"""Group `http`: the address of metrics and probes."""
+"""Group `http`: the address of metrics, probes and the status page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from committerd.settings.group import SettingsGroup
 
 
 class HttpSettings(SettingsGroup):
-    """Where /metrics, /livez and /readyz are served; read-only."""
+    """Where /metrics, /livez, /readyz and the status page are served; read-only."""
 
     host: str = Field(default="0.0.0.0", description="Address to listen on.")
     port: int = Field(
@@ -30,8 +30,8 @@ class HttpSettings(SettingsGroup):
     )
     token_file: str | None = Field(
         default=None,
-        description="File with a token that /metrics requires (Authorization: Bearer TOKEN); the probes do not. It is "
-        "read at each request.",
+        description="File with a token that /metrics and the status page require (Authorization: Bearer TOKEN); the "
+        "probes do not. It is read at each request.",
     )
 
     @model_validator(mode="after")

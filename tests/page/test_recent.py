@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import anyio
+
+from committerd.maintenance.left_alone import LEFT_ALONE, FailedWork
 from committerd.page.recent import MINUTES_MAX, TRANSACTIONS_MAX, Recent
 from committerd.page.views import DatasetView, Now, Process
+from committerd.stores.port import ObjectStore
 from committerd_common.messages import COMMITTED, RETRYABLE, Outcome
+from tests.simulation.store import Bucket, FakeStore
 
 
 def _committed(number: int) -> Outcome:
@@ -50,13 +55,13 @@ def test_conflicts_are_counted_by_pair() -> None:
     assert recent.conflicts() == [{"operation": "delete", "over": "rewrite", "count": 2}]
 
 
-def _view(name: str, now: list[int], state: list[str]) -> DatasetView:
+def _view(name: str, now: list[int], state: list[str], store: ObjectStore | None = None) -> DatasetView:
     return DatasetView(
         name=name,
         uri=f"/data/{name}.lance",
         now_ms=lambda: now[0],
         look=lambda: Now(well=True, state=state[0], text="", position=3, end=10, oldest_ms=400, member="active"),
-        store=lambda: None,
+        store=lambda: store,
     )
 
 
@@ -90,3 +95,32 @@ async def test_one_of_many_datasets() -> None:
     assert nothing is not None
     assert nothing["dataset"] is None
     assert await empty.transactions(None) == {"dataset": None, "transactions": []}
+
+
+class _Silent(FakeStore):
+    async def get(self, key: str) -> bytes | None:
+        await anyio.sleep_forever()
+        raise AssertionError(key)
+
+
+async def test_a_store_that_does_not_respond_keeps_nobody_waiting() -> None:
+    view = _view("events", [40_000], ["active"], _Silent(Bucket()))
+    found = list[str]()
+
+    async def look() -> None:
+        found.append((await view.details())["maintenance"]["problem"])
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            tasks.start_soon(look)
+    assert sorted(found) == ["it is being read", "the store has not responded within 2 s"]
+
+
+async def test_what_may_be_tried_again_is_not_left_alone() -> None:
+    failed = FailedWork("").after_failure(index="ids", why="no memory", proved=False, now_ms=40_000)
+    failed = failed.after_failure(fragments=[1, 2], why="unreadable", proved=True, now_ms=40_000)
+    store = FakeStore(Bucket())
+    await store.put(LEFT_ALONE, failed.encode())
+    found = (await _view("events", [40_000], ["active"], store).details())["maintenance"]["left_alone"]
+    assert [(one["fragments"], one["index"]) for one in found] == [(2, "")]

@@ -60,7 +60,7 @@ function fill(id, columns, rows) {
 
 function plot(id, series, text) {
   if (!changed(id, [series, text])) return;
-  const svg = byId(id), most = Math.max(1, ...series.flat());
+  const svg = byId(id), most = Math.max(1, ...series.map(([first, second]) => first + second));
   const bars = [];
   const rectangle = (at, from, value, name) => {
     const height = (value / most) * 112;
@@ -99,7 +99,7 @@ function showProcess(status) {
 
 function showDataset(one, now) {
   document.title = `${one.name}: ${one.state} - committerd`;
-  if (changed("state", [one.text, one.well])) {
+  if (changed("state", [one.name, one.text, one.well])) {
     byId("state").textContent = `${one.name}: ${one.text}`;
     byId("state").className = one.well ? "good" : "bad";
   }
@@ -126,7 +126,11 @@ function showDataset(one, now) {
 
 function showConflicts(conflicts) {
   byId("no-conflicts").hidden = conflicts.length > 0;
-  if (!conflicts.length || !changed("conflict-values", conflicts)) return;
+  if (!changed("conflict-values", conflicts)) return;
+  if (!conflicts.length) {
+    byId("conflicts").replaceChildren();
+    return;
+  }
   const ours = [...new Set(conflicts.map((c) => c.operation))].sort();
   const theirs = [...new Set(conflicts.map((c) => c.over))].sort();
   const counts = new Map(conflicts.map((c) => [`${c.operation} ${c.over}`, c.count]));
