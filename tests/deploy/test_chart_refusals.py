@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from committerd.settings.dataset import DatasetSettings
 from committerd.settings.kafka import KafkaSettings
 from tests.deploy.chart import FOLDER, MINIMAL, Chart, merged
 
@@ -68,6 +69,8 @@ def test_what_the_schema_does_not_know(chart: Chart, wishes: dict[str, Any], nam
         ({"datasets": [{**DATASET, "uri": "/data/events.lance"}]}, "mount one with extraVolumes"),
         ({"datasets": [{**DATASET, "uri": "s3://key:hidden@lake/events.lance"}]}, "hold a user or password"),
         ({"datasets": [{**DATASET, "aliases": ["s3a://key:hidden@lake/events.lance"]}]}, "hold a user or password"),
+        ({"datasets": [{**DATASET, "uri": "abfss://me:hidden@a.example.com/events.lance"}]}, "hold a user or password"),
+        ({"datasets": [{**DATASET, "uri": "abfss://lake@me:hidden@a.example.com/t"}]}, "hold a user or password"),
         ({"settings": {"kafka": {"bootstrap_servers": ["me:hidden@broker:9092"]}}}, "bootstrap_servers holds a user"),
         (
             {"datasets": [DATASET, {"name": "again", "uri": "s3a://lake/events.lance/"}]},
@@ -123,6 +126,20 @@ def test_the_checks_know_the_committers_own_defaults(chart: Chart) -> None:
 
 def test_a_grace_that_is_just_long_enough_is_taken(chart: Chart) -> None:
     assert chart.render(merged(MINIMAL, {"terminationGracePeriodSeconds": 25})).one("Deployment")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3+ddb://lake/events.lance?ddbTableName=versions",
+        "az://lake/events.lance",
+        "abfss://lake@account.dfs.core.windows.net/events.lance",
+        "gs://lake/events.lance",
+    ],
+)
+def test_a_table_in_a_cloud_needs_no_volume(chart: Chart, uri: str) -> None:
+    assert DatasetSettings(name="events", uri=uri).place == uri
+    assert chart.render(merged(MINIMAL, {"datasets": [{**DATASET, "uri": uri}]})).one("Deployment")
 
 
 @pytest.mark.parametrize(

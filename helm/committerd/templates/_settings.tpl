@@ -83,7 +83,9 @@ and `over`.
 {{- end -}}
 {{- end -}}
 {{- range $uri := concat (list .dataset.uri) (default list .dataset.aliases) -}}
-{{- if regexMatch "^[A-Za-z0-9+.-]+://[^/?#]*@" $uri -}}
+{{- /* In URIs of Azure a container stands before the @, as the settings know too. */ -}}
+{{- $container := regexMatch "^(abfss?|az|azure|wasbs?)://[^/?#:@]*@[^/?#@]*(/|$)" $uri -}}
+{{- if and (regexMatch "^[A-Za-z0-9+.-]+://[^/?#]*@" $uri) (not $container) -}}
 {{- fail (printf "%s: uri or aliases hold a user or password (before the @ of a URI, which is not repeated here). Credentials come from a Secret (envFrom) or a role" $where) -}}
 {{- end -}}
 {{- end -}}
@@ -127,8 +129,8 @@ and `over`.
 {{- fail "settings.http.port is 0: probes and Prometheus need a port that is known, such as 9464" -}}
 {{- end -}}
 {{- $volumes := concat $values.extraVolumes (default list .dataset.extraVolumes) -}}
-{{- if and (not $volumes) (not (regexMatch "^s3([+]ddb|a|n)?://" (lower .dataset.uri))) -}}
-{{- fail (printf "%s: %s lies on a file system, and the Pods have none: mount one with extraVolumes and extraVolumeMounts, or give an s3:// URI" $where .dataset.uri) -}}
+{{- if and (not $volumes) (not (regexMatch "^(s3([+]ddb|a|n)?|az|azure|abfss|gs)://" (lower .dataset.uri))) -}}
+{{- fail (printf "%s: %s lies on a file system, and the Pods have none: mount one with extraVolumes and extraVolumeMounts, or give a URI with s3://, az://, abfss:// or gs://" $where .dataset.uri) -}}
 {{- end -}}
 {{- end }}
 
