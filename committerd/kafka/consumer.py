@@ -178,8 +178,12 @@ class GroupMember:
         self._poll_records = min(settings.outstanding_records_max // 4, _POLL_RECORDS_MAX)
         self._lock = threading.Lock()
         self._shares: dict[TopicPartition, Share] = {}
-        self._replaced: collections.deque[tuple[Share, Share]] = collections.deque()
-        """The shares that were removed and whose datasets came back, before the partition was given up."""
+        self._held: set[TopicPartition] = set()
+        """The partitions that the group assigns to this member. It and `Share.assigned` change under the lock: the IO
+        thread may take a partition while its dataset comes back."""
+        self._came: collections.deque[tuple[Share | None, Share]] = collections.deque()
+        """The shares that were added, each after the share of the same partition that was removed and is not forgotten
+        yet; None = there was none."""
         self._added_at = 0.0
         self._prepared = 0
         """Number of datasets whose topics are prepared now."""
@@ -227,8 +231,7 @@ class GroupMember:
             if (before := self._shares.get(staged)) is not None and not before.leaves:
                 raise ValueError(f"{staged.topic} is served already")
             self._shares[staged] = share
-            if before is not None:
-                self._replaced.append((before, share))
+            self._came.append((before, share))
         self._added_at = self._changed_at = time.monotonic()
         self._woken.set()
 
@@ -378,13 +381,7 @@ class GroupMember:
         wanted = self._wanted()
         if not wanted:
             return False
-        while self._replaced:
-            before, share = self._replaced.popleft()
-            before.assignment.revoked(lost=False)
-            self._changed.append(before)
-            if before.assigned:
-                before.assigned = False
-                listener.take(share)
+        self._begin_what_came(consumer)
         if wanted == self._subscribed:
             self._to_subscribe_at = self._changing_since = None
             return True
@@ -405,6 +402,18 @@ class GroupMember:
         self._forget_the_leaving()
         return True
 
+    def _begin_what_came(self, consumer: Any) -> None:
+        """Let each share that was added begin its assignment, if the group has assigned its partition already."""
+        while self._came:
+            before, share = self._came.popleft()
+            if before is not None:
+                before.assigned = False
+                before.assignment.revoked(lost=False)
+                self._changed.append(before)
+            with self._lock:
+                if share.staged in self._held and not share.assigned:
+                    self._take(consumer, share)
+
     def _turn(self, consumer: Any) -> bool | None:
         """Take part in the group, and fetch. Returns whether anything came, None if the consumer must be replaced."""
         try:
@@ -420,9 +429,9 @@ class GroupMember:
         if self._metadata_came:
             self._metadata_came = False
             self._look_at_topics(consumer, now)
-            self._note_connections(self._shares.values())
+            self._note_connections(tuple(self._shares.values()))
         elif connections(self._network) != self._connections:
-            self._note_connections(self._shares.values())
+            self._note_connections(tuple(self._shares.values()))
         self._renew(consumer, now)
         self._look_around(consumer, now)
         self._hand_records(consumer, polled)
@@ -503,7 +512,9 @@ class GroupMember:
             self._suspended.discard(share)
             share.suspended_until, share.pending, share.trouble, share.taken_at = None, (), "", now
             forget_fetched(consumer, share.staged)
-            share.assignment.renew(consumer)
+            with self._lock:
+                if share.assigned:  # the group may have taken it just now
+                    share.assignment.renew(consumer)
             self._changed.append(share)
         self._hand_changes()
 
@@ -582,7 +593,7 @@ class GroupMember:
         seconds = _REST_SECONDS_UNSETTLED if unsettled else _REST_SECONDS
         now = time.monotonic()
         to_subscribe_at = self._to_subscribe_at and min(self._to_subscribe_at, now + _TOPICS_SECONDS)
-        until = [to_subscribe_at, *(share.suspended_until for share in self._suspended)]
+        until = [to_subscribe_at, *(share.suspended_until for share in tuple(self._suspended))]
         for at in until:
             if at is not None and at > now:
                 seconds = min(seconds, at - now)
@@ -650,6 +661,8 @@ class GroupMember:
         self._consumer = self._network = None
         if self._stopping.is_set() or not self._wanted():
             _log.info("kafka.left", extra={"group": self._group})
+        with self._lock:
+            self._held.clear()
         self._suspended.clear()
         self._broken.clear()
         for share in tuple(self._shares.values()):
@@ -677,16 +690,18 @@ class GroupMember:
     def given(self, consumer: Any, assigned: Iterable[TopicPartition]) -> None:
         """The group has assigned these partitions to this member."""
         for partition in sorted(assigned):
-            share = self._shares.get(partition)
-            if share is None:
-                consumer.pause(partition)
-                consumer.seek(partition, 0)
-            else:
-                forget_fetched(consumer, partition)
-                self.take(consumer, share)
+            with self._lock:
+                self._held.add(partition)
+                share = self._shares.get(partition)
+                if share is None:
+                    consumer.pause(partition)
+                    consumer.seek(partition, 0)
+                else:
+                    forget_fetched(consumer, partition)
+                    self._take(consumer, share)
 
-    def take(self, consumer: Any, share: Share) -> None:
-        """Begin an assignment."""
+    def _take(self, consumer: Any, share: Share) -> None:
+        """Begin an assignment; called with the lock."""
         share.assigned, share.taken_at = True, time.monotonic()
         share.assignment.assigned(consumer)
         self._changed.append(share)
@@ -698,12 +713,14 @@ class GroupMember:
             # suspended would take them from their new owners.
             self._assignor.member_assignment = None
         for partition in sorted(partitions):
-            share = self._shares.get(partition)
-            if share is not None:
-                share.assigned, share.suspended_until, share.pending = False, None, ()
-                self._suspended.discard(share)
-                share.assignment.revoked(lost=lost)
-                self._changed.append(share)
+            with self._lock:
+                self._held.discard(partition)
+                share = self._shares.get(partition)
+                if share is not None:
+                    share.assigned, share.suspended_until, share.pending = False, None, ()
+                    self._suspended.discard(share)
+                    share.assignment.revoked(lost=lost)
+                    self._changed.append(share)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is untyped
@@ -712,9 +729,6 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pytho
     def __init__(self, member: GroupMember, consumer: Any) -> None:
         self._member = member
         self._consumer = consumer
-
-    def take(self, share: Share) -> None:
-        self._member.take(self._consumer, share)
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         self._member.given(self._consumer, assigned)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from kafka import TopicPartition
 
 from committerd.kafka.assignment import Assignment, Delivery
+from committerd.kafka.consumer import GroupMember, Share
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Record, Revoked, record_size
+from committerd.settings.kafka import KafkaSettings
 
 STAGED = TopicPartition("t.staged", 0)
 OTHER = TopicPartition("t.staged", 1)
@@ -22,6 +25,14 @@ class Consumer:
     assigned: set[TopicPartition] = field(default_factory=lambda: {STAGED, OTHER})
     paused: set[TopicPartition] = field(default_factory=set)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    _fetcher: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(
+            _paused_completed_fetches={},
+            _paused_partition_records={},
+            _completed_fetches=[],
+            _next_partition_records=None,
+        )
+    )
 
     def pause(self, *partitions: TopicPartition) -> None:
         if not self.assigned.issuperset(partitions):
@@ -208,3 +219,52 @@ def test_a_delivery_carries_the_seeks_before_it(assignment: Assignment, consumer
     seek(assignment, consumer)
     seek(assignment, consumer)
     assert assignment.hand_over(generation, []) == Delivery(Fetched(generation=generation, records=[]), 2)
+
+
+# A dataset that leaves and comes back, while the group takes its partition or gives it
+
+
+@pytest.fixture
+def member() -> GroupMember:
+    return GroupMember(KafkaSettings(bootstrap_servers=("kafka:9092",)), "group", "name")
+
+
+def added(member: GroupMember) -> Share:
+    share = Share(member, STAGED, deliver=lambda _: None)
+    member.add(share)
+    return share
+
+
+def test_a_dataset_that_comes_back_has_the_partition_at_once(member: GroupMember, consumer: Consumer) -> None:
+    first = added(member)
+    member.given(consumer, [STAGED])
+    member.remove(first)
+    second = added(member)
+    member._begin_what_came(consumer)
+    assert (first.assignment.owned, second.assignment.owned) == (False, True)
+    member._begin_what_came(consumer)
+    assert second.assignment.generation == 1
+
+
+def test_a_dataset_that_comes_back_has_no_partition_that_the_group_took_meanwhile(
+    member: GroupMember, consumer: Consumer
+) -> None:
+    first = added(member)
+    member.given(consumer, [STAGED])
+    member.remove(first)
+    second = added(member)
+    member.taken([STAGED], lost=False)
+    member._begin_what_came(consumer)
+    assert not first.assignment.owned
+    assert not second.assignment.owned
+    member.given(consumer, [STAGED])
+    assert second.assignment.owned
+
+
+def test_a_dataset_that_comes_back_has_the_partition_that_nobody_here_had_served(
+    member: GroupMember, consumer: Consumer
+) -> None:
+    member.given(consumer, [STAGED])
+    share = added(member)
+    member._begin_what_came(consumer)
+    assert share.assignment.owned
