@@ -39,6 +39,9 @@ _SILENT_SECONDS_MAX = 15.0
 _JOINING_SESSIONS_MAX = 3.0
 """How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
+_PREPARED_AT_ONCE = 40
+"""How many datasets have their topics prepared at a time. Each may wait a minute for its topics, in a thread that is
+none of those for the work of the other datasets."""
 
 
 class KafkaMember:
@@ -61,6 +64,7 @@ class KafkaMember:
         )
         self._watch = Watch(settings, group, name, admin=admin)
         self._session_seconds = settings.session_timeout_ms / 1000
+        self._preparations = CapacityLimiter(_PREPARED_AT_ONCE)
 
     @asynccontextmanager
     async def serving(self, dataset: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
@@ -94,10 +98,11 @@ class KafkaMember:
                 create=None if join else False,
                 seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
                 check_cancelled=from_thread.check_cancelled,
-            )
+            ),
+            limiter=self._preparations,
         )
         if join:
-            await to_thread.run_sync(self._admin.require_group, self._group)
+            await to_thread.run_sync(self._admin.require_group, self._group, limiter=self._preparations)
 
     def leave(self) -> None:
         """Leave the group: all partitions go to the other members at once."""

@@ -412,6 +412,26 @@ async def test_a_topic_without_rights_is_its_own_trouble(strict_kafka: KafkaBrok
         assert denied.trouble() == ""
 
 
+async def test_datasets_that_wait_for_their_topics_take_no_thread_of_the_others(
+    kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, topics_mode="check")
+
+    async def serve(name: str) -> None:
+        async with member.serving(name):
+            raise AssertionError("it has no topics")
+
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        anyio.create_task_group() as tasks,
+    ):
+        for name in named(dataset, 45):
+            tasks.start_soon(serve, name)
+        await until(lambda: member._preparations.borrowed_tokens == 40)
+        assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        tasks.cancel_scope.cancel()
+
+
 _MEMBER = """
 import contextlib, sys, anyio
 from committerd.kafka.member import opened_member
