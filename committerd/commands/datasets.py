@@ -55,12 +55,12 @@ async def _look(of: ServedDatasets) -> Sequence[ListedDataset]:
         owners = await operator.owners()
 
         async def look(queue: str) -> ListedDataset:
-            count, problem = None, ""
+            owner, count, problem = None, None, ""
             try:
+                owner = owners.get(topics_of(kafka, queue).staged)
                 count = await operator.unacknowledged(queue)
-            except CommitterError as error:
+            except CommitterError as error:  # also for a name that is too long for a topic
                 problem = str(error)
-            owner = owners.get(topics_of(kafka, queue).staged)
             return ListedDataset(
                 dataset=queue,
                 uri=of.datasets[queue].dataset.place,

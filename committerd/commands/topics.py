@@ -148,8 +148,11 @@ class _Asked:
 
 
 def _survey(of: ServedDatasets, queues: Sequence[str], *, create: bool, as_json: bool) -> None:
-    asked = anyio.run(_ask, of, queues or tuple(of.datasets), create)
-    if as_json:
+    queues = queues or tuple(of.datasets)
+    asked = anyio.run(_ask, of, queues, create)
+    if not queues and not as_json:
+        click.echo("The settings name no dataset.")
+    elif as_json:
         listed = [asdict(one) | {"good": not one.problem} for one in asked.checks]
         click.echo(json.dumps({"created": asked.created, "checks": listed, "left": list(asked.left)}, indent=2))
     else:
@@ -173,6 +176,8 @@ def _survey(of: ServedDatasets, queues: Sequence[str], *, create: bool, as_json:
 async def _ask(of: ServedDatasets, queues: Sequence[str], create: bool) -> _Asked:
     """Ask about the topics of these datasets, until Kafka does not respond."""
     asked = _Asked()
+    if not queues:
+        return asked
     async with open_operator(of.shared.kafka, queues[0]) as operator:
         for number, queue in enumerate(queues):
             try:

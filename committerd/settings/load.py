@@ -268,6 +268,8 @@ def only_dataset(served: ServedDatasets, name: str | None = None) -> Settings:
         return next(iter(served.datasets.values()))
     if name is not None and name in served.datasets:
         return served.datasets[name]
+    if not served.datasets:
+        raise SettingsError("the settings name no dataset: name a table as [datasets.NAME] with uri")
     names = ", ".join(sorted(served.datasets)[:_NAMES_MAX])
     more = f" and {len(served.datasets) - _NAMES_MAX} more" if len(served.datasets) > _NAMES_MAX else ""
     if name is None:

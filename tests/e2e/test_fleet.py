@@ -211,3 +211,10 @@ def test_commands_take_the_dataset_by_its_name(fleet: Fleet) -> None:
     assert f"the settings name no dataset 'x'; they name {first}" in fleet.command(
         "status", "--dataset", "x", file=file, good=False
     )
+    nothing = fleet.folder / "nothing.toml"
+    nothing.write_text("[datasets]\n")
+    for words in (("topics", "check"), ("topics", "create"), ("datasets",)):
+        said = fleet.command(*words, DAEMON__DATASETS_FILE=str(nothing))
+        assert said == "The settings name no dataset.\n", words
+    said = fleet.command("status", DAEMON__DATASETS_FILE=str(nothing), good=False)
+    assert "the settings name no dataset: name a table as [datasets.NAME] with uri" in said
