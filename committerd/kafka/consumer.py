@@ -136,9 +136,12 @@ class Call(Generic[Result]):
 class Share:
     """One dataset's part in the member: its staged partition."""
 
-    def __init__(self, member: GroupMember, staged: TopicPartition, *, deliver: Callable[[Delivery], None]) -> None:
-        """`deliver` is called on the event loop."""
+    def __init__(
+        self, member: GroupMember, staged: TopicPartition, dataset: str, *, deliver: Callable[[Delivery], None]
+    ) -> None:
+        """`dataset`: its name, for the log. `deliver` is called on the event loop."""
         self.staged = staged
+        self.dataset = dataset
         self.assignment = member.new_assignment(staged)
         self.trouble = ""
         """Why this dataset's partition can't be read now; empty while it can."""
@@ -486,10 +489,11 @@ class GroupMember:
         """
         now = time.monotonic()
         if failed and (delivery := share.assignment.fail(consumer, failed)) is not None:
-            _log.error("kafka.unreadable", extra={"reason": failed})
+            _log.error("kafka.unreadable", extra={"dataset": share.dataset, "reason": failed})
             self._handed.append((share, delivery))
         elif trouble:
-            _log.error("kafka.suspended", extra={"topic": share.staged.topic, "error": trouble})
+            facts = {"dataset": share.dataset, "topic": share.staged.topic, "error": trouble}
+            _log.error("kafka.suspended", extra=facts)
         share.assignment.suspend(consumer)
         self._changed.append(share)
         self._hand_changes()
@@ -616,7 +620,7 @@ class GroupMember:
             share = self._changed.popleft()
             for change in share.assignment.changes():
                 event = change.event
-                facts = {"topic": share.staged.topic, "generation": event.generation}
+                facts = {"dataset": share.dataset, "topic": share.staged.topic, "generation": event.generation}
                 if isinstance(event, Assigned):
                     _log.info("kafka.assigned", extra=facts)
                 else:

@@ -75,7 +75,7 @@ class KafkaQueue:
         self._seconds_max = 2 * settings.request_timeout_ms / 1000 + 1
         self._publish_seconds_max = 2 * ((settings.delivery_timeout_ms + settings.request_timeout_ms) / 1000 + 1)
         self._member = shared.consumer
-        self._share = Share(self._member, self.partition, deliver=self._take)
+        self._share = Share(self._member, self.partition, name, deliver=self._take)
         self._admin = shared.admin
         self._lanes = shared.lanes
         self._reader = RangeReader(settings, topics, name, admin=self._admin)
@@ -284,7 +284,7 @@ class KafkaQueue:
         """Note the problems with the topics, as sentences."""
         found = tuple(problems)
         if found and found != self._topic_problems:
-            _log.error("kafka.topics_changed", extra={"problems": found})
+            _log.error("kafka.topics_changed", extra={"dataset": self.name, "problems": found})
         self._topic_problems = found
 
     def trouble(self) -> str:

@@ -59,6 +59,7 @@ def test_a_process_commits_to_all_of_its_datasets_and_another_takes_them_over(fl
     ids = created(fleet)
     first = fleet.member(**STAYS)
     first.wait_ready(text="3 datasets: 3 active, 0 standby, 0 not well")
+    assert {line["dataset"] for line in first.lines("kafka.assigned")} == set(fleet.scenes)
     commit_to_all(fleet, ids)
     second = fleet.member(**STAYS)
     second.wait_ready(text="0 not well")

@@ -230,7 +230,7 @@ def member() -> GroupMember:
 
 
 def added(member: GroupMember) -> Share:
-    share = Share(member, STAGED, deliver=lambda _: None)
+    share = Share(member, STAGED, "t", deliver=lambda _: None)
     member.add(share)
     return share
 
