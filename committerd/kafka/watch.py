@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
+from anyio.abc import TaskGroup
 
 from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.admin import TopicAdmin
@@ -45,7 +46,9 @@ class Watch:
         self._contact = KafkaContact(settings, name)
         self._queues: dict[KafkaQueue, None] = {}
         self._came = anyio.Event()
+        self._asks = CapacityLimiter(1)
         self._lane = CapacityLimiter(1)
+        """For the other requests: one that gets no response must not look as if Kafka were silent."""
         self._looks = CapacityLimiter(_LOOKS)
 
     def add(self, queue: KafkaQueue) -> None:
@@ -69,15 +72,14 @@ class Watch:
                 if not queues:
                     continue
                 await self._ask(queues, ends=new or turn % _HELD_BACK_TURNS == 0)
-                looks = [queue.look_at_held_back for queue in queues if queue.holds_back()]
+                for queue in queues:
+                    if queue.holds_back():
+                        tasks.start_soon(self._look, queue.look_at_held_back)
                 if new or turn % _UNREAD_TURNS == 0:
-                    await self._look_at_all(queues)
-                    looks += [queue.look_at_unread for queue in queues if queue.has_unread()]
-                for look in looks:
-                    tasks.start_soon(self._look, look)
+                    tasks.start_soon(self._look_at_all, queues, tasks)
                 if anyio.current_time() - topics_at >= self._settings.topics_recheck_seconds:
                     topics_at = anyio.current_time()
-                    await self._check_topics(queues)
+                    tasks.start_soon(self._check_topics, queues)
 
     def close(self) -> None:
         """Close the connections; blocks."""
@@ -95,12 +97,12 @@ class Watch:
     async def _ask(self, queues: Sequence[KafkaQueue], *, ends: bool) -> None:
         partitions = [queue.partition for queue in queues]
         said = await to_thread.run_sync(
-            partial(self._contact.ask, partitions, ends=ends), limiter=self._lane, abandon_on_cancel=True
+            partial(self._contact.ask, partitions, ends=ends), limiter=self._asks, abandon_on_cancel=True
         )
         for queue in queues:
             queue.note_contact(said[queue.partition])
 
-    async def _look_at_all(self, queues: Sequence[KafkaQueue]) -> None:
+    async def _look_at_all(self, queues: Sequence[KafkaQueue], tasks: TaskGroup) -> None:
         with suppress(QueueUnavailable):
             kept = await self._request(partial(self._admin.retentions_ms, [queue.topics.staged for queue in queues]))
             for queue in queues:
@@ -113,6 +115,9 @@ class Watch:
                 for queue in queues:
                     if queue.partition in owned:
                         queue.note_acknowledged(found.get(queue.partition))
+        for queue in queues:
+            if queue.has_unread():
+                tasks.start_soon(self._look, queue.look_at_unread)
 
     async def _check_topics(self, queues: Iterable[KafkaQueue]) -> None:
         """Check the topics' settings, because somebody may alter them at any time."""

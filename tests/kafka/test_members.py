@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka import consumer
+from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
 from committerd.kafka.options import topics_of
 from committerd.kafka.queue import KafkaQueue
@@ -410,6 +412,26 @@ async def test_a_topic_without_rights_is_its_own_trouble(strict_kafka: KafkaBrok
                 elif isinstance(event, Fetched) and event.records:
                     break
         assert denied.trouble() == ""
+
+
+async def test_a_request_that_hangs_does_not_look_as_if_kafka_were_silent(
+    members: Members, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> dict[str, int | None]:
+        asked.set()
+        released.wait(300)
+        return {}
+
+    monkeypatch.setattr(TopicAdmin, "retentions_ms", hang)
+    async with members.member(named(dataset, 1)) as (_, served):
+        (one,) = served.values()
+        await until(asked.is_set)
+        for _turn in range(2):
+            at = one.queue._responded_at
+            await until(lambda at=at: one.queue._responded_at > at)  # type: ignore[misc]
+        released.set()
 
 
 async def test_datasets_that_wait_for_their_topics_take_no_thread_of_the_others(
