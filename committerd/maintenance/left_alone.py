@@ -9,8 +9,9 @@ another version of pylance.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from committerd.errors import ObjectUnreadable
 from committerd.maintenance.report import FOLDER
@@ -97,11 +98,20 @@ def decode(body: bytes | None, *, pylance: str = "") -> FailedWork:
     """What an object says. Nothing if it is damaged, or if another version of pylance has failed; empty = any."""
     try:
         found = json.loads(body) if body is not None else {}
-        entries = [Failure(**{**one, "fragments": tuple(one["fragments"])}) for one in found.get("entries", ())]
+        entries = [_entry(one) for one in found.get("entries", ())]
         made = FailedWork(str(found.get("pylance", pylance)), tuple(entries))
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return FailedWork(pylance)
     return made if pylance in ("", made.pylance) else FailedWork(pylance)
+
+
+def _entry(found: Mapping[str, Any]) -> Failure:
+    """An entry of an object. Raises `TypeError` or `LookupError` if it is none."""
+    made = Failure(**{**found, "fragments": tuple(found["fragments"])})
+    numbers, texts = (*made.fragments, made.times, made.until_ms), (made.index, made.why)
+    if not all(isinstance(one, int) for one in numbers) or not all(isinstance(one, str) for one in texts):
+        raise TypeError("a field has another type")
+    return replace(made, why=made.why[:_WHY_CHARS_MAX])
 
 
 async def read_failed(store: ObjectStore, *, pylance: str = "") -> FailedWork:

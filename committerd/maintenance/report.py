@@ -51,7 +51,7 @@ def figures(body: bytes | None) -> dict[str, int] | None:
     """The figures in `LATEST`; None if there are none."""
     try:
         found = json.loads(body) if body is not None else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not isinstance(found.get("time_ms"), int):
         return None

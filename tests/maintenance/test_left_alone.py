@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from committerd.maintenance.left_alone import LEFT_ALONE, FailedWork, Failure, decode, read_failed
+from committerd.maintenance.report import figures
 from committerd.stores.local import LocalStore
 from tests.maintenance.scene import HOUR_MS
 
@@ -66,9 +67,28 @@ def test_another_pylance_tries_again_at_once() -> None:
     assert decode(body, pylance="15.0.0") == FailedWork("15.0.0")
 
 
-@pytest.mark.parametrize("body", [None, b"", b"[]", b"{}", b'{"entries": [1]}', b'{"entries": [{"why": 1}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"",
+        b"[]",
+        b"{}",
+        b'{"entries": [1]}',
+        b'{"entries": [{"why": 1}]}',
+        b'{"pylance": "14.0.2", "entries": [{"fragments": [1], "why": "x", "until_ms": NaN}]}',
+        b'{"pylance": "14.0.2", "entries": [{"fragments": ["1"], "why": "x", "until_ms": 1}]}',
+        b'{"pylance": "14.0.2", "entries": [{"fragments": [1], "why": ["x"], "until_ms": 1}]}',
+        b"\xff",
+    ],
+)
 def test_what_is_damaged_says_nothing(body: bytes | None) -> None:
     assert decode(body, pylance="14.0.2") == NONE
+
+
+def test_what_is_nested_too_deeply_says_nothing() -> None:
+    assert decode(b"[" * 200_000, pylance="14.0.2") == NONE
+    assert figures(b"[" * 200_000) is None
 
 
 async def test_an_object_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
