@@ -182,11 +182,13 @@ def _use_config(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def _use_dataset(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    context.meta[_DATASET] = value
+    if value is not None:  # a command within another keeps what that was given
+        context.meta[_DATASET] = value
 
 
 def _use_branch(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    context.meta[_BRANCH] = value
+    if value is not None:
+        context.meta[_BRANCH] = value
 
 
 def _plain(value: object) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
 
-from committerd.commands.options import settings
+from committerd.__main__ import cli
+from committerd.commands.ingest import ingest, move
+from committerd.commands.options import asked_branch, asked_dataset, settings
 from committerd.errors import SettingsError
 from tests.commands.running import run
 from tests.commands.story import Story
@@ -54,3 +57,23 @@ def test_without_a_dataset_in_the_settings_the_uri_is_enough(monkeypatch: pytest
         settings(str(tmp_path / "t.lance"))
     monkeypatch.setenv("COMMITTERD_KAFKA__BOOTSTRAP_SERVERS", "a:1")
     assert settings(str(tmp_path / "t.lance")).dataset.name == "t"
+
+
+def test_a_command_within_another_keeps_the_dataset_and_the_branch() -> None:
+    asked = ["--dataset", "events", "--branch", "exp"]
+    outer = ingest.make_context("ingest", [*asked, "move", "clicks", "0", "--offset", "1"])
+    with move.make_context("move", ["clicks", "0", "--offset", "1"], parent=outer):
+        assert (asked_dataset(), asked_branch()) == ("events", "exp")
+    with move.make_context("move", ["clicks", "0", "--offset", "1", "--branch", "main"], parent=outer):
+        assert (asked_dataset(), asked_branch()) == ("events", "main")
+
+
+def test_whoever_is_told_to_choose_a_dataset_can_do_so() -> None:
+    def without(command: click.Command, name: str) -> set[str]:
+        if isinstance(command, click.Group) and not command.invoke_without_command:
+            context = click.Context(command)
+            inner = ((one, command.get_command(context, one)) for one in command.list_commands(context))
+            return {found for one, made in inner if made is not None for found in without(made, f"{name} {one}".strip())}
+        return set() if any("--dataset" in one.opts for one in command.params) else {name}
+
+    assert without(cli, "") == {"append", "commit", "datasets", "dev", "run"}

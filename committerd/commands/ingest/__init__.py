@@ -7,13 +7,14 @@ from importlib.util import find_spec
 
 import click
 
-from committerd.commands.options import branch_option, config_option, json_option, settings
+from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
 from committerd.errors import SettingsError
 from committerd_common.extras import install_line
 
 
 @click.group(invoke_without_command=True)
 @config_option
+@dataset_option
 @branch_option
 @click.option(
     "--dry-run",
@@ -44,6 +45,7 @@ def ingest(context: click.Context, dry_run: bool) -> None:
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--offset", required=True, help="Offset of the record to go on with; or earliest, or latest.")
 @config_option
+@dataset_option
 @branch_option
 @json_option
 @click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
