@@ -73,7 +73,9 @@ def test_whoever_is_told_to_choose_a_dataset_can_do_so() -> None:
         if isinstance(command, click.Group) and not command.invoke_without_command:
             context = click.Context(command)
             inner = ((one, command.get_command(context, one)) for one in command.list_commands(context))
-            return {found for one, made in inner if made is not None for found in without(made, f"{name} {one}".strip())}
+            return {
+                found for one, made in inner if made is not None for found in without(made, f"{name} {one}".strip())
+            }
         return set() if any("--dataset" in one.opts for one in command.params) else {name}
 
     assert without(cli, "") == {"append", "commit", "datasets", "dev", "run"}
