@@ -195,8 +195,9 @@ class Hosting:
         return self._running
 
     def conditions(self) -> Sequence[tuple[str, Condition]]:
-        """How each dataset is that this process is to serve."""
-        return [(name, one.condition()) for name, one in sorted(self._running.items()) if name in self._wanted]
+        """How each dataset is that this process is to serve, or that drains while the process stops."""
+        stops = self._stopped.is_set()
+        return [(name, one.condition()) for name, one in sorted(self._running.items()) if stops or name in self._wanted]
 
     def views(self) -> list[DatasetView]:
         """What the status page shows: the datasets that this process serves, by name."""

@@ -1,0 +1,83 @@
+"""Datasets that go and come back while they are still opened or drain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio import lowlevel
+from prometheus_client import CollectorRegistry
+
+from committerd.daemon.dataset import Dependencies
+from committerd.daemon.hosted import Hosting
+from committerd.settings.dataset import DatasetSettings
+from committerd.settings.kafka import KafkaSettings
+from committerd.settings.load import Settings
+from committerd.telemetry import Metrics, Telemetry
+
+
+def settings(*aliases: str) -> Settings:
+    return Settings(
+        dataset=DatasetSettings(name="events", uri="/lake/events", aliases=aliases),
+        kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
+    )
+
+
+class Openings:
+    """Opens datasets as if a request to Kafka hung that can't be cancelled, until `released`."""
+
+    def __init__(self) -> None:
+        self.of: list[Settings] = []
+        self.released = anyio.Event()
+
+    @asynccontextmanager
+    async def open(self, configured: Settings, telemetry: Telemetry) -> AsyncIterator[Dependencies]:
+        self.of.append(configured)
+        with anyio.CancelScope(shield=True):
+            await self.released.wait()
+        await anyio.sleep_forever()
+        raise AssertionError
+        yield
+
+    async def until(self, count: int) -> None:
+        with anyio.fail_after(60):
+            while len(self.of) < count:
+                await lowlevel.checkpoint()
+
+
+def hosting_of(openings: Openings) -> Hosting:
+    metrics = Metrics(CollectorRegistry())
+    return Hosting(openings.open, metrics, is_one=False, drain_seconds=600, now_ms=lambda: 0)
+
+
+async def test_a_dataset_that_comes_back_while_it_drains_begins_anew_once() -> None:
+    openings = Openings()
+    hosting = hosting_of(openings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hosting.run, {"events": settings()})
+        await openings.until(1)
+        assert hosting.apply({})["removed"] == ["events"]
+        assert hosting.conditions() == []
+        for again in (settings(), settings("/mount/events")):
+            hosting.apply({"events": again})
+        await anyio.wait_all_tasks_blocked()
+        assert len(openings.of) == 1, "the first still drains"
+        openings.released.set()
+        await openings.until(2)
+        await anyio.wait_all_tasks_blocked()
+        assert openings.of == [settings(), settings("/mount/events")]
+        hosting.stop()
+
+
+async def test_a_process_that_stops_shows_what_still_drains() -> None:
+    openings = Openings()
+    hosting = hosting_of(openings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hosting.run, {"events": settings()})
+        await openings.until(1)
+        hosting.stop()
+        ((name, condition),) = hosting.conditions()
+        assert (name, condition.well) == ("events", False)
+        openings.released.set()
+    assert hosting.conditions() == []
