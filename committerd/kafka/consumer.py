@@ -536,7 +536,8 @@ class GroupMember:
     def _look_at_topics(self, consumer: Any, now: float) -> None:
         """Suspend partitions whose topics are gone, may not be described, or were deleted and recreated.
 
-        kafka-python fetches by name, and does not notice.
+        kafka-python fetches by name, and does not notice. A partition may be assigned before the first metadata of its
+        topic has come, so a topic that was never seen counts as gone after a while.
         """
         cluster = self._network.cluster
         for share in tuple(self._shares.values()):
@@ -544,7 +545,7 @@ class GroupMember:
             if cluster.partitions_for_topic(topic) is None:
                 if topic in cluster.unauthorized_topics:
                     share.trouble = lacking("Describe", "Topic", topic)
-                elif share.topic_id is not None:
+                elif share.topic_id is not None or (serves and now - share.taken_at > _METADATA_SECONDS):
                     share.trouble = f"there is no topic {topic}, or it has no leader"
                 if serves and share.trouble:
                     self._suspend(consumer, share, trouble=share.trouble)
