@@ -17,7 +17,7 @@ from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
 from committerd.stores.retries import Fault, ignored
-from committerd.stores.watched import WatchedStore
+from committerd.stores.watched import WatchedManifests, WatchedStore
 
 if TYPE_CHECKING:
     from committerd.stores.aws import AwsClient
@@ -84,15 +84,19 @@ class Stores:
             raise SettingsError(_not_served(uri))
         kind = DirectoryBucketStore if bucket.is_in_directory_bucket else S3Store
         objects: ObjectStore = kind(self._client("s3", partial(s3_client, self._s3)), bucket, failed=self._failed("s3"))
-        if telemetry is not None:
-            objects = MeasuredStore(objects, telemetry)
+        objects = (
+            self._watched(objects, uri, self._s3.endpoint_url)
+            if telemetry is None
+            else MeasuredStore(objects, telemetry)
+        )
         if place is None:
-            return objects if telemetry is not None else self._watched(objects, uri, self._s3.endpoint_url)
+            return objects
         client = self._client("dynamodb", partial(dynamodb_client, self._s3, endpoint_url=self._dynamodb.endpoint_url))
         entries = DynamoStore(client, table=place.table, base_uri=place.base_uri, failed=self._failed("dynamodb"))
         if telemetry is None:
-            both = ExternalManifests(objects, entries, uri=uri)
-            return self._watched(both, uri, self._s3.endpoint_url, self._dynamodb.endpoint_url)
+            at = self._dynamodb.endpoint_url
+            whom = f"the DynamoDB table {place.table}{f' at {at}' if at else ''}"
+            return ExternalManifests(objects, WatchedManifests(entries, whom), uri=uri)
         return ExternalManifests(
             objects,
             MeasuredManifests(entries, telemetry),
@@ -108,8 +112,7 @@ class Stores:
             self._containers[place.root] = ObstoreClient(place.cloud, place.root, self._clouds[place.cloud])
         return ObstoreStore(self._containers[place.root], place, failed=self._failed(place.cloud.service))
 
-    def _watched(self, store: ObjectStore, uri: str, *endpoints: str | None) -> ObjectStore:
-        at = " or ".join(filter(None, endpoints))
+    def _watched(self, store: ObjectStore, uri: str, at: str | None) -> ObjectStore:
         return WatchedStore(store, f"the store of {uri}{f' at {at}' if at else ''}")
 
     def _client(self, service: str, make: Callable[[], AwsClient]) -> AwsClient:

@@ -16,6 +16,7 @@ from committerd.__main__ import cli
 from committerd.commands.system import stores_of
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.load import load_storage_settings
+from committerd.stores.external_manifests import ExternalManifests
 from committerd.table.fetching import Fetcher
 from committerd.table.places import located
 from committerd.table.versions import Table
@@ -136,3 +137,11 @@ def test_a_commit_to_a_bucket_that_is_not_there_says_what_to_do(
         done = CliRunner().invoke(cli, ["commit", "s3://other/t", staged(tmp_path, asked)])
     assert isinstance(done.exception, StoreUnavailable)
     assert "create the bucket" in str(done.exception)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+async def test_the_probe_sees_that_manifests_are_in_dynamodb(measured: bool) -> None:
+    async with stores_of(load_storage_settings()) as stores:
+        telemetry = Metrics(CollectorRegistry()).of("events") if measured else None
+        store = stores.open("s3+ddb://bucket/t.lance?ddbTableName=manifests", telemetry)
+    assert isinstance(store, ExternalManifests)
