@@ -30,12 +30,13 @@ class WatchedFile(Generic[T]):
     ) -> None:
         """Read the file. Raises `ValueError`, which names the option, if it can't be read, or `parse` refuses it.
 
-        `failed`: called with such an error of a later look, once for each change of the file.
+        `failed`: called with such an error of a later look, once for each change of the file. The file is read again at
+        each look until it can be read.
         """
         self._path, self._option, self._parse = Path(path), option, parse
         self._failed, self._monotonic = failed, monotonic
         self._seen, self._looked_at = self._stamp(), monotonic()
-        self._found = self._read()
+        self._found, self._is_wrong = self._read(), False
 
     def current(self) -> T:
         """What the file holds, at most a second ago; what it held before, if it can't be read or parsed now."""
@@ -44,12 +45,14 @@ class WatchedFile(Generic[T]):
             return self._found
         self._looked_at = now
         stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
+        if stamp != self._seen or self._is_wrong:  # a right to read may come without a change of what `_stamp` shows
+            changed, self._seen = stamp != self._seen, stamp
             try:
-                self._found = self._read()
+                self._found, self._is_wrong = self._read(), False
             except ValueError as error:
-                self._failed(error)
+                self._is_wrong = True
+                if changed:
+                    self._failed(error)
         return self._found
 
     def _stamp(self) -> tuple[int, int, int] | None:

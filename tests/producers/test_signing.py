@@ -100,6 +100,17 @@ def test_a_file_is_read_again_when_it_changes_and_kept_while_it_is_wrong(tmp_pat
             assert watched.current() == OTHER
         assert len(failed) == number + 1
     assert [str(one).partition(": ")[0] for one in failed] == ["the.option"] * 3
+    # It is right again without a change of time, size or inode, as after a `chmod`.
+    stamp = file.stat()
+    file.write_bytes(b"\xff" * 32)
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+    clock.now += 1
+    assert watched.current() == OTHER
+    file.write_text("n" * 32)
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+    clock.now += 1
+    assert watched.current() == "n" * 32
+    assert len(failed) == 4
     # As Kubernetes does it: another folder takes the place of the one behind a link.
     new = tmp_path / "new"
     new.write_text(KEY)
