@@ -56,10 +56,11 @@ def unknown_field(value: Any, kind: pa.DataType, path: str = "") -> str | None:
             at = kind.get_field_index(name)
             below = f"{path}.{name}" if path else name
             found = below if at < 0 else unknown_field(inner, kind.field(at).type, below)
-            if found:
+            if found is not None:
                 return found
     if isinstance(value, list) and pa.types.is_list(kind):
-        return next(filter(None, (unknown_field(inner, kind.value_type, path) for inner in value)), None)
+        inside = (unknown_field(inner, kind.value_type, path) for inner in value)
+        return next((one for one in inside if one is not None), None)
     return None
 
 

@@ -80,6 +80,7 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"id":1,"id":2}', "specified twice"),
     (b'{"id":1,"ID":2}', "field 'ID' is not in the table"),
     (b'{"id":1,"struct":{"x":1,"y":2}}', "field 'struct.y' is not in the table"),
+    (b'{"id":1,"":2}', "field '' is not in the table"),
     (b'{"id":1,"offset":2}', "field 'offset' is not in the table"),
     (b'{"id":"1"}', "from number to string"),
     (b'{"id":1.5}', "couldn't parse:1.5"),

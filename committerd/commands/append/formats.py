@@ -265,7 +265,7 @@ def _explained(error: str, chunk: bytes, first: int, schema: pa.Schema | None) -
         fields = pa.struct(list(schema))
         for number, line in enumerate(chunk.splitlines(), first):
             unknown = json_text.unknown_field(json.loads(line), fields) if line.strip() else None
-            if unknown:
+            if unknown is not None:
                 return f"line {number}: field {unknown!r} is not in the table"
     row = re.search(r" in row (\d+)$", error)
     if row is None:
