@@ -67,7 +67,12 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
         after = known if forward else None if offset == 0 else 0
         note = Note(topic_id=topic_id, offset=offset, at_ms=now_ms())
         async with client:
-            await table.write_note(app_id, note, App(app_id, offset, topic_id, after), reason=reason)
+            passed = await table.write_note(app_id, note, App(app_id, offset, topic_id, after), reason=reason)
+        if passed:
+            raise SettingsError(
+                f"nothing was written: the pipeline has reached offset {offset} of {partition} meanwhile. Look at what "
+                "the table has now: the same command without --apply"
+            )
     if as_json:
         shown = {"partition": str(partition), "app_id": app_id, "was": known, "offset": offset}
         click.echo(json.dumps(shown | {"written": reason is not None}))
