@@ -24,7 +24,7 @@ class IngestSettings(SettingsGroup):
     topic_pattern: str = Field(
         default="",
         description="Instead of topics: a regular expression of Python that must match a whole name. Topics that are "
-        "made later are read too.",
+        "made later are read too. The topics of the table's queue and dead_letter_topic never match.",
     )
     format: Literal["json", "raw"] = Field(
         default="json",
@@ -89,7 +89,7 @@ class IngestSettings(SettingsGroup):
     @classmethod
     def _pattern(cls, value: str) -> str:
         try:
-            re.compile(value)
+            re.compile(f"(?:{value})")  # it becomes a part of another one, so it can't begin with flags for all of it
         except re.error as error:
             raise ValueError(f"is no regular expression: {error}") from error
         return value

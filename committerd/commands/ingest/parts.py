@@ -38,6 +38,12 @@ def pipeline_of(settings: Settings) -> Pipeline:
     ingest = settings.ingest
     if bool(ingest.topics) == bool(ingest.topic_pattern):
         raise SettingsError("give either ingest.topics or ingest.topic_pattern (COMMITTERD_INGEST__TOPICS)")
+    own = sorted({*ingest.topics} & {*_own_topics(settings)})
+    if own:
+        raise SettingsError(
+            f"ingest.topics has {own[0]}, to which this pipeline or the table's committer writes: it would read "
+            "what it writes, without end"
+        )
     columns = RecordColumns(
         key=ingest.key_column,
         headers=ingest.headers_column,
@@ -63,10 +69,23 @@ def pipeline_of(settings: Settings) -> Pipeline:
     )
 
 
+def dead_letter_topic(settings: Settings) -> str:
+    """The topic for bad records."""
+    return settings.ingest.dead_letter_topic or f"{pipeline_name(settings)}.bad"
+
+
 def pattern_of(settings: Settings) -> str:
-    """The pattern of the topics, which must match a whole name; empty if the topics are named."""
-    pattern = settings.ingest.topic_pattern
-    return rf"^(?:{pattern})\Z" if pattern else ""
+    """The pattern of the topics, which must match a whole name; empty if the topics are named.
+
+    It matches none of the topics to which the pipeline itself or the table's committer writes.
+    """
+    pattern, own = settings.ingest.topic_pattern, "|".join(map(re.escape, _own_topics(settings)))
+    return rf"^(?!(?:{own})\Z)(?:{pattern})\Z" if pattern else ""
+
+
+def _own_topics(settings: Settings) -> tuple[str, ...]:
+    queue = topics_of(settings.kafka, settings.dataset.queue)
+    return queue.staged, queue.outcomes, queue.dead, dead_letter_topic(settings)
 
 
 def chosen_topics(settings: Settings, existing: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from committerd.commands.ingest.parts import (
     chosen_topics,
     client_of,
+    dead_letter_topic,
     open_admin,
     open_consumer,
     open_producer,
@@ -75,9 +76,7 @@ async def _main(configured: Settings) -> None:
             ),
             table=table_of(configured, access, client),
             topics=Topics(partial(open_admin, configured)),
-            bad_records=BadRecords(
-                partial(open_producer, configured), configured.ingest.dead_letter_topic or f"{pipeline.name}.bad"
-            ),
+            bad_records=BadRecords(partial(open_producer, configured), dead_letter_topic(configured)),
             figures=figures,
         )
         health = Health(live=work.live, ready=work.ready)
