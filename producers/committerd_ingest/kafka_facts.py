@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kafka import errors
@@ -13,6 +14,7 @@ from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
 
 _SEND_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
 
 
 class Topics:
@@ -77,27 +79,41 @@ class BadRecords:
         with self._one:
             if self._producer is None:
                 self._producer = self._open()
-            sent = [
-                self._producer.send(
-                    self._topic,
-                    key=one.record.key,
-                    # kafka-python sends no record without key and value.
-                    value=b"" if one.record.key is None and one.record.value is None else one.record.value,
-                    headers=[
-                        *((name, value or b"") for name, value in one.record.headers),
-                        ("ingest-topic", partition.topic.encode()),
-                        ("ingest-partition", b"%d" % partition.number),
-                        ("ingest-offset", b"%d" % one.record.offset),
-                        ("ingest-reason", one.reason.encode(errors="replace")),
-                    ],
-                    timestamp_ms=max(one.record.timestamp_ms, 0),
-                )
-                for one in bad
-            ]
-            self._producer.flush(_SEND_SECONDS)
+            try:
+                self._send(self._producer, partition, bad)
+            except errors.KafkaTimeoutError:
+                raise  # it goes on by itself, and can't be closed without waiting
+            except errors.KafkaError:
+                self._close(_CLOSE_SECONDS)  # after a fatal error, it sends nothing any more
+                raise
+
+    def _send(self, producer: Any, partition: Partition, bad: Sequence[BadRecord]) -> None:
+        sent = [
+            producer.send(
+                self._topic,
+                key=one.record.key,
+                # kafka-python sends no record without key and value.
+                value=b"" if one.record.key is None and one.record.value is None else one.record.value,
+                headers=[
+                    *((name, value or b"") for name, value in one.record.headers),
+                    ("ingest-topic", partition.topic.encode()),
+                    ("ingest-partition", b"%d" % partition.number),
+                    ("ingest-offset", b"%d" % one.record.offset),
+                    ("ingest-reason", one.reason.encode(errors="replace")),
+                ],
+                timestamp_ms=max(one.record.timestamp_ms, 0),
+            )
+            for one in bad
+        ]
+        producer.flush(_SEND_SECONDS)
         for future in sent:
             future.get(_SEND_SECONDS)
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.close(_SEND_SECONDS)
+        self._close(_SEND_SECONDS)
+
+    def _close(self, seconds: float) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(errors.KafkaError):
+                producer.close(seconds)

@@ -13,14 +13,11 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from committerd_client.errors import (
-    ClientError,
-    InvalidTransaction,
-    UnsupportedTransaction,
-)
+from committerd_client.errors import InvalidTransaction, UnsupportedTransaction
 from committerd_client.headers import App
+from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
 from committerd_ingest.figures import Figures
@@ -36,6 +33,8 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5
 _FAILED_SECONDS = 2.0
 _NOTE_LOOK_SECONDS = 3600.0
+_EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
+"""What Kafka, the store and the committer do; the log has no traceback of it."""
 
 
 class Stopped(Exception):
@@ -83,6 +82,9 @@ class PartitionWork:
         self._behind = 0
         """The offset behind the last record that has arrived."""
         self._broken = ""
+        """Why the partition has to begin again."""
+        self._unreadable = ""
+        """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
         self._noted_at = 0.0
 
@@ -101,10 +103,13 @@ class PartitionWork:
         """From now on, records of this seek arrive."""
         self._seek = seek
 
-    def unreadable(self) -> None:
-        """Kafka does not have the offset that is to be read next."""
-        self._broken = "offset_out_of_range"
-        self._changed.set()
+    def unreadable(self, why: str) -> None:
+        """Nothing more arrives: Kafka does not have the next offset, or, with `why`, its records can't be read."""
+        if why:
+            self._unreadable = why
+        else:
+            self._broken = "offset_out_of_range"
+        self.press()
 
     def press(self) -> None:
         """Write what waits, now."""
@@ -130,16 +135,16 @@ class PartitionWork:
                 self._figures.began_again("mark_moved")
                 _log.info("ingest.begins_again", extra={"partition": str(self.partition), "why": str(error)})
                 await asyncio.sleep(_AGAIN_SECONDS)
-            except (ClientError, KafkaError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the partition
                 self._forget()
                 self._figures.began_again("failed")
                 extra = {"partition": str(self.partition), "error": f"{type(error).__name__}: {error}"}
-                _log.warning("ingest.failed", extra=extra)
+                _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
                 await asyncio.sleep(_FAILED_SECONDS)
 
     def _forget(self) -> None:
         """Drop what waits. It is read again."""
-        self._seek, self._broken = 0, ""
+        self._seek, self._broken, self._unreadable = 0, "", ""
         self.buffer.clear()
         self.oldest_ms = None
         self._source.pause([self.partition])
@@ -222,6 +227,8 @@ class PartitionWork:
             if due is not None and (due <= 0 or self.hurry):
                 break
             if due is None:
+                if self._unreadable:
+                    self._stop_before_unreadable()
                 self.hurry = False
                 if time.monotonic() - self._noted_at > _NOTE_LOOK_SECONDS:
                     await self._renew()
@@ -242,8 +249,10 @@ class PartitionWork:
     async def _renew(self) -> None:
         """Renew the note of a partition that has been quiet for long."""
         self._noted_at = time.monotonic()
-        note = (await self._says()).note
-        if note is None or now_ms() - note.at_ms >= NOTE_RENEWED_MS:
+        said = await self._says()
+        if said.mark is not None and said.mark.version != self.mark:
+            raise _BeginAgain(f"the mark is at {said.mark.version}, and was at {self.mark}")
+        if said.note is None or now_ms() - said.note.at_ms >= NOTE_RENEWED_MS:
             await self._note(self.mark)
 
     async def _write(self, records: Sequence[Record]) -> None:
@@ -271,8 +280,24 @@ class PartitionWork:
     async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
         extra = {"partition": str(self.partition), "records": len(bad), "first_offset": bad[0].record.offset}
         _log.warning("ingest.bad_records", extra=extra | {"error": bad[0].reason})
-        if self._pipeline.on_error == "dead-letter":
+        if self._pipeline.on_error != "dead-letter":
+            return
+        try:
             await self._bad_records.publish(self.partition, bad)
+        except MessageSizeTooLargeError as error:
+            raise Stopped(
+                "bad_record",
+                f"a bad record, at offset {bad[0].record.offset} or behind it, is too large for the topic for bad "
+                f"records, where it has headers besides: {error}. Raise max.message.bytes of that topic and "
+                f"kafka.max_record_bytes. {self._way_out()}",
+            ) from error
+
+    def _stop_before_unreadable(self) -> NoReturn:
+        raise Stopped(
+            "unreadable",
+            f"the records from offset {self._behind} on can't be read: {self._unreadable}. If it is their compression, "
+            f"install its library (pip install 'kafka-python[snappy,lz4,zstd]'). {self._way_out()}",
+        )
 
     def _stop_at(self, bad: BadRecord) -> NoReturn:
         offset = bad.record.offset

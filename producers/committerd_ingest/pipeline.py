@@ -89,14 +89,15 @@ class Ingest:
                     self._end(one)
             case Sought(partition, seek):
                 if partition in self._works:
+                    self._full.discard(partition)  # the seek has resumed it
                     self._works[partition][0].sought(seek)
             case Arrived(partition, seek, records):
                 if partition in self._works:
                     self._works[partition][0].arrived(seek, records)
                     self._bound()
-            case Unreadable(partition):
+            case Unreadable(partition, why):
                 if partition in self._works:
-                    self._works[partition][0].unreadable()
+                    self._works[partition][0].unreadable(why)
 
     def _start(self, partition: Partition) -> None:
         work = PartitionWork(

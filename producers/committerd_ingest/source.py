@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -67,9 +67,11 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Kafka does not have the offset at which a partition was to be read."""
+    """A partition can't be read on."""
 
     partition: Partition
+    why: str
+    """What is wrong with the records that come next; empty = Kafka does not have the next offset."""
 
 
 Event: TypeAlias = Assigned | Revoked | Sought | Arrived | Unreadable
@@ -219,20 +221,30 @@ class Source:
                 polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS_MAX)
             except errors.OffsetOutOfRangeError as error:
                 places = error.args[0] if error.args and isinstance(error.args[0], dict) else list(self._owned)
-                for place in places:
-                    consumer.pause(place)
-                    consumer.seek(place, 0)
-                    self._seeks[place] = self._seeks.get(place, 0) + 1
-                    self._later(self._tell, Unreadable(Partition(*place)))
+                self._unreadable(consumer, places, "")
                 continue
             except errors.RetriableError as error:
                 _log.warning("ingest.kafka_no_response", extra={"error": str(error)})
                 self._stopping.wait(_POLL_MS / 1000)
                 continue
+            except errors.KafkaError as error:
+                place = getattr(error, "committerd_partition", None)  # set by committerd.kafka.repairs
+                if place is None:
+                    raise
+                self._unreadable(consumer, [place], f"{type(error).__name__}: {error}")
+                continue
             for place, found in polled.items():
                 if place in self._owned and found:
                     records = [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in found]
                     self._later(self._tell, Arrived(Partition(*place), self._seeks[place], records))
+
+    def _unreadable(self, consumer: Any, places: Iterable[TopicPartition], why: str) -> None:
+        """Read no more of these partitions, and say so; the others go on."""
+        for place in self._owned.intersection(places):
+            consumer.pause(place)
+            consumer.seek(place, 0)
+            self._seeks[place] += 1
+            self._later(self._tell, Unreadable(Partition(*place), why))
 
     def assigned(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
         """From the listener: `places` are this process's now."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from committerd_client import CommitClient, staging
 from committerd_client.app_marks import AppMark, mark_in
 from committerd_client.headers import App
+from committerd_client.panics import panics_raised
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
@@ -34,15 +35,19 @@ class Table:
         self._place, self._client, self._timeout = place, client, timeout
 
     async def says(self, app_id: str) -> Said | None:
-        """What the latest version says of a partition; None if there is no table. Raises `ValueError`."""
+        """What the latest version says of a partition; None if there is no table.
+
+        Raises `ValueError`, and what pylance raises.
+        """
         return await asyncio.to_thread(self._says, app_id)
 
     def _says(self, app_id: str) -> Said | None:
-        dataset = self._place.find()
-        if dataset is None:
-            return None
-        metadata = read_table(dataset).manifest.table_metadata
-        return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
+        with panics_raised():
+            dataset = self._place.find()
+            if dataset is None:
+                return None
+            metadata = read_table(dataset).manifest.table_metadata
+            return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
 
     async def append(self, rows: pa.Table, unit: App) -> bool:
         """Write the rows as data files, and commit them as this unit; whether the mark was there or beyond it already.
@@ -60,7 +65,8 @@ class Table:
         def stage() -> Any:
             properties = {"__lance_commit_message": reason} if reason else None
             entry = {NOTE_PREFIX + app_id: note.text()}
-            return staging.update_config(self._place.open(), table_metadata=entry, properties=properties)
+            with panics_raised():
+                return staging.update_config(self._place.open(), table_metadata=entry, properties=properties)
 
         staged = await asyncio.to_thread(stage)
         return (await self._client.commit(staged, app=unit, timeout=self._timeout)).duplicate

@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from harness.child import Launch
@@ -114,7 +114,8 @@ def test_a_partition_that_was_never_read_begins_as_it_is_told(flow: Flow, start:
 
 @pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
 def test_a_bad_record_is_passed_over_and_counted(flow: Flow, on_error: str) -> None:
-    topic = f"bad-{uuid4().hex[:8]}"
+    topic = f"{flow.topic.name}.bad"  # the pattern matches it, and it is not read
+    reading = {"INGEST__TOPICS": "", "INGEST__TOPIC_PATTERN": f"{flow.topic.name}.*"}
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers(flow))) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
     flow.topic.send(30)
@@ -122,7 +123,7 @@ def test_a_bad_record_is_passed_over_and_counted(flow: Flow, on_error: str) -> N
     flow.topic.send_value(b'{"id": 1.5}')
     flow.topic.send_value(None, key=b"gone")
     flow.topic.flush()
-    ingest = flow.ingest(INGEST__ON_ERROR=on_error, INGEST__DEAD_LETTER_TOPIC=topic)
+    ingest = flow.ingest(INGEST__ON_ERROR=on_error, INGEST__DEAD_LETTER_TOPIC=topic, **reading)
     with stopping([ingest]):
         ingest.start()
         flow.wait_rows(30)
@@ -132,7 +133,7 @@ def test_a_bad_record_is_passed_over_and_counted(flow: Flow, on_error: str) -> N
         flow.topic.flush()
         wait(lambda: ingest.metric("committerd_ingest_bad_records_total") == 4)
         ingest.stop()
-    again = flow.ingest(INGEST__ON_ERROR=on_error, INGEST__DEAD_LETTER_TOPIC=topic)
+    again = flow.ingest(INGEST__ON_ERROR=on_error, INGEST__DEAD_LETTER_TOPIC=topic, **reading)
     with stopping([again]):
         again.start()
         flow.topic.send(30)
@@ -148,6 +149,33 @@ def test_a_bad_record_is_passed_over_and_counted(flow: Flow, on_error: str) -> N
     headers = dict(found[10].headers)
     assert (headers["ingest-topic"], headers["ingest-partition"]) == (flow.topic.name.encode(), b"0")
     assert (headers["trace"], headers["ingest-reason"]) == (b"7", b"the value is a JSON null, and an object is needed")
+
+
+def test_a_bad_record_that_is_too_large_for_the_topic_of_bad_records_stops_its_partition(flow: Flow) -> None:
+    topic = f"bad-{uuid4().hex[:8]}"
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers(flow))) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "2000"})])
+    flow.topic.send(30)
+    flow.topic.send_value(b"{" * 5000)
+    flow.topic.send(30)
+    ingest = flow.ingest(INGEST__ON_ERROR="dead-letter", INGEST__DEAD_LETTER_TOPIC=topic)
+    with stopping([ingest]):
+        ingest.start()
+        said = ingest.wait_line("ingest.partition_stopped", reason="bad_record")["error"]
+        assert "offset 10 or behind it, is too large" in said
+        assert "max.message.bytes" in said
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers(flow))) as admin:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": "20000"})
+            admin.alter_configs([resource])
+        flow.wait_rows(60)
+        flow.check()
+    assert {one.value for one in bad_records(servers(flow), topic)} == {b"{" * 5000}
+
+
+def test_topics_to_which_the_pipeline_itself_writes_are_refused(flow: Flow) -> None:
+    for own in (f"{flow.scene.name}.staged", f"{flow.scene.name}.bad"):
+        said = flow.command("ingest", "--dry-run", good=False, INGEST__TOPICS=own)
+        assert f"ingest.topics has {own}, to which this pipeline or the table's committer writes" in said
 
 
 def test_a_bad_record_stops_its_partition_alone_until_it_is_passed_over(flow: Flow) -> None:

@@ -1,0 +1,185 @@
+"""What cannot be read is its partition's trouble, and memory stays bounded, whatever begins again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.record.default_records import DefaultRecordBatch
+
+from committerd.errors import QueueUnavailable
+from committerd.kafka.clients import open_client
+from committerd_ingest import partition as partition_module
+from committerd_ingest.buffering import FlushLimits
+from committerd_ingest.decoding import RecordColumns
+from committerd_ingest.kafka_facts import Topics
+from committerd_ingest.partition import PartitionWork
+from committerd_ingest.pipeline import Ingest
+from committerd_ingest.records import Partition, Record
+from committerd_ingest.settings import Pipeline
+from committerd_ingest.source import Arrived, Assigned, Event, Sought, Source, Unreadable
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.ingest.running import Topic
+
+PIPELINE = Pipeline(
+    name="p",
+    format="json",
+    columns=RecordColumns(),
+    value_column="",
+    start="earliest",
+    on_error="stop",
+    flush=FlushLimits(rows=100, bytes=10_000, seconds=3600),
+    buffer_bytes_max=10_000,
+    retry_seconds=3600,
+)
+
+
+def unopened() -> Any:
+    raise AssertionError("nothing is opened here")
+
+
+def no_broker() -> Any:
+    raise QueueUnavailable("no Kafka broker could be used")
+
+
+class Counted:
+    """Counts how often a partition began again."""
+
+    def __init__(self) -> None:
+        self.again = 0
+        self.changed = asyncio.Event()
+
+    def began_again(self, reason: str) -> None:
+        assert reason == "failed"
+        self.again += 1
+        self.changed.set()
+
+
+@pytest.mark.parametrize("fails", [no_broker, unopened])
+async def test_a_partition_is_tried_again_whatever_has_failed(
+    monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Any]
+) -> None:
+    monkeypatch.setattr(partition_module, "_FAILED_SECONDS", 0.01)
+    counted = Counted()
+    work = PartitionWork(
+        Partition("t", 0),
+        PIPELINE,
+        source=Source(unopened, topics=["t"], pattern="", tell=lambda event: None),
+        table=cast("Any", None),
+        topics=Topics(fails),
+        bad_records=cast("Any", None),
+        figures=cast("Any", counted),
+        writing=asyncio.Semaphore(),
+    )
+    running = asyncio.create_task(work.run())
+    while counted.again < 3:
+        counted.changed.clear()
+        await asyncio.wait_for(counted.changed.wait(), 60)
+    assert not running.done()
+    running.cancel()
+
+
+class Noted(Source):
+    """Notes what is paused and resumed."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        super().__init__(unopened, topics=["t"], pattern="", tell=tell)
+        self.paused = set[Partition]()
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        self.paused -= set(partitions)
+
+
+async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_again() -> None:
+    sources: list[Noted] = []
+
+    def open_source(tell: Callable[[Event], None]) -> Source:
+        sources.append(Noted(tell))
+        return sources[0]
+
+    ingest = Ingest(
+        PIPELINE,
+        open_source=open_source,
+        table=cast("Any", None),
+        topics=Topics(no_broker),
+        bad_records=cast("Any", None),
+        figures=cast("Any", Counted()),
+    )
+    one, other = Partition("t", 0), Partition("t", 1)
+    (source,) = sources
+    happens = cast("Callable[[Event], None]", ingest._event)
+    happens(Assigned([one, other]))
+    for place in (one, other):
+        happens(Sought(place, 1))
+        happens(Arrived(place, 1, [Record(0, 0, None, b"x" * 6_000)]))
+    assert source.paused == {one, other}
+    # It begins again: it has dropped its records, and the seek resumes it. The other one still holds its own.
+    source.resume([one])
+    happens(Sought(one, 2))
+    happens(Arrived(one, 2, [Record(1, 0, None, b"x" * 6_000)]))
+    assert source.paused == {one, other}
+    for place in (one, other):
+        ingest._end(place)
+
+
+@pytest.mark.kafka
+async def test_records_that_cannot_be_unpacked_are_their_partition_s_trouble(
+    kafka: KafkaBroker | RunningKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if they were compressed by a library that is not here, or a disk had changed a byte."""
+    validate = DefaultRecordBatch.validate_crc
+    monkeypatch.setattr(
+        DefaultRecordBatch, "validate_crc", lambda batch: b"poison" not in bytes(batch._buffer) and validate(batch)
+    )
+    servers = kafka.bootstrap_servers
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    options = {
+        "bootstrap_servers": servers,
+        "group_id": f"unpacked-{uuid4().hex[:8]}",
+        "auto_offset_reset": "none",
+        "metadata_max_age_ms": 1000,
+    }
+    with contextlib.closing(Topic(servers, partitions=2)) as topic:
+        source = Source(
+            lambda: open_client(KafkaConsumer, options).client,
+            topics=[topic.name],
+            pattern="",
+            tell=events.put_nowait,
+        )
+        bad, good = Partition(topic.name, 0), Partition(topic.name, 1)
+        await source.start()
+        try:
+            while True:  # the share is empty at first if the broker that was asked does not know the topic yet
+                event = await asyncio.wait_for(events.get(), 120)
+                if isinstance(event, Assigned) and set(event.partitions) == {bad, good}:
+                    break
+            topic.send_value(b"poison", partition=0)
+            topic.flush()
+            for place in (bad, good):
+                await source.seek(place, 0)
+            unreadable = await _next(events, Unreadable)
+            assert (unreadable.partition, "Corrupt" in unreadable.why) == (bad, True)
+            topic.send_value(b"1", partition=1)
+            topic.flush()
+            arrived = await _next(events, Arrived)
+            assert (arrived.partition, [one.value for one in arrived.records]) == (good, [b"1"])
+            await source.seek(bad, 0)  # as somebody does who looks whether it is still so
+            assert (await _next(events, Unreadable)).partition == bad
+        finally:
+            await source.stop()
+
+
+async def _next(events: asyncio.Queue[Event], kind: type[Any]) -> Any:
+    """The next event that is no `Sought`. Fails if it is of another kind, such as a group that is left."""
+    while isinstance(event := await asyncio.wait_for(events.get(), 120), Sought):
+        pass
+    assert isinstance(event, kind), event
+    return event
