@@ -284,6 +284,24 @@ def test_each_of_many_datasets_has_the_shared_settings_and_its_own(many: Path) -
     assert "s3cret" not in repr(served)
 
 
+def test_a_login_of_another_kind_replaces_the_shared_one(many: Path) -> None:
+    many.write_text(
+        """
+        kafka = {bootstrap_servers = ["kafka:9092"], group = "lake"}
+        azure = {account_name = "ours", account_key = "a2V5", connections_max = 7}
+        gcs = {service_account = "/ours.json"}
+        datasets.ours.uri = "az://lake/ours"
+        datasets.theirs = {uri = "az://lake/theirs", azure = {account_name = "theirs", sas_token = "sv=1"}}
+        datasets.third = {uri = "gs://lake/third", gcs = {service_account_key = "{}"}}
+        """
+    )
+    ours, theirs, third = load_served().datasets.values()
+    assert ours.azure.account_key is not None
+    assert (theirs.azure.account_name, theirs.azure.account_key, theirs.azure.connections_max) == ("theirs", None, 7)
+    assert theirs.azure.sas_token is not None
+    assert (third.gcs.service_account, third.gcs.service_account_key is not None) == (None, True)
+
+
 def test_the_environment_overrides_a_group_for_all_datasets(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMITTERD_COMMIT__HOLD_SECONDS_MAX", "0.5")
     assert {one.commit.hold_seconds_max for one in load_served().datasets.values()} == {0.5}

@@ -19,6 +19,8 @@ OWN_GROUPS = ("commit", "memory", "maintain", "store", "s3", "dynamodb", "azure"
 """Groups of which a dataset may have settings of its own."""
 _LOGINS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"access_key_id", "secret_access_key", "session_token", "profile"}),
+    "azure": frozenset({"account_key", "sas_token", "client_id", "client_secret", "federated_token_file"}),
+    "gcs": frozenset({"service_account", "service_account_key", "application_credentials"}),
 }
 """Settings that are given together or not at all: a dataset's own login replaces the whole one that is shared."""
 
