@@ -106,6 +106,10 @@ async def test_what_it_shows(daemon: Daemon) -> None:
         assert grid == "could not passdeletedelete2"
         plotted = await page.value("document.querySelectorAll('#rate rect').length")
         assert plotted >= 1
+        highest = await page.value(
+            "Math.min(...[...document.querySelectorAll('rect')].map(one => one.y.baseVal.value))"
+        )
+        assert highest >= 0, "a bar leaves its picture"
         assert "18 outcomes, 3 of them not committed" in await page.value(
             "document.getElementById('rate-text').textContent"
         )
