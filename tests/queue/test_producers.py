@@ -97,6 +97,12 @@ def test_only_the_own_applications_are_admitted() -> None:
         given = record(app_id=app_id, app_version="1")
         assert ADMISSION.producer_of(given, decode_envelope(given.headers)) == LOADER
     assert reason(record(app_id="billing", app_version="1")) == "app_id_not_allowed"
+    named = replace(LOADER, app_ids=("job?", "a[bc]*"))
+    for app_id in ("job?", "a[bc]", "a[bc]1"):
+        named.require_app(AppUnit(app_id=app_id, version=1))
+    for app_id in ("job1", "ab", "ab1"):
+        with pytest.raises(InvalidRequest, match="may not stage units of application"):
+            named.require_app(AppUnit(app_id=app_id, version=1))
     with pytest.raises(InvalidRequest, match=r"its app_ids in commit\.producers_file are none"):
         replace(LOADER, app_ids=()).require_app(AppUnit(app_id="x", version=1))
     replace(LOADER, app_ids=None).require_app(AppUnit(app_id="billing", version=1))
