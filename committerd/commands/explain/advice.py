@@ -75,7 +75,8 @@ REASONS: Mapping[str, str] = {
     "mark_moved": "read the table's mark of the application, and stage what is behind it",
     "missing_file": "find out who has deleted or never written the file; if it is there now, "
     "`committerd dead replay OFFSET --apply`",
-    "operation_not_allowed": "add the operation to `commit.allowed_operations` if producers may use it; then "
+    "operation_not_allowed": "add the operation to `commit.allowed_operations` if producers may use it, or to this "
+    "producer in the file of `commit.producers_file`; then "
     "`committerd dead replay OFFSET --apply`",
     "read_version_lost": "open the table again: it was put back to an older state since the work was read",
     "record_too_large": "stage the transaction as a file: headers `transaction-file` and `transaction-sha256`",
