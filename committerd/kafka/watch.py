@@ -7,8 +7,8 @@ outcome, and their settings. Only a dataset with a backlog, or with an open Kafk
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.contact import KafkaContact
 from committerd.kafka.queue import KafkaQueue
 from committerd.kafka.topics import topic_problems
+from committerd.machine import unavailable
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -96,21 +97,22 @@ class Watch:
 
     async def _ask(self, queues: Sequence[KafkaQueue], *, ends: bool) -> None:
         partitions = [queue.partition for queue in queues]
-        said = await to_thread.run_sync(
-            partial(self._contact.ask, partitions, ends=ends), limiter=self._asks, abandon_on_cancel=True
-        )
-        for queue in queues:
-            queue.note_contact(said[queue.partition])
+        with _passed_over():
+            said = await to_thread.run_sync(
+                partial(self._contact.ask, partitions, ends=ends), limiter=self._asks, abandon_on_cancel=True
+            )
+            for queue in queues:
+                queue.note_contact(said[queue.partition])
 
     async def _look_at_all(self, queues: Sequence[KafkaQueue], tasks: TaskGroup) -> None:
-        with suppress(QueueUnavailable):
+        with _passed_over():
             kept = await self._request(partial(self._admin.retentions_ms, [queue.topics.staged for queue in queues]))
             for queue in queues:
                 if queue.topics.staged in kept:
                     queue.note_retention(kept[queue.topics.staged])
         owned = [queue.partition for queue in queues if queue.acknowledged_unknown()]
         if owned:
-            with suppress(QueueUnavailable):
+            with _passed_over():
                 found = await self._request(partial(self._admin.all_acknowledged, self._group, owned))
                 for queue in queues:
                     if queue.partition in owned:
@@ -122,15 +124,27 @@ class Watch:
     async def _check_topics(self, queues: Iterable[KafkaQueue]) -> None:
         """Check the topics' settings, because somebody may alter them at any time."""
         by_name = {queue.name: queue for queue in queues}
-        with suppress(QueueUnavailable, SettingsError):
+        with _passed_over():
             look = partial(topic_problems, self._admin, self._settings, by_name)
             for name, problems in (await self._request(look)).items():
                 by_name[name].note_topic_problems(problems)
 
     async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
         async with self._looks:
-            with suppress(QueueUnavailable):
+            with _passed_over():
                 await look()
 
     async def _request(self, work: Callable[[], Result]) -> Result:
         return await to_thread.run_sync(work, limiter=self._lane, abandon_on_cancel=True)
+
+
+@contextmanager
+def _passed_over() -> Iterator[None]:
+    """Pass over what a later turn may find mended: Kafka, the settings of a topic, or this machine, as out of files."""
+    try:
+        yield
+    except (QueueUnavailable, SettingsError):
+        pass
+    except Exception as error:
+        if unavailable(error) is None:
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from anyio import to_thread
 
 from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
+from committerd.kafka import contact
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Publication, Revoked
@@ -147,6 +149,27 @@ async def test_a_topic_that_is_gone_is_refused(settings: KafkaSettings, dataset:
             await queue.identity()
         assert refused.value.code == "topic_gone"
         assert (await revocation(queue)).generation == 1
+
+
+# The machine
+
+
+async def test_a_check_that_finds_no_file_left_ends_nothing(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def no_files(*given: Any, **_: Any) -> None:
+        tried.append(given)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(contact, "TopicAdmin", no_files)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await to_thread.run_sync(until, lambda: len(tried) >= 2)
+        await queue.seek(generation, 0)
+        await stage(queue, settings, [b"after"])
+        assert [record.value for record in await take(queue, 1)] == [b"after"]
 
 
 # The producer
