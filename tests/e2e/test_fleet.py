@@ -37,6 +37,13 @@ def created(fleet: Fleet) -> dict[str, list[int]]:
     return {name: scene.table.create() for name, scene in fleet.scenes.items()}
 
 
+def replace(file: Path, text: str) -> None:
+    """Give a file this text at once, so that nobody reads half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def commit_to_all(fleet: Fleet, ids: dict[str, list[int]], count: int = 3) -> None:
     """Commit Appends to each dataset, and note their ids."""
     for name in ids:
@@ -164,10 +171,10 @@ def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet
     ids = created(fleet)
     stays, changes, comes = fleet.scenes
     file = fleet.folder / "datasets.toml"
-    file.write_text(fleet.tables(stays, changes))
+    replace(file, fleet.tables(stays, changes))
     member = fleet.member("", DAEMON__DATASETS_FILE=str(file), **STAYS)
     member.wait_ready(text="2 datasets: 2 active")
-    file.write_text("[datasets.x]\nuri = 1\n")
+    replace(file, "[datasets.x]\nuri = 1\n")
     said = member.wait_line("datasets.refused")["error"]
     assert f"daemon.datasets_file '{file}': datasets.x.uri: Input should be a valid string" in said
     member.wait_ready(text="2 active, 0 standby, 0 not well; as before, because daemon.datasets_file")
@@ -176,7 +183,7 @@ def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet
     until(lambda: member.metric("committerd_datasets_changes_total", change="refused") == 2)
     for name in (stays, changes):  # so that no line of the log is equal to one before
         ids[name] += fleet.scenes[name].committed()
-    file.write_text(fleet.tables(more={changes: "commit.group_records_max = 7"}))
+    replace(file, fleet.tables(more={changes: "commit.group_records_max = 7"}))
     line = member.wait_line("datasets.changed")
     assert (line["added"], line["changed"], line["removed"]) == ([comes], [changes], [])
     until(lambda: starts(member, fleet) == [1, 2, 1])
@@ -184,7 +191,7 @@ def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet
     assert member.metric("committerd_datasets_file_wrong") == 0
     commit_to_all(fleet, ids)
     assert starts(member, fleet) == [1, 2, 1]
-    file.write_text(fleet.tables(stays, comes))
+    replace(file, fleet.tables(stays, comes))
     member.wait_line("datasets.changed", removed=[changes])
     member.wait_ready(text="2 datasets: 2 active")
     until(lambda: member.metric("committerd_table_version", dataset=changes) == 0)
