@@ -20,7 +20,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.scene import STAYS, Scene
+from harness.scene import STAYS, Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -55,6 +55,7 @@ def _got(daemon: Daemon, path: str) -> Any:
 
 
 def test_it_says_what_the_member_has_done(scene: Scene, daemon: Daemon) -> None:
+    until(lambda: _got(daemon, "/api/status")["dataset"]["maintenance"]["problem"] == "")  # the store was read in time
     found = _got(daemon, "/api/status")
     (one,) = found["datasets"]
     assert (one["name"], one["uri"], one["well"], one["state"]) == (scene.name, scene.table.uri, True, "active")
