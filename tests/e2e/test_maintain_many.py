@@ -109,7 +109,7 @@ def test_a_table_that_can_not_be_opened_is_tried_again_while_the_others_are_kept
         assert fleet.scenes[name].table.open().count_rows() == rows[name]
         assert process.metric("committerd_maintenance_failures_total", dataset=name) == 0
     assert process.metric("committerd_maintenance_failures_total", dataset=late, step="open") >= 1
-    assert f"{late}: it could not be opened" in process.ready()[1]
+    until(lambda: f"{late}: it could not be opened" in process.ready()[1])  # but for the moment in which it is tried
     fleet.command("topics", "create", "--dataset", late, file=file)
     until(partial(is_cleaned, process, late), seconds=180)
     process.stop()
