@@ -66,7 +66,7 @@ def test_every_lock_names_each_file_once() -> None:
         files = list(read_lock(lock.read_text()))
         assert len({file.name for file in files}) == len(files) > 40
         assert [file.line for file in files] == [line for line in lock.read_text().splitlines() if line[0] != "#"]
-    assert len(locks) == 6
+    assert len(locks) == 7
 
 
 def lock_of(folder: Path, *files: LockedFile) -> Path:
