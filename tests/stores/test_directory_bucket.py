@@ -16,9 +16,8 @@ import pytest
 from committerd.committer import direct
 from committerd.errors import PutUnknown
 from committerd.settings.dynamodb import DynamoDBSettings
-from committerd.stores.directory_bucket import DirectoryBucketStore
 from committerd.stores.open import Stores
-from committerd.stores.port import Created, Exists
+from committerd.stores.port import Created, Exists, ObjectStore
 from committerd.stores.probing import probe
 from committerd.table.backoff import Backoff
 from committerd.table.versions import Table
@@ -53,11 +52,11 @@ def options(directory_buckets: DirectoryBuckets) -> dict[str, str]:
 
 
 @pytest.fixture
-async def store(s3: S3Endpoint, directory_buckets: DirectoryBuckets, uri: str) -> AsyncIterator[DirectoryBucketStore]:
+async def store(s3: S3Endpoint, directory_buckets: DirectoryBuckets, uri: str) -> AsyncIterator[ObjectStore]:
     settings = settings_of(s3.through(directory_buckets.url), attempts=2)
     async with Stores(settings, DynamoDBSettings()) as stores:
         opened = stores.open(uri)
-        assert isinstance(opened, DirectoryBucketStore)
+        assert opened.lists_whole_folders  # as only the store of a directory bucket does
         yield opened
 
 
@@ -90,7 +89,7 @@ async def commit(table: Table) -> int:
     return done.version
 
 
-async def test_the_store_is_proved(store: DirectoryBucketStore) -> None:
+async def test_the_store_is_proved(store: ObjectStore) -> None:
     checks = await probe(store, now=datetime.now(UTC), new_uuid=uuid.uuid4)
     assert [check.fault for check in checks] == [""] * 5
 
@@ -120,7 +119,7 @@ async def test_no_session_is_a_failure_like_any_other(s3: S3Endpoint) -> None:
 
 
 async def test_a_created_manifest_and_nothing_else_is_followed_by_the_hint(
-    store: DirectoryBucketStore, directory_buckets: DirectoryBuckets
+    store: ObjectStore, directory_buckets: DirectoryBuckets
 ) -> None:
     before = len(directory_buckets.seen)
     assert await store.put_if_absent(key(7), b"manifest") == Created()
@@ -136,7 +135,7 @@ async def test_a_created_manifest_and_nothing_else_is_followed_by_the_hint(
 
 @pytest.mark.parametrize("fault", [answer(503), answer(409), DROP_ANSWER], ids=lambda fault: fault.name)
 async def test_a_commit_holds_without_its_hint(
-    store: DirectoryBucketStore, directory_buckets: DirectoryBuckets, fault: Fault
+    store: ObjectStore, directory_buckets: DirectoryBuckets, fault: Fault
 ) -> None:
     rule = directory_buckets.fault(fault, method="PUT", path=_HINT)
     assert await store.put_if_absent(key(7), b"manifest") == Created()
@@ -146,7 +145,7 @@ async def test_a_commit_holds_without_its_hint(
 
 @pytest.mark.pylance
 async def test_pylance_finds_what_is_committed_by_the_hint_and_commits_in_between(
-    store: DirectoryBucketStore, directory_buckets: DirectoryBuckets, uri: str, options: dict[str, str]
+    store: ObjectStore, directory_buckets: DirectoryBuckets, uri: str, options: dict[str, str]
 ) -> None:
     table, rows = Table(store), pa.table({"id": [1]})
     opened = lance.write_dataset(rows, uri, storage_options=options)
@@ -167,7 +166,7 @@ async def test_pylance_finds_what_is_committed_by_the_hint_and_commits_in_betwee
 @pytest.mark.pylance
 @pytest.mark.parametrize("hint", [b"", b"{", b'{"version":2}', b'{"version":99}'])
 async def test_no_hint_leads_us_or_pylance_astray(
-    store: DirectoryBucketStore, uri: str, options: dict[str, str], hint: bytes
+    store: ObjectStore, uri: str, options: dict[str, str], hint: bytes
 ) -> None:
     for mode in ("create", "append", "append", "append"):
         lance.write_dataset(pa.table({"id": [1]}), uri, storage_options=options, mode=mode)
@@ -179,7 +178,7 @@ async def test_no_hint_leads_us_or_pylance_astray(
 
 @pytest.mark.pylance
 async def test_pylance_4_reads_and_writes_and_leaves_the_hint_outdated(
-    store: DirectoryBucketStore, uri: str, options: dict[str, str]
+    store: ObjectStore, uri: str, options: dict[str, str]
 ) -> None:
     lance.write_dataset(pa.table({"id": [1]}), uri, storage_options=options)
     assert await commit(Table(store)) == 2
