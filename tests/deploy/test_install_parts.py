@@ -15,6 +15,7 @@ PROGRAMS = {
     "prometheus": "prometheus",
     "openssl": "openssl",
     "buildah": "buildah",
+    "chromium": "chromium",
     "debootstrap": "debootstrap",
 }
 
@@ -37,7 +38,7 @@ def test_all_packages_are_named_where_there_is_no_apt(tmp_path: Path) -> None:
 def test_who_may_not_install_is_told_the_command(tmp_path: Path) -> None:
     done = install(tmp_path, **{"apt-get": "exit 9", "id": "echo 1000", "etcd": "", "openssl": ""})
     assert done.returncode == 1
-    assert "sudo apt-get install --no-install-recommends prometheus buildah debootstrap" in done.stderr
+    assert "sudo apt-get install --no-install-recommends prometheus buildah chromium debootstrap" in done.stderr
 
 
 def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
