@@ -27,7 +27,7 @@ PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
 
 def pinned(part: str) -> str:
     """The newest version whose jars are locked."""
-    locks = [path.stem for folder in LOCKS for path in folder.glob(f"{part}-*.lock")]
+    locks = [path.stem for folder in LOCKS for path in folder.glob(f"{part}-[0-9]*.lock")]
     return max((one.removeprefix(f"{part}-") for one in locks), key=lambda one: [int(n) for n in one.split(".")])
 
 

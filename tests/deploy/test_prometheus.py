@@ -26,6 +26,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.dynamodb, pytest.ma
 
 QUIET = {
     "Refuses to run",
+    "Can't be served by its process",
+    "Started anew after an error, in an hour",
+    "Changes of the datasets file, in an hour",
+    "Datasets file is wrong",
     "Paused by an operator",
     "Repeated calls to Kafka",
     "Manifests put into place",

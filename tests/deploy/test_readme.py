@@ -49,8 +49,8 @@ def test_the_values_of_the_page_are_taken_by_chart_and_daemon(chart: Chart, monk
 def missing(command: str) -> str | None:
     """What of a command of ours there is not: a command or an option."""
     found: click.Command = cli
-    for word in shlex.split(command)[1:]:
-        if isinstance(found, click.Group):
+    for word in shlex.split(command, comments=True)[1:]:
+        if isinstance(found, click.Group) and not word.startswith("--"):
             inner = found.get_command(click.Context(found), word)
             if inner is None:
                 return word
