@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import SecretStr
 
+from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.options import writer_options
 from committerd.settings.clouds import CloudSettings
@@ -178,3 +179,24 @@ def _plain(secret: SecretStr | None) -> str | None:
 
 def _milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
+
+
+def client_options(configured: Settings, access: ClientAccess, *, producer: str) -> dict[str, Any]:
+    """The options of a client by which a command commits to the dataset, as this producer.
+
+    It signs its records where the settings have the producer's key. Raises as `producer_of_command`
+    does.
+    """
+    signing = producer_of_command(configured.commit.producers_file, producer)
+    return {
+        "dataset": configured.dataset.name,
+        "topic_prefix": configured.kafka.topic_prefix,
+        "group_prefix": configured.kafka.group_prefix,
+        "group": configured.kafka.group,
+        "dataset_uri": configured.dataset.uri,
+        "branch": configured.dataset.branch,
+        "storage_options": access.storage_options,
+        "producer": producer,
+        "producer_key": None if signing is None else signing.key,
+        "kafka_options": access.kafka_options,
+    }

@@ -15,10 +15,9 @@ import anyio
 import click
 
 from committerd.commands.append.sources import FORMATS, sources
-from committerd.commands.lance_options import ClientAccess, client_access
+from committerd.commands.lance_options import ClientAccess, client_access, client_options
 from committerd.commands.options import branch_option, config_option, json_option, settings
 from committerd.commands.system import open_place, stores_of
-from committerd.daemon.producers_file import producer_of_command
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
@@ -154,21 +153,11 @@ async def _require_store(configured: Settings) -> None:
 
 
 def _client(configured: Settings, access: ClientAccess, timeout: float) -> SyncCommitClient:
-    producer = producer_of_command(configured.commit.producers_file, _PRODUCER)
     return SyncCommitClient(
         configured.kafka.bootstrap_servers,
-        dataset=configured.dataset.name,
-        topic_prefix=configured.kafka.topic_prefix,
-        group_prefix=configured.kafka.group_prefix,
-        group=configured.kafka.group,
-        dataset_uri=configured.dataset.uri,
-        branch=configured.dataset.branch,
-        storage_options=access.storage_options,
-        producer=_PRODUCER,
-        producer_key=None if producer is None else producer.key,
         client_id="committerd-append",
         timeout=timeout,
-        kafka_options=access.kafka_options,
+        **client_options(configured, access, producer=_PRODUCER),
     )
 
 

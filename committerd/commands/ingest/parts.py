@@ -9,8 +9,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from committerd.commands.lance_options import ClientAccess
-from committerd.daemon.producers_file import producer_of_command
+from committerd.commands.lance_options import ClientAccess, client_options
 from committerd.errors import SettingsError
 from committerd.kafka.clients import open_client
 from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
@@ -124,19 +123,10 @@ def open_producer(settings: Settings) -> Any:
 
 def client_of(settings: Settings, access: ClientAccess) -> CommitClient:
     """The client with which the pipeline commits; it signs its records where the settings have its key."""
-    producer = producer_of_command(settings.commit.producers_file, PRODUCER)
     return CommitClient(
         settings.kafka.bootstrap_servers,
-        dataset=settings.dataset.name,
-        topic_prefix=settings.kafka.topic_prefix,
-        group_prefix=settings.kafka.group_prefix,
-        dataset_uri=settings.dataset.uri,
-        branch=settings.dataset.branch,
-        storage_options=access.storage_options,
-        producer=PRODUCER,
-        producer_key=None if producer is None else producer.key,
         client_id=f"committerd-ingest-{pipeline_name(settings)}",
-        kafka_options=access.kafka_options,
+        **client_options(settings, access, producer=PRODUCER),
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from committerd.commands.lance_options import ClientAccess, client_access
+from committerd.commands.lance_options import ClientAccess, client_access, client_options
 from committerd.commands.maintain.committer_share import CommitterShare
 from committerd.commands.maintain.failed_work import FailedWorkOfTable
 from committerd.commands.maintain.loop import MaintenanceLoop, Stop, Turns
@@ -15,7 +15,6 @@ from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.maintain.rewriting import Rewriter
 from committerd.commands.maintain.topic import OperatorsTopic
 from committerd.commands.system import open_place, wall_clock
-from committerd.daemon.producers_file import producer_of_command
 from committerd.kafka.operator import open_operator
 from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.settings.load import Settings
@@ -111,16 +110,8 @@ def policy_of(settings: Settings, *, hour_ms: int) -> Policy:
 
 
 def _client(configured: Settings, access: ClientAccess) -> CommitClient:
-    producer = producer_of_command(configured.commit.producers_file, PRODUCER)
     return CommitClient(
         configured.kafka.bootstrap_servers,
-        dataset=configured.dataset.name,
-        topic_prefix=configured.kafka.topic_prefix,
-        dataset_uri=configured.dataset.uri,
-        branch=configured.dataset.branch,
-        storage_options=access.storage_options,
-        producer=PRODUCER,
-        producer_key=None if producer is None else producer.key,
         client_id="committerd-maintain",
-        kafka_options=access.kafka_options,
+        **client_options(configured, access, producer=PRODUCER),
     )
