@@ -143,6 +143,10 @@ class Daemon:
         """Wait until /readyz is 200 with `text` in its body; returns the body."""
         return self._wait_probe(good=True, text=text, timeout=timeout)
 
+    def wait_unready(self, text: str, *, timeout: float = 120) -> str:
+        """Wait until /readyz is 503 with `text` in its body; returns the body."""
+        return self._wait_probe(good=False, text=text, timeout=timeout)
+
     def wait_refused(self, code: str, *, timeout: float = 120) -> str:
         """Wait until the last start refuses to run with this code; returns the message in its log."""
         said = self.wait_line("refused", timeout=timeout, code=code)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import errors
 
@@ -16,9 +16,11 @@ from committerd_ingest.records import Partition
 _SEND_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 
+Result = TypeVar("Result")
+
 
 class Topics:
-    """Asks for the identity of topics."""
+    """Asks which topics there are, and for their identity."""
 
     def __init__(self, open_admin: Callable[[], Any]) -> None:
         self._open = open_admin
@@ -33,17 +35,25 @@ class Topics:
         """
         return await asyncio.to_thread(self._identity, topic)
 
-    def _identity(self, topic: str) -> tuple[str, str]:
+    async def names(self) -> Sequence[str]:
+        """The names of all topics, in order, without those of Kafka itself. Raises KafkaError."""
+        found = await asyncio.to_thread(self._ask, lambda admin: admin.describe_topics())
+        return sorted(str(one["name"]) for one in found if not one["is_internal"])
+
+    def _ask(self, question: Callable[[Any], Result]) -> Result:
         with self._one:
             try:
                 if self._admin is None:
                     self._admin = self._open()
-                if not self._cluster:
-                    self._cluster = str(self._admin.describe_cluster()["cluster_id"])
-                (found,) = self._admin.describe_topics([topic])
+                return question(self._admin)
             except errors.KafkaError:
                 self._close()
                 raise
+
+    def _identity(self, topic: str) -> tuple[str, str]:
+        if not self._cluster:
+            self._cluster = self._ask(lambda admin: str(admin.describe_cluster()["cluster_id"]))
+        (found,) = self._ask(lambda admin: admin.describe_topics([topic]))
         if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
             return self._cluster, ""
         if found["error_code"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 
@@ -47,6 +48,7 @@ class Ingest:
     async def run(self, stopped: asyncio.Event, *, drain_seconds: float) -> None:
         """Work until `stopped`; then write what waits, for at most `drain_seconds`, and leave the group."""
         await self._source.start()
+        following = asyncio.create_task(self._follow_pattern()) if self._pipeline.topic_pattern else None
         try:
             while not stopped.is_set():
                 await self._look()
@@ -56,6 +58,8 @@ class Ingest:
                     continue
             await self._drain(drain_seconds)
         finally:
+            if following is not None:
+                following.cancel()
             for partition in list(self._works):
                 self._end(partition)
             await self._source.stop()
@@ -69,12 +73,33 @@ class Ingest:
 
     def ready(self) -> tuple[bool, str]:
         """Whether the process does its work, and a sentence on it."""
+        if not self._source.topics:
+            return False, f"no topic was found that matches {self._pipeline.topic_pattern!r}"
         if not self._source.joined:
             return False, "joins the consumer group"
         works = [work for work, _ in self._works.values()]
         stopped = [f"{work.partition}: {work.stopped}" for work in works if work.stopped]
         text = f"{len(works)} partitions"
         return True, text if not stopped else f"{text}, of which {len(stopped)} are stopped. {stopped[0]}"
+
+    async def _follow_pattern(self) -> None:
+        """Read the topics that match the pattern, those that are made later too.
+
+        A subscription by a pattern would do the same, but with kafka-python such a consumer reads the metadata of all
+        topics at each attempt to join its group, within the time of a poll: where there are thousands, it never joins.
+        """
+        while True:
+            try:
+                names = await self._topics.names()
+            except Exception as error:  # noqa: BLE001  # whatever it is: it is tried again
+                _log.warning("ingest.topics_not_listed", extra={"error": str(error)})
+                await asyncio.sleep(self._pipeline.retry_seconds)
+                continue
+            found = tuple(one for one in names if re.match(self._pipeline.topic_pattern, one))
+            if found != self._source.topics:
+                _log.info("ingest.topics_found", extra={"topics": found})
+                self._source.subscribe(found)
+            await asyncio.sleep(self._pipeline.topics_seconds)
 
     def _event(self, event: Event) -> None:
         match event:

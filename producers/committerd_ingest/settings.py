@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -18,6 +19,12 @@ class Pipeline:
 
     name: str
     """Letters, digits, _ and -."""
+    topics: Sequence[str]
+    """The topics to read; empty where a pattern chooses them."""
+    topic_pattern: str
+    """A regular expression that matches the names of the topics to read; empty if they are named."""
+    topics_seconds: float
+    """The time between two looks for topics that match the pattern."""
     format: Format
     columns: RecordColumns
     value_column: str

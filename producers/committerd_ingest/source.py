@@ -85,12 +85,12 @@ class Source:
         open_consumer: Callable[[], Any],
         *,
         topics: Sequence[str],
-        pattern: str,
         tell: Callable[[Event], None],
     ) -> None:
-        """`open_consumer`: connects; it raises what `start` raises. `topics`, or those that match `pattern`."""
-        self._open, self._topics, self._pattern = open_consumer, list(topics), pattern
-        self._tell = tell
+        """`open_consumer`: connects; it raises what `start` raises. `topics`: those to read, maybe none yet."""
+        self._open, self._tell = open_consumer, tell
+        self.topics = tuple(topics)
+        """The topics to read."""
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], asyncio.Future[Any]]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -111,6 +111,10 @@ class Source:
         """Leave the group."""
         self._stopping.set()
         await self._ended.wait()
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from now on, which may be none."""
+        self.topics = tuple(topics)
 
     async def call(self, work: Callable[[Any], Result]) -> Result:
         """Let the thread call `work` with its consumer. Raises KafkaError."""
@@ -210,13 +214,21 @@ class Source:
 
     def _serve(self, consumer: Any) -> None:
         listener = _Listener(self, consumer)
-        if self._pattern:
-            consumer.subscribe(pattern=self._pattern, listener=listener)
-        else:
-            consumer.subscribe(self._topics, listener=listener)
+        subscribed: tuple[str, ...] = ()
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()
             self._run_calls(consumer)
+            topics = self.topics
+            if topics != subscribed:
+                subscribed = topics
+                if topics:
+                    consumer.subscribe(topics, listener=listener)
+                else:
+                    consumer.unsubscribe()
+                    self._give_up()
+            if not subscribed:  # kafka-python polls no consumer without topics
+                self._stopping.wait(_POLL_MS / 1000)
+                continue
             try:
                 polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS_MAX)
             except errors.OffsetOutOfRangeError as error:

@@ -109,19 +109,28 @@ def test_a_partition_that_was_never_read_begins_as_it_is_told(flow: Flow, start:
         assert sorted(row["id"] for row in flow.rows()) == list(range(0 if start == "earliest" else 30, 60))
 
 
+def test_topics_of_a_pattern_come_and_go(flow: Flow) -> None:
+    name = flow.topic.name
+    ingest = flow.ingest(INGEST__TOPICS="", INGEST__TOPIC_PATTERN=f"{name}-[a-z]+")
+    with stopping([ingest]), contextlib.closing(Topic(servers(flow), partitions=1, name=f"{name}-9")) as other:
+        other.send(1)
+        ingest.start()
+        ingest.wait_unready("no topic was found")
+        for count, made in enumerate(("a", "b"), start=1):
+            with contextlib.closing(Topic(servers(flow), partitions=1, name=f"{name}-{made}")) as topic:
+                topic.send(10)
+                flow.wait_rows(10 * count)
+                topic.delete()
+                ingest.wait_unready("no topic was found")
+        ingest.stop()
+    assert flow.count() == 20
+
+
 # Bad records
 
 
-@pytest.fixture
-def flow_of_few_topics(breakable_kafka: KafkaBroker, tmp_path: Path, launch: Launch) -> Iterator[Flow]:
-    """On a broker of few topics: a consumer of a pattern reads the metadata of all topics that there are."""
-    with flow_of(breakable_kafka.bootstrap_servers, tmp_path, launch) as made:
-        yield made
-
-
 @pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
-def test_a_bad_record_is_passed_over_and_counted(flow_of_few_topics: Flow, on_error: str) -> None:
-    flow = flow_of_few_topics
+def test_a_bad_record_is_passed_over_and_counted(flow: Flow, on_error: str) -> None:
     topic = f"{flow.topic.name}.bad"  # the pattern matches it, and it is not read
     reading = {"INGEST__TOPICS": "", "INGEST__TOPIC_PATTERN": f"{flow.topic.name}.*"}
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers(flow))) as admin:

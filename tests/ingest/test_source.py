@@ -28,6 +28,9 @@ from tests.ingest.running import Topic
 
 PIPELINE = Pipeline(
     name="p",
+    topics=["t"],
+    topic_pattern="",
+    topics_seconds=3600,
     format="json",
     columns=RecordColumns(),
     value_column="",
@@ -69,7 +72,7 @@ async def test_a_partition_is_tried_again_whatever_has_failed(
     work = PartitionWork(
         Partition("t", 0),
         PIPELINE,
-        source=Source(unopened, topics=["t"], pattern="", tell=lambda event: None),
+        source=Source(unopened, topics=["t"], tell=lambda event: None),
         table=cast("Any", None),
         topics=Topics(fails),
         bad_records=cast("Any", None),
@@ -88,7 +91,7 @@ class Noted(Source):
     """Notes what is paused and resumed."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
-        super().__init__(unopened, topics=["t"], pattern="", tell=tell)
+        super().__init__(unopened, topics=["t"], tell=tell)
         self.paused = set[Partition]()
 
     def pause(self, partitions: Sequence[Partition]) -> None:
@@ -151,7 +154,6 @@ async def test_records_that_cannot_be_unpacked_are_their_partition_s_trouble(
         source = Source(
             lambda: open_client(KafkaConsumer, options).client,
             topics=[topic.name],
-            pattern="",
             tell=events.put_nowait,
         )
         bad, good = Partition(topic.name, 0), Partition(topic.name, 1)

@@ -85,10 +85,10 @@ class Answering:
             )
 
     def close(self) -> None:
-        """Stop; published outcomes stay."""
+        """Stop; published outcomes stay. After an outage it takes a while until the producer is connected again."""
         self._stop.set()
         self._thread.join(60)
-        self._producer.close(timeout=5)
+        self._producer.close(timeout=180)  # by then it has published them or given up
 
     def _run(self) -> None:
         consumer = KafkaConsumer(

@@ -57,6 +57,9 @@ def pipeline_of(settings: Settings) -> Pipeline:
         raise SettingsError(f"group ingest: {error}") from error
     return Pipeline(
         name=pipeline_name(settings),
+        topics=ingest.topics,
+        topic_pattern=pattern_of(settings),
+        topics_seconds=settings.kafka.metadata_max_age_ms / 1000,
         format=ingest.format,
         columns=columns,
         value_column=ingest.value_column,

@@ -22,7 +22,6 @@ from committerd.commands.ingest.parts import (
     open_admin,
     open_consumer,
     open_producer,
-    pattern_of,
     pipeline_of,
     table_of,
 )
@@ -70,8 +69,7 @@ async def _main(configured: Settings) -> None:
             pipeline,
             open_source=lambda tell: Source(
                 partial(open_consumer, configured, group=True),
-                topics=configured.ingest.topics,
-                pattern=pattern_of(configured),
+                topics=pipeline.topics,
                 tell=tell,
             ),
             table=table_of(configured, access, client),
