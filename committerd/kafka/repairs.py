@@ -183,6 +183,8 @@ def must_join(consumer: KafkaConsumer) -> bool:
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher
+    if not fetcher._next_partition_records:
+        fetcher._next_partition_records = None  # else it never takes up the records of a partition that was paused
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
     records, _ = fetcher.fetch_records(records_max, timeout_ms=0)

@@ -159,6 +159,27 @@ async def test_a_full_dataset_stops_no_other(kafka: KafkaBroker | RunningKafka, 
         assert [r.value for r in await take(other, 4)] == [b"0", b"50", b"100", b"150"]
 
 
+async def test_a_full_dataset_goes_on_after_others_had_records(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, outstanding_records_max=40)
+    flooded, quiet = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(flooded) as full,
+        member.serving(quiet) as other,
+    ):
+        values = [b"%d" % number for number in range(200)]
+        await stage(full, settings, values)
+        generation, came = await assignment(full), list[Record]()
+        await full.seek(generation, 0)
+        await other.seek(await assignment(other), 0)
+        while len(came) < 200:
+            came += await take(full, 40)  # as many as fit: it is paused before they are delivered
+            await stage(other, settings, [b"v"])
+            await take(other, 1)
+            await full.done(generation, 40, 0)
+        assert [record.value for record in came] == values
+
+
 async def test_datasets_come_and_go_while_others_flow(members: Members, settings: KafkaSettings, dataset: str) -> None:
     stays, *others = named(dataset, 4)
     async with members.member([stays]) as (member, served):
