@@ -18,7 +18,7 @@ import pyarrow as pa
 from committerd_client import json_text
 from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
-from committerd_ingest.records import Record
+from committerd_ingest.records import NO_TIMESTAMP, Record
 
 Format: TypeAlias = Literal["json", "raw"]
 
@@ -150,7 +150,8 @@ class Decoder:
                 named = [[{"name": name, "value": value} for name, value in one.headers] for one in records]
                 return pa.array(named, _HEADERS)
             case "timestamp":
-                return pa.array([one.timestamp_ms for one in records], pa.timestamp("ms", "UTC"))
+                known = [None if one.timestamp_ms == NO_TIMESTAMP else one.timestamp_ms for one in records]
+                return pa.array(known, pa.timestamp("ms", "UTC"))
             case "topic":
                 return pa.array([self._topic] * len(records), pa.string())
             case "partition":

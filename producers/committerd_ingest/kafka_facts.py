@@ -1,4 +1,5 @@
-"""What a process asks Kafka besides reading: which topic a name means, and where bad records go."""
+"""What a process asks Kafka besides reading: which topic a name means, where its partitions begin and end, and where
+bad records go."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
-from kafka import errors
+from kafka import TopicPartition, errors
+from kafka.admin import OffsetSpec
+from kafka.admin._partitions import IsolationLevel
 
 from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
@@ -20,12 +24,12 @@ Result = TypeVar("Result")
 
 
 class Topics:
-    """Asks which topics there are, and for their identity."""
+    """Asks which topics there are, for their identity, and for the bounds of their partitions."""
 
     def __init__(self, open_admin: Callable[[], Any]) -> None:
-        self._open = open_admin
-        self._admin: Any = None
-        self._one = threading.Lock()
+        self._admin = _Admin(open_admin)
+        self._leaders = _Admin(open_admin)
+        """With a connection of its own: a leader that does not respond holds up no look at a topic."""
         self._cluster = ""
 
     async def identity(self, topic: str) -> tuple[str, str]:
@@ -36,11 +40,40 @@ class Topics:
         return await asyncio.to_thread(self._identity, topic)
 
     async def names(self) -> Sequence[str]:
-        """The names of all topics, in order, without those of Kafka itself. Raises KafkaError."""
-        found = await asyncio.to_thread(self._ask, lambda admin: admin.describe_topics())
-        return sorted(str(one["name"]) for one in found if not one["is_internal"])
+        """The names of all topics, in order. Raises KafkaError."""
+        return await asyncio.to_thread(self._admin.ask, lambda admin: sorted(map(str, admin.list_topics())))
 
-    def _ask(self, question: Callable[[Any], Result]) -> Result:
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        """The offset of the partition's first record, and that behind its last one. Raises KafkaError.
+
+        Without a leader nobody knows them: `LeaderNotAvailableError`, at once.
+        """
+        return await asyncio.to_thread(self._leaders.ask, partial(_bounds, partition=partition))
+
+    def _identity(self, topic: str) -> tuple[str, str]:
+        if not self._cluster:
+            self._cluster = self._admin.ask(lambda admin: str(admin.describe_cluster()["cluster_id"]))
+        (found,) = self._admin.ask(lambda admin: admin.describe_topics([topic]))
+        if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
+            return self._cluster, ""
+        if found["error_code"]:
+            raise errors.for_code(found["error_code"])(topic)
+        return self._cluster, str(found["topic_id"])
+
+    def close(self) -> None:
+        self._admin.close()
+        self._leaders.close()
+
+
+class _Admin:
+    """A connection that is opened when it is needed, and anew after an error; several threads may ask."""
+
+    def __init__(self, open_admin: Callable[[], Any]) -> None:
+        self._open = open_admin
+        self._admin: Any = None
+        self._one = threading.Lock()
+
+    def ask(self, question: Callable[[Any], Result]) -> Result:
         with self._one:
             try:
                 if self._admin is None:
@@ -49,16 +82,6 @@ class Topics:
             except errors.KafkaError:
                 self._close()
                 raise
-
-    def _identity(self, topic: str) -> tuple[str, str]:
-        if not self._cluster:
-            self._cluster = self._ask(lambda admin: str(admin.describe_cluster()["cluster_id"]))
-        (found,) = self._ask(lambda admin: admin.describe_topics([topic]))
-        if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
-            return self._cluster, ""
-        if found["error_code"]:
-            raise errors.for_code(found["error_code"])(topic)
-        return self._cluster, str(found["topic_id"])
 
     def close(self) -> None:
         with self._one:
@@ -70,8 +93,27 @@ class Topics:
             admin.close()
 
 
+def _bounds(admin: Any, *, partition: Partition) -> tuple[int, int]:
+    (topic,) = admin.describe_topics([partition.topic])
+    leaders = {one["partition_index"]: one["leader_id"] for one in topic["partitions"]}
+    if partition.number not in leaders:
+        raise errors.UnknownTopicOrPartitionError(f"Kafka has no partition {partition}")
+    if leaders[partition.number] < 0:  # kafka-python would ask again and again, for the time of a request
+        raise errors.LeaderNotAvailableError(f"partition {partition} has no leader: a broker is away")
+    place = TopicPartition(*partition)
+    start, end = (
+        admin.list_partition_offsets({place: spec}, IsolationLevel.READ_COMMITTED)[place].offset
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
+    return int(start), int(end)
+
+
 class BadRecords:
-    """Publishes bad records, unchanged, with headers that say where they came from and why they are bad.
+    """Publishes bad records with the same key, value and headers, and headers that say where they came from and why
+    they are bad.
+
+    Their timestamp is the time of the publication: brokers refuse a timestamp that lies ahead, and delete records whose
+    timestamp is old.
 
     At least once: a process that is killed may publish them again.
     """
@@ -109,9 +151,9 @@ class BadRecords:
                     ("ingest-topic", partition.topic.encode()),
                     ("ingest-partition", b"%d" % partition.number),
                     ("ingest-offset", b"%d" % one.record.offset),
+                    ("ingest-timestamp", b"%d" % one.record.timestamp_ms),
                     ("ingest-reason", one.reason.encode(errors="replace")),
                 ],
-                timestamp_ms=max(one.record.timestamp_ms, 0),
             )
             for one in bad
         ]

@@ -23,7 +23,7 @@ from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
-from committerd_ingest.records import Partition, Record
+from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5
 _FAILED_SECONDS = 2.0
 _NOTE_LOOK_SECONDS = 3600.0
+_STOPPED_SECONDS_MAX = 3600.0
+"""How long a partition stays stopped without an attempt, where each costs something."""
 _EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
 """What Kafka, the store and the committer do; the log has no traceback of it."""
 
@@ -40,9 +42,11 @@ _EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
 class Stopped(Exception):
     """The partition can't go on before somebody acts."""
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(self, reason: str, text: str, *, costly: bool = False) -> None:
+        """`costly`: an attempt to go on stages a transaction, publishes records or decodes: it is made ever more rarely
+        while the table says the same."""
         super().__init__(text)
-        self.reason = reason
+        self.reason, self.costly = reason, costly
 
 
 class _BeginAgain(Exception):
@@ -68,11 +72,14 @@ class PartitionWork:
         self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
         self._bad_records, self._figures, self._writing = bad_records, figures, writing
         self.buffer = Buffer(pipeline.flush)
-        self.stopped: Stopped | None = None
+        self.stopped = False
+        """Whether it waits before it looks again, and nothing is fetched."""
+        self.trouble: Stopped | None = None
+        """Why it was stopped; also during an attempt to go on."""
         self.mark = 0
         """The offset behind the last record that is in the table."""
-        self.oldest_ms: int | None = None
-        """Timestamp of the oldest record that waits."""
+        self.end = 0
+        """The offset behind the last record that Kafka had when it was asked."""
         self.hurry = False
         """Whether records are written without waiting for more: the memory is used up, or the process ends."""
         self.busy = False
@@ -87,6 +94,24 @@ class PartitionWork:
         """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
         self._noted_at = 0.0
+        self._said: Said | None = None
+        """What the table said last."""
+        self._attempts = 0
+        """Costly attempts to go on since the last commit."""
+        self._written_ms: int | None = None
+        """Timestamp of the first record of the transaction that is on its way."""
+        self._stopped_ms: int | None = None
+        """Timestamp of the record at which the partition was stopped; if that is unknown, when it was stopped."""
+
+    def oldest_ms(self) -> int | None:
+        """Timestamp of the oldest record that waits; None if none does, or if it has none."""
+        if self.trouble is not None:
+            found = self._stopped_ms if self.end > self.mark else None
+        elif self._written_ms is not None:
+            found = self._written_ms
+        else:
+            found = self.buffer.records[0].timestamp_ms if self.buffer.records else None
+        return None if found == NO_TIMESTAMP else found
 
     def arrived(self, seek: int, records: Sequence[Record]) -> None:
         """Take records; those that were fetched before the latest seek are dropped."""
@@ -121,15 +146,15 @@ class PartitionWork:
         while True:
             try:
                 await self._begin()
-                self.stopped = None
                 while True:
                     await self._next()
             except Stopped as error:
+                if self._stopped_ms is None:
+                    self._stopped_ms = now_ms() if (oldest := self.oldest_ms()) is None else oldest
                 self._forget()
-                self.stopped = error
-                extra = {"partition": str(self.partition), "reason": error.reason, "error": str(error)}
-                _log.error("ingest.partition_stopped", extra=extra)
-                await asyncio.sleep(self._pipeline.retry_seconds)
+                self.stopped, self.trouble = True, error
+                await self._stay(error)
+                self.stopped = False
             except _BeginAgain as error:
                 self._forget()
                 self._figures.began_again("mark_moved")
@@ -146,8 +171,39 @@ class PartitionWork:
         """Drop what waits. It is read again."""
         self._seek, self._broken, self._unreadable = 0, "", ""
         self.buffer.clear()
-        self.oldest_ms = None
+        self._written_ms = None
         self._source.pause([self.partition])
+
+    async def _stay(self, error: Stopped) -> None:
+        """Stay stopped until it is time to look whether the partition may go on."""
+        pause = self._pipeline.retry_seconds
+        if error.costly:
+            pause = max(pause, min(pause * 2 ** min(self._attempts, 20), _STOPPED_SECONDS_MAX))
+            self._attempts += 1
+        extra = {"partition": str(self.partition), "reason": error.reason, "error": str(error)}
+        _log.error("ingest.partition_stopped", extra=extra | {"next_attempt_seconds": pause})
+        until = time.monotonic() + pause
+        while True:
+            await asyncio.sleep(min(self._pipeline.retry_seconds, max(until - time.monotonic(), 0)))
+            if time.monotonic() >= until:
+                return
+            if await self._differs():
+                self.trouble = None
+                return
+
+    async def _differs(self) -> bool:
+        """Whether table or topic say something else than when the partition was stopped. Notes its end, for the lag."""
+        then = self._said
+        try:
+            _, self.end = await self._topics.bounds(self.partition)
+            _, topic_id = await self._topics.identity(self.partition.topic)
+            said = await self._table.says(self._app_id)
+        except Exception as error:  # noqa: BLE001  # whatever it is: the next look says it
+            _log.info("ingest.look_failed", extra={"partition": str(self.partition), "error": str(error)})
+            return False
+        if said is None or then is None or topic_id != self._topic_id:
+            return True
+        return (said.schema, said.mark) != (then.schema, then.mark)
 
     # Where it begins
 
@@ -167,19 +223,23 @@ class PartitionWork:
             await self._note(found.offset)
         self._noted_at = time.monotonic()
         self._decoder(await self._says())
-        self.mark = self._behind = found.offset
+        self._behind = found.offset
+        if self.trouble is not None and not self.trouble.costly:
+            self.trouble = None
         self._source.note(partition, found.offset)
         await self._source.seek(partition, found.offset)
 
     async def _found(self) -> Begin | Enter | Stop:
         said = await self._says()
-        log = Log(self._topic_id, *await self._source.bounds(self.partition))
+        log = Log(self._topic_id, *await self._topics.bounds(self.partition))
+        self.mark, self.end = _reached(said), log.end
         return where_to_begin(said.mark, said.note, log, start=self._pipeline.start, now_ms=now_ms())
 
     async def _says(self) -> Said:
         said = await self._table.says(self._app_id)
         if said is None:
             raise Stopped("table_missing", "there is no table: create it, with client.create(schema) for example")
+        self._said = said
         return said
 
     def _way_out(self) -> str:
@@ -201,7 +261,7 @@ class PartitionWork:
         try:
             return await commit
         except (InvalidTransaction, UnsupportedTransaction) as error:
-            raise Stopped("refused", f"the committer refuses the transaction: {error}") from error
+            raise Stopped("refused", f"the committer refuses the transaction: {error}", costly=True) from error
 
     def _decoder(self, said: Said) -> Decoder:
         try:
@@ -237,14 +297,14 @@ class PartitionWork:
                 await asyncio.wait_for(self._changed.wait(), _NOTE_LOOK_SECONDS if due is None else due)
             except TimeoutError:
                 continue
-        self.oldest_ms = self.buffer.records[0].timestamp_ms
+        self._written_ms = self.buffer.records[0].timestamp_ms
         self.busy = True
         try:
             async with self._writing:
                 await self._write(self.buffer.take(time.monotonic()))
         finally:
             self.busy = False
-        self.oldest_ms = self.buffer.records[0].timestamp_ms if self.buffer.records else None
+        self._written_ms = None
 
     async def _renew(self) -> None:
         """Renew the note of a partition that has been quiet for long."""
@@ -275,6 +335,7 @@ class PartitionWork:
         if records:
             await self._commit(records, decoded, behind)
         if stop is not None:
+            await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 
     async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
@@ -290,6 +351,7 @@ class PartitionWork:
                 f"a bad record, at offset {bad[0].record.offset} or behind it, is too large for the topic for bad "
                 f"records, where it has headers besides: {error}. Raise max.message.bytes of that topic and "
                 f"kafka.max_record_bytes. {self._way_out()}",
+                costly=True,
             ) from error
 
     def _stop_before_unreadable(self) -> NoReturn:
@@ -302,11 +364,13 @@ class PartitionWork:
     def _stop_at(self, bad: BadRecord) -> NoReturn:
         offset = bad.record.offset
         topic, number = self.partition
+        self._stopped_ms = bad.record.timestamp_ms
         raise Stopped(
             "bad_record",
             f"the record at offset {offset} makes no row: {bad.reason}. Mend the table or the settings, or set "
             f"ingest.on_error, or pass it over: committerd ingest move {topic} {number} --offset {offset + 1} --apply "
             "--reason TEXT",
+            costly=True,
         )
 
     async def _commit(self, records: Sequence[Record], decoded: Decoded, behind: int) -> None:
@@ -319,13 +383,21 @@ class PartitionWork:
             mark = (await self._says()).mark
             if mark is None or mark.version != behind:
                 raise _BeginAgain("another process has committed these records")
-        self.mark = behind
+        self.mark, self._attempts, self.trouble, self._stopped_ms = behind, 0, None, None
         self._source.note(self.partition, behind)
         self._figures.took("commit", time.monotonic() - began)
-        self._figures.fresh(max(now_ms() - records[0].timestamp_ms, 0) / 1000)
+        if records[0].timestamp_ms != NO_TIMESTAMP:
+            self._figures.fresh(max(now_ms() - records[0].timestamp_ms, 0) / 1000)
         self._figures.wrote(
             records=len(records),
             rows=decoded.rows.num_rows,
             bytes=sum(len(one.key or b"") + len(one.value or b"") for one in records),
             bad=len(decoded.bad),
         )
+
+
+def _reached(said: Said) -> int:
+    """The offset behind the last record that is in the table, as far as the table says it; else 0."""
+    if said.mark is not None:
+        return max(said.mark.version, 0)
+    return 0 if said.note is None else said.note.offset

@@ -78,7 +78,7 @@ class Ingest:
         if not self._source.joined:
             return False, "joins the consumer group"
         works = [work for work, _ in self._works.values()]
-        stopped = [f"{work.partition}: {work.stopped}" for work in works if work.stopped]
+        stopped = [f"{work.partition}: {work.trouble}" for work in works if work.trouble]
         text = f"{len(works)} partitions"
         return True, text if not stopped else f"{text}, of which {len(stopped)} are stopped. {stopped[0]}"
 
@@ -165,11 +165,11 @@ class Ingest:
             ends = await asyncio.wait_for(self._source.ends(), _LOOK_SECONDS)
         except (KafkaError, TimeoutError):
             ends = {}
-        lag = sum(max(ends[work.partition] - work.mark, 0) for work in works if work.partition in ends)
-        oldest = min((work.oldest_ms for work in works if work.oldest_ms is not None), default=None)
+        lag = sum(max(ends.get(work.partition, 0) - work.mark, work.end - work.mark, 0) for work in works)
+        oldest = min((one for work in works if (one := work.oldest_ms()) is not None), default=None)
         self._figures.state(
             partitions=len(works),
-            stopped=sum(work.stopped is not None for work in works),
+            stopped=sum(work.trouble is not None for work in works),
             waiting_bytes=waiting,
             lag=lag,
             lag_seconds=0.0 if oldest is None else max(now_ms() - oldest, 0) / 1000,
@@ -180,7 +180,7 @@ class Ingest:
         self._source.pause(sorted(self._works))
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            works = [work for work, _ in self._works.values() if work.stopped is None]
+            works = [work for work, _ in self._works.values() if not work.stopped]
             if not any(work.buffer.records or work.busy for work in works):
                 return
             for work in works:

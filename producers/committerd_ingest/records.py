@@ -9,6 +9,9 @@ from typing import NamedTuple
 _RECORD_BYTES = 200
 """What a record takes in memory besides key, value and headers: a rough figure for back-pressure."""
 
+NO_TIMESTAMP = -1
+"""The timestamp of a record that has none."""
+
 
 class Partition(NamedTuple):
     """A partition of a topic."""
@@ -26,7 +29,7 @@ class Record:
 
     offset: int
     timestamp_ms: int
-    """Unix milliseconds, of the producer or of the broker (`message.timestamp.type`)."""
+    """Unix milliseconds, of the producer or of the broker (`message.timestamp.type`), or `NO_TIMESTAMP`."""
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()

@@ -122,15 +122,6 @@ class Source:
         self._calls.put((work, future))
         return await future
 
-    async def bounds(self, partition: Partition) -> tuple[int, int]:
-        """The offset of the partition's first record, and that behind its last one. Raises KafkaError."""
-        place = TopicPartition(*partition)
-
-        def ask(consumer: Any) -> tuple[int, int]:
-            return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
-
-        return await self.call(ask)
-
     async def seek(self, partition: Partition, offset: int) -> None:
         """Read the partition from this offset on, if it is still assigned; `Sought` comes before its records."""
         place = TopicPartition(*partition)

@@ -35,17 +35,20 @@ SCHEMA = pa.schema(
 class Topic:
     """A topic with JSON records, which have the numbers 0, 1, 2 and so on, in the partitions in turn."""
 
-    def __init__(self, servers: str, *, partitions: int, name: str = "") -> None:
+    def __init__(
+        self, servers: str, *, partitions: int, name: str = "", configs: Mapping[str, str] | None = None
+    ) -> None:
+        """`configs`: settings of the topic."""
         self.name = name or f"orders-{uuid4().hex[:8]}"
         self.partitions = partitions
-        self._servers = servers
+        self._servers, self._configs = servers, dict(configs or {})
         self.sent = 0
         self.create()
         self._producer = KafkaProducer(bootstrap_servers=servers, acks="all", max_block_ms=60_000)
 
     def create(self) -> None:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
-            admin.create_topics([NewTopic(self.name, self.partitions, 1)])
+            admin.create_topics([NewTopic(self.name, self.partitions, 1, topic_configs=self._configs)])
 
     def delete(self) -> None:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
@@ -58,8 +61,22 @@ class Topic:
         self._producer.flush(60)
         self.sent += count
 
-    def send_value(self, value: bytes | None, *, partition: int = 0, key: bytes | None = None) -> None:
-        self._producer.send(self.name, value=value, key=key, partition=partition, headers=[("trace", b"7")])
+    def send_value(
+        self,
+        value: bytes | None,
+        *,
+        partition: int = 0,
+        key: bytes | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        self._producer.send(
+            self.name,
+            value=value,
+            key=key,
+            partition=partition,
+            headers=[("trace", b"7")],
+            timestamp_ms=timestamp_ms,
+        )
 
     def flush(self) -> None:
         self._producer.flush(60)
@@ -74,6 +91,13 @@ class Flow:
     def __init__(self, scene: Scene, topic: Topic, *, launch: Launch) -> None:
         self.scene, self.topic, self._launch = scene, topic, launch
         self._count = 0
+        self.committer: Daemon | None = None
+
+    def restart_committer(self, **settings: str) -> None:
+        """Put a committer with other settings in its place."""
+        assert self.committer is not None
+        self.committer.stop()
+        self.committer = self.scene.started(**settings)
 
     def create(self, schema: pa.Schema = SCHEMA) -> None:
         lance.write_dataset(schema.empty_table(), self.scene.table.uri)
@@ -156,15 +180,22 @@ def bad_records(servers: str, topic: str) -> list[Any]:
 
 @contextlib.contextmanager
 def flow_of(
-    servers: str, folder: Path, launch: Launch, *, partitions: int = 3, schema: pa.Schema = SCHEMA
+    servers: str,
+    folder: Path,
+    launch: Launch,
+    *,
+    partitions: int = 3,
+    schema: pa.Schema = SCHEMA,
+    configs: Mapping[str, str] | None = None,
+    **committer: str,
 ) -> Iterator[Flow]:
-    """A flow whose table exists and whose committer runs."""
-    topic = Topic(servers, partitions=partitions)
+    """A flow whose table exists and whose committer runs. `configs`: of the topic; `committer`: its settings."""
+    topic = Topic(servers, partitions=partitions, configs=configs)
     try:
         with Scene(kafka=servers, name=f"table-{uuid4().hex[:8]}", folder=folder, launch=launch) as scene:
             flow = Flow(scene, topic, launch=launch)
             flow.create(schema)
-            scene.started()
+            flow.committer = scene.started(**committer)
             yield flow
     finally:
         topic.close()

@@ -7,10 +7,10 @@ import json
 from functools import partial
 
 import click
-from kafka import TopicPartition
+from kafka.errors import UnknownTopicOrPartitionError
 
 from committerd.commands.committing import sources
-from committerd.commands.ingest.parts import client_of, open_admin, open_consumer, pipeline_name, table_of
+from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, table_of
 from committerd.commands.lance_options import client_access
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
@@ -41,11 +41,13 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
     topics = Topics(partial(open_admin, configured))
     try:
         cluster_id, topic_id = await topics.identity(partition.topic)
+        if not topic_id:
+            raise SettingsError(f"Kafka has no topic {partition.topic}")
+        start, end = await topics.bounds(partition)
+    except UnknownTopicOrPartitionError as error:
+        raise SettingsError(str(error)) from error
     finally:
         topics.close()
-    if not topic_id:
-        raise SettingsError(f"Kafka has no topic {partition.topic}")
-    start, end = await asyncio.to_thread(_bounds, configured, partition)
     offset = _offset(wanted, start, end)
     app_id = app_id_of(pipeline_name(configured), cluster_id, partition)
     client = client_of(configured, access)
@@ -91,17 +93,6 @@ def _offset(wanted: str, start: int, end: int) -> int:
     if not start <= int(wanted) <= end:
         raise SettingsError(f"--offset {wanted}: the partition has records from offset {start} to {end}")
     return int(wanted)
-
-
-def _bounds(configured: Settings, partition: Partition) -> tuple[int, int]:
-    consumer = open_consumer(configured, group=False)
-    try:
-        place = TopicPartition(*partition)
-        if partition.number not in (consumer.partitions_for_topic(partition.topic) or ()):
-            raise SettingsError(f"{partition.topic} has no partition {partition.number}")
-        return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
-    finally:
-        consumer.close(autocommit=False)
 
 
 async def _release(configured: Settings, app_id: str, reason: str) -> None:
