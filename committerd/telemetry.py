@@ -462,7 +462,8 @@ class IngestTelemetry(_OfDataset):
             "committerd_ingest_lag_records", "Records of these partitions that are not in the table yet."
         )
         self.lag_seconds = metrics.gauge(
-            "committerd_ingest_lag_seconds", "Age of the oldest record that waits in this process; 0 if none does."
+            "committerd_ingest_lag_seconds",
+            "Age of the oldest record that waits in this process or has stopped its partition; 0 if there is none.",
         )
         super().__init__(metrics)
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from kafka import TopicPartition, errors
 from kafka.admin import OffsetSpec
-from kafka.admin._partitions import IsolationLevel
 
 from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
@@ -102,7 +101,7 @@ def _bounds(admin: Any, *, partition: Partition) -> tuple[int, int]:
         raise errors.LeaderNotAvailableError(f"partition {partition} has no leader: a broker is away")
     place = TopicPartition(*partition)
     start, end = (
-        admin.list_partition_offsets({place: spec}, IsolationLevel.READ_COMMITTED)[place].offset
+        admin.list_partition_offsets({place: spec}, isolation_level="read_committed")[place].offset
         for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
     )
     return int(start), int(end)

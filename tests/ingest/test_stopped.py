@@ -81,7 +81,7 @@ def test_what_the_committer_refuses_is_staged_ever_more_rarely(
             ingest.start()
             wait_rare_attempts(ingest, "refused")
             said = ingest.wait_line("ingest.partition_stopped", reason="refused")["error"]
-            assert "app_marks_full" in said
+            assert "commit.app_marks_max is 2" in said
             flow.wait_rows(20)
             assert ingest.wait_ready(text="1 are stopped")
             flow.restart_committer(COMMIT__APP_MARKS_MAX="3")
@@ -136,9 +136,9 @@ async def test_a_partition_without_a_leader_is_said_at_once(kafka: KafkaBroker |
                 one["leader_id"] = -1 if one["partition_index"] == 0 else one["leader_id"]
             return found
 
-        def list_partition_offsets(self, specs: Any, *rest: Any) -> Any:
+        def list_partition_offsets(self, specs: Any, **rest: Any) -> Any:
             assert [one.partition for one in specs] == [1], "it would wait for a leader"
-            return super().list_partition_offsets(specs, *rest)
+            return super().list_partition_offsets(specs, **rest)
 
     with contextlib.closing(Topic(kafka.bootstrap_servers, partitions=2)) as topic:
         topic.send_value(json.dumps({"id": 0}).encode(), partition=1)
