@@ -133,6 +133,11 @@ class TopicAdmin:
                 raise errors.for_code(described["error_code"])(topic)
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
+    def topics(self) -> list[str]:
+        """The names of all topics that this user may see."""
+        with self._request("asking for the topics") as client:
+            return [str(name) for name in client.list_topics()]
+
     def broker_ids(self) -> list[int]:
         """The ids of the cluster's brokers.
 

@@ -103,6 +103,10 @@ class TopicOperator:
         )
         return await self._ask(survey)
 
+    async def all_topics(self) -> list[str]:
+        """The names of all topics of the cluster that this user may see."""
+        return await self._ask(self._admin.topics)
+
     async def identity(self) -> TopicIdentity:
         """The identity of the staged topic. Raises `RefusedToRun` (`topic_gone`) if it does not exist."""
         return await self._ask(partial(self._admin.identity, self.topics.staged, None))

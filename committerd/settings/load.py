@@ -138,6 +138,15 @@ class _Given(SharedSettings, _Sources):  # type: ignore[misc]  # pydantic merges
             return data
         return {**data, "dataset": {}}
 
+    def groups(self) -> dict[str, Any]:
+        """The groups that all datasets share, by name."""
+        return {name: getattr(self, name) for name in SharedSettings.model_fields}
+
+    def file(self) -> DatasetsFile | None:
+        """The file that names other datasets."""
+        path = self.daemon.datasets_file
+        return None if path is None else DatasetsFile(path=Path(path), shared=self.groups(), others=self.datasets)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetsFile:
@@ -210,27 +219,37 @@ def load_served(**given: Mapping[str, Any]) -> ServedDatasets:
     which names each wrong setting and its spelling.
     """
     found = _load(_Given, given)
-    groups = {name: getattr(found, name) for name in SharedSettings.model_fields}
-    path = found.daemon.datasets_file
+    groups = found.groups()
     if found.dataset is not None:
-        if (found.datasets or path is not None) and "dataset" not in given:
+        if (found.datasets or found.file() is not None) and "dataset" not in given:
             other = "datasets" if found.datasets else "daemon.datasets_file"
             raise SettingsError(
                 f"dataset and {other} exclude each other: name one table in the group dataset, or all of them there"
             )
         return of_one(Settings(**groups))
-    if not found.datasets and path is None:
+    file = found.file()
+    if not found.datasets and file is None:
         raise SettingsError("datasets is empty: name at least one table, as [datasets.NAME] with uri")
     if found.kafka.group is None:
         raise SettingsError(
             "kafka.group (COMMITTERD_KAFKA__GROUP): is missing: processes for many datasets share them out in one group"
         )
     shared = SharedSettings(**groups)
-    if path is None:
+    if file is None:
         return ServedDatasets(shared=shared, datasets=dataset_settings(groups, found.datasets))
-    file = DatasetsFile(path=Path(path), shared=groups, others=found.datasets)
     content = file.read()
     return ServedDatasets(shared=shared, datasets=file.settings_in(content), file=file, content=content)
+
+
+def load_datasets_file() -> tuple[SharedSettings, DatasetsFile]:
+    """What all datasets share, and the file that names them, which need not exist. Raises `SettingsError`."""
+    found = _load(_Given, {"datasets": {}})  # beside those of the file: none needs to be named yet
+    file = found.file()
+    if file is None:
+        raise SettingsError(
+            "daemon.datasets_file (COMMITTERD_DAEMON__DATASETS_FILE): is missing: the file that names the datasets"
+        )
+    return SharedSettings(**found.groups()), file
 
 
 def of_one(settings: Settings) -> ServedDatasets:

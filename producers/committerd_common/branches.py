@@ -63,6 +63,11 @@ def branch_queue(dataset: str, branch: str) -> str:
     return f"{dataset}.{_TREE}.{branch.replace('/', '..')}" if branch else dataset
 
 
+def is_branch_queue(queue: str) -> bool:
+    """Whether this is the name of a branch's queue."""
+    return f".{_TREE}." in queue
+
+
 def branch_file(branch: str) -> str:
     """The key, in the table's root, of the object in which Lance keeps what it knows of the branch."""
     return f"{BRANCHES}{branch.replace('/', '%2F')}.json"

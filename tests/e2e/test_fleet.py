@@ -202,6 +202,40 @@ def test_tables_come_go_and_change_by_the_file_while_the_others_are_served(fleet
     audit_all(fleet, ids)
 
 
+def test_datasets_are_found_by_their_topics(fleet: Fleet) -> None:
+    ids = created(fleet)
+    goes, stays, comes = fleet.scenes
+    prefix, file, two = stays.rpartition("-")[0], fleet.folder / "datasets.json", fleet.folder / "two.toml"
+    uri = fleet.scenes[stays].table.uri.replace(stays, "{name}")
+
+    def find(pattern: str, *words: str, good: bool = True) -> str:
+        there = str(file)
+        return fleet.command("datasets", "find", pattern, "--uri", uri, *words, good=good, DAEMON__DATASETS_FILE=there)
+
+    two.write_text(fleet.tables(goes, stays))
+    fleet.command("topics", "create", file=two)
+    said = find(f"{prefix}-.")
+    assert said == f"added: {goes}\nadded: {stays}\nNothing was written: --apply writes {file}.\n"
+    assert not file.exists()
+    find(f"{prefix}-.", "--apply")
+    member = fleet.member("", DAEMON__DATASETS_FILE=str(file), **STAYS)
+    member.wait_ready(text="2 datasets: 2 active")
+    for name in (goes, stays):
+        ids[name] += fleet.scenes[name].committed()
+    fleet.scenes[comes].topics.make_staged()  # the committer makes the others
+    fleet.scenes[goes].topics.delete_staged()
+    assert find(f"{prefix}-.", "--apply") == f"added: {comes}\nremoved: {goes}\n"
+    member.wait_line("datasets.changed", added=[comes], removed=[goes])
+    member.wait_ready(text="2 datasets: 2 active")
+    for name in (stays, comes):
+        ids[name] += fleet.scenes[name].committed()
+        fleet.scenes[name].audit(ids[name])
+    held = file.read_text()
+    assert find(f"{prefix}-.", "--apply") == ""
+    assert f"no topic NAME.staged has a NAME that matches '{prefix}'" in find(prefix, "--apply", good=False)
+    assert file.read_text() == held
+
+
 def test_commands_take_the_dataset_by_its_name(fleet: Fleet) -> None:
     created(fleet)
     file = fleet.folder / "committerd.toml"
