@@ -52,12 +52,15 @@ class ProxiedS3(ProxiedStore):
     def copy_of(self, folder: Path) -> StorePlace:
         """Make a table in a new bucket with the files of a local one, as links where that is possible."""
         place = s3_place(self._direct, proxy=self._proxy.url)
-        copy = self.data / place.uri.partition("://")[2]
+        self.link(folder, self.data / place.uri.partition("://")[2])
+        return StorePlace(place.uri, self._through.storage_options(), place.settings)
+
+    def link(self, folder: Path, copy: Path) -> None:
+        """Make a folder in a bucket with the files of another, as links where that is possible."""
         try:
             shutil.copytree(folder, copy, copy_function=os.link)
         except shutil.Error:  # another file system
             shutil.copytree(folder, copy, dirs_exist_ok=True)
-        return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
     def new_folder(self) -> str:
         return f"s3://{self._through.make_bucket()}/raw"

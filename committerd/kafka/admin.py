@@ -159,7 +159,7 @@ class TopicAdmin:
 
     def retentions_ms(self, topics: Sequence[str]) -> dict[str, int | None]:
         """The topics' retentions in milliseconds, in one request; None = unlimited. Leaves out what is not reported."""
-        resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": None}) for topic in topics]
         with self._request("asking for the configuration of topics", "DescribeConfigs", topic=topics[0]) as client:
             described = client.describe_configs(resources, config_filter="all").get("topic", {})
         found = {topic: (described.get(topic, {}).get("retention.ms") or {}).get("value") for topic in topics}

@@ -239,15 +239,26 @@ class GroupMember:
         self._woken.set()
 
     @contextmanager
-    def preparing(self) -> Iterator[None]:
-        """While the topics of another dataset are prepared, which will be served soon."""
+    def preparing(self) -> Iterator[Callable[[], None]]:
+        """While the topics of another dataset are prepared, which will be served soon.
+
+        Yields a function that says that it takes longer: the changes of the other datasets wait for it no more.
+        """
+        counted = True
         self._prepared += 1
+
+        def end() -> None:
+            nonlocal counted
+            if counted:
+                counted = False
+                self._prepared -= 1
+                self._prepared_at = time.monotonic()
+                self._woken.set()
+
         try:
-            yield
+            yield end
         finally:
-            self._prepared -= 1
-            self._prepared_at = time.monotonic()
-            self._woken.set()
+            end()
 
     def remove(self, share: Share) -> None:
         """Give the partition up; another member of the group takes it over."""

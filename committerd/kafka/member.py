@@ -22,9 +22,9 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import no_broker, recent_lines
 from committerd.kafka.consumer import GroupMember
 from committerd.kafka.options import RECORD_OVERHEAD_BYTES, topics_of
+from committerd.kafka.preparation import TopicPreparation
 from committerd.kafka.producer import Producers
 from committerd.kafka.queue import KafkaQueue, Lanes, SharedClients
-from committerd.kafka.topics import prepare_topics
 from committerd.kafka.watch import Watch
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.settings.kafka import KafkaSettings
@@ -39,9 +39,6 @@ _SILENT_SECONDS_MAX = 15.0
 _JOINING_SESSIONS_MAX = 3.0
 """How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
-_PREPARED_AT_ONCE = 40
-"""How many datasets have their topics prepared at a time. Each may wait a minute for its topics, in a thread that is
-none of those for the work of the other datasets."""
 
 
 class KafkaMember:
@@ -64,7 +61,7 @@ class KafkaMember:
         )
         self._watch = Watch(settings, group, name, admin=admin)
         self._session_seconds = settings.session_timeout_ms / 1000
-        self._preparations = CapacityLimiter(_PREPARED_AT_ONCE)
+        self._preparation = TopicPreparation(settings, group, admin=admin)
 
     @asynccontextmanager
     async def serving(self, dataset: str, *, join: bool = True) -> AsyncIterator[KafkaQueue]:
@@ -76,8 +73,8 @@ class KafkaMember:
         Raises `SettingsError` if settings or topics are wrong, and `QueueUnavailable` if Kafka doesn't respond.
         """
         queue = KafkaQueue(self._shared, topics_of(self._settings, dataset, group=self._group), dataset)
-        with self._consumer.preparing():
-            await self._prepare(dataset, join=join)
+        with self._consumer.preparing() as takes_longer:
+            await self._preparation.prepare(dataset, joins=join, takes_longer=takes_longer)
             if join:
                 queue.join()
                 self._watch.add(queue)
@@ -87,23 +84,6 @@ class KafkaMember:
             queue.leave()
             self._watch.remove(queue)
 
-    async def _prepare(self, dataset: str, *, join: bool) -> None:
-        settings = self._settings
-        await to_thread.run_sync(
-            partial(
-                prepare_topics,
-                self._admin,
-                settings,
-                dataset,
-                create=None if join else False,
-                seconds=settings.bootstrap_timeout_ms / 1000 if join else 0,
-                check_cancelled=from_thread.check_cancelled,
-            ),
-            limiter=self._preparations,
-        )
-        if join:
-            await to_thread.run_sync(self._admin.require_group, self._group, limiter=self._preparations)
-
     def leave(self) -> None:
         """Leave the group: all partitions go to the other members at once."""
         self._consumer.stop()
@@ -111,6 +91,10 @@ class KafkaMember:
     async def run(self) -> None:
         """Be a member of the group while there are datasets to serve, until `leave`."""
         await to_thread.run_sync(self._consumer.run, limiter=CapacityLimiter(1))
+
+    async def prepare(self) -> None:
+        """Prepare the topics of the datasets that begin to be served."""
+        await self._preparation.run()
 
     async def watch(self) -> None:
         """Keep what the queues know about their topics up to date."""
@@ -168,6 +152,7 @@ async def opened_member(
                     if join:
                         tasks.start_soon(member.run)
                         tasks.start_soon(member.watch)
+                    tasks.start_soon(member.prepare)
                     tasks.start_soon(member.watch_consumer)
                     yield member
                 finally:

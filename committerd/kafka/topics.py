@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from kafka import codec, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from committerd.errors import QueueUnavailable, SettingsError
+from committerd.errors import CommitterError, QueueUnavailable, SettingsError
 from committerd.kafka.access import denied, lacking
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.options import BATCH_BYTES, RECORD_OVERHEAD_BYTES, Topics, topics_of
@@ -28,8 +28,18 @@ _log = logging.getLogger(__name__)
 _BROKER_MIN = (2, 8)
 """Kafka returns topic ids from this version on."""
 _REPLICAS_MAX = 3
-_LOOK_SECONDS = 1.0
-_SAY_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+_CONFIGS = (
+    "cleanup.policy",
+    "compression.type",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.insync.replicas",
+    "retention.bytes",
+    "retention.ms",
+    "unclean.leader.election.enable",
+)
+"""The settings of a topic that are checked: Kafka describes only these, because it has four times as many."""
 _OPERATIONS = {"staged": ("Read",), "outcomes": ("Read", "Write"), "dead": ("Write",)}
 """The committer's operations on each topic. In Kafka each of them includes Describe."""
 _UNLIMITED = -1
@@ -56,7 +66,9 @@ class TopicDescription:
     partitions: int
     replicas: int
     configs: Mapping[str, str]
-    """All settings of the topic, defaults included; empty if this user may not read them."""
+    """The settings of the topic that are checked, defaults included; empty if this user may not read them."""
+    is_led: bool = True
+    """Whether each of its partitions has a leader."""
     allowed: frozenset[str] = frozenset()
     """Operations that this user may do, in Kafka's terms (READ, WRITE, ...); empty if Kafka does not return them."""
 
@@ -115,48 +127,6 @@ def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> 
     ]
 
 
-def prepare_topics(
-    admin: TopicAdmin,
-    settings: KafkaSettings,
-    name: str,
-    *,
-    create: bool | None = None,
-    seconds: float = 0,
-    check_cancelled: Callable[[], None] = lambda: None,
-) -> Topics:
-    """Create the missing topics if the settings (or `create`) say so, then check all three.
-
-    Waits up to `seconds` for topics that are missing or not ready yet, because another process may be creating them.
-
-    Blocks. Raises `SettingsError` that lists all problems and their remedies, and `QueueUnavailable` if Kafka doesn't
-    respond.
-    """
-    create = settings.topics_mode == "create" if create is None else create
-    deadline, said_at = time.monotonic() + seconds, float("-inf")
-    while True:
-        try:
-            survey = survey_topics(admin, settings, name, create=create, seconds=deadline - time.monotonic())
-            wrong = [check for check in survey.checks if check.problem]
-            if not wrong:
-                return topics_of(settings, name)
-            listed = "\n".join(f"  - {check.problem}" for check in wrong)
-            failed: SettingsError | QueueUnavailable = SettingsError(
-                f"the topics of dataset {name} can't be used:\n{listed}"
-            )
-            if any(check.setting != "topic" for check in wrong):
-                raise failed
-        except QueueUnavailable as error:
-            failed = error
-        if time.monotonic() >= deadline:
-            raise failed
-        if time.monotonic() - said_at >= _SAY_SECONDS:
-            said_at = time.monotonic()
-            left = round(deadline - said_at)
-            _log.warning("kafka.topics_awaited", extra={"error": str(failed), "gives_up_in_seconds": left})
-        time.sleep(_LOOK_SECONDS)
-        check_cancelled()
-
-
 def survey_topics(
     admin: TopicAdmin,
     settings: KafkaSettings,
@@ -167,15 +137,46 @@ def survey_topics(
     rights: bool = True,
     note_created: Callable[[str], None] = lambda topic: None,
 ) -> TopicSurvey:
-    """Create the missing topics if `create` is set, then compare all three with the settings.
+    """Create the missing topics of one dataset if `create` is set, then compare all three with the settings.
 
-    `seconds`: how long to wait until new topics are ready. `rights`: whether to check that this user may do what a
-    committer does. `note_created`: called with each topic as soon as Kafka has created it, whatever is raised then.
+    `seconds`: how long to wait until new topics are ready. The rest is as for `survey_all`.
 
     Blocks. Raises `SettingsError` for brokers that are too old and for a topic that can't be created, and
     `QueueUnavailable` if Kafka doesn't respond.
     """
-    topics = topics_of(settings, name)
+    deadline, created = time.monotonic() + seconds, list[str]()
+    while True:
+        found = survey_all(admin, settings, [name], create=create, rights=rights, note_created=note_created)[name]
+        if isinstance(found, CommitterError):
+            raise found
+        created += found.created
+        leaderless = without_leader(found, created)
+        if not leaderless:
+            return replace(found, created=tuple(created))
+        if time.monotonic() >= deadline:
+            raise QueueUnavailable(leaderless)
+        time.sleep(_LOOK_SECONDS)
+
+
+def survey_all(
+    admin: TopicAdmin,
+    settings: KafkaSettings,
+    names: Sequence[str],
+    *,
+    create: bool,
+    rights: bool = True,
+    note_created: Callable[[str], None] = lambda topic: None,
+) -> dict[str, TopicSurvey | CommitterError]:
+    """Create the missing topics of datasets if `create` is set, then compare them with the settings.
+
+    It takes a few requests for all of them, and does not wait: a topic that was created may have no leader yet, or may
+    not be described yet. `rights`: whether to check that this user may do what a committer does. `note_created`: called
+    with each topic as soon as Kafka has created it, whatever is raised then.
+
+    Returns for each dataset what was found, or its error: `SettingsError` if a topic can't be created or described,
+    `QueueUnavailable` if Kafka does not say. Blocks. Raises `SettingsError` for brokers that are too old, and
+    `QueueUnavailable` if Kafka doesn't respond.
+    """
     version = admin.broker_version()
     if version < _BROKER_MIN:
         shown = ".".join(map(str, version))
@@ -183,18 +184,49 @@ def survey_topics(
             f"Kafka {shown} does not report topic ids; committerd needs 2.8 or newer, to notice a "
             "topic that was deleted and recreated"
         )
+    about = names[0] if len(names) == 1 else f"{len(names)} datasets"
+    created: list[str] = []
+    refused: dict[str, errors.KafkaError | SettingsError] = {}
     try:
-        plans = planned_topics(settings, topics, brokers=len(admin.broker_ids()))
+        brokers = len(admin.broker_ids())
+        planned = {name: planned_topics(settings, topics_of(settings, name), brokers=brokers) for name in names}
+        plans = [plan for its in planned.values() for plan in its]
         with admin.client() as client:
-            found = _describe(client, plans)
-            missing = [plan for plan in plans if plan.name not in found]
-            created: list[str] = []
+            found, failed = _described(client, plans)
+            missing = [plan for plan in plans if plan.name not in found and plan.name not in failed]
             if missing and create:
-                created = _create(client, missing, seconds=seconds, note_created=note_created)
-                found = _describe(client, plans)
+                created, refused = _create(client, missing, note_created=note_created)
+                there, failed_then = _described(client, missing)
+                found, failed = found | there, failed | failed_then
     except errors.KafkaError as error:
-        raise admin.failed(f"checking the topics of {name}", error) from error
-    return TopicSurvey(checks=tuple(checks(plans, found, settings, rights=rights)), created=tuple(created), found=found)
+        raise admin.failed(f"checking the topics of {about}", error) from error
+    surveyed: dict[str, TopicSurvey | CommitterError] = {}
+    for name, its in planned.items():
+        wrong = [each[plan.name] for plan in its for each in (refused, failed) if plan.name in each]
+        if not wrong:
+            surveyed[name] = TopicSurvey(
+                checks=tuple(checks(its, found, settings, rights=rights)),
+                created=tuple(plan.name for plan in its if plan.name in created),
+                found={plan.name: found[plan.name] for plan in its if plan.name in found},
+            )
+        elif isinstance(wrong[0], SettingsError):
+            surveyed[name] = wrong[0]
+        else:
+            surveyed[name] = admin.failed(f"checking the topics of {name}", wrong[0])
+    return surveyed
+
+
+def without_leader(survey: TopicSurvey, topics: Iterable[str]) -> str:
+    """A sentence if one of these topics, which were created just now, is not ready; empty if all are."""
+    found = survey.found
+    return next(
+        (
+            f"{topic} was created, and has no leader yet"
+            for topic in topics
+            if topic not in found or not found[topic].is_led
+        ),
+        "",
+    )
 
 
 def topic_problems(admin: TopicAdmin, settings: KafkaSettings, names: Iterable[str]) -> dict[str, list[str]]:
@@ -393,35 +425,29 @@ def _unreadable_codecs() -> list[str]:
     return [name for name, present in readable.items() if not present]
 
 
-def _describe(client: Any, plans: list[TopicPlan]) -> dict[str, TopicDescription]:
-    """The topics that exist. Raises KafkaError, also if this user may not describe one of them."""
-    found, failed = _described(client, plans)
-    for name, error in failed.items():
-        if error is errors.TopicAuthorizationFailedError:
-            raise SettingsError(f"{name} can't be read: {lacking('Describe', 'Topic', name)}")
-        raise error(name)
-    return found
-
-
 def _described(
-    client: Any, plans: list[TopicPlan]
-) -> tuple[dict[str, TopicDescription], dict[str, type[errors.KafkaError]]]:
-    """The topics that exist, and those that Kafka does not describe. Raises KafkaError."""
-    shapes, failed = {}, {}
+    client: Any, plans: Sequence[TopicPlan]
+) -> tuple[dict[str, TopicDescription], dict[str, errors.KafkaError | SettingsError]]:
+    """The topics that exist, and the errors of those that Kafka does not describe. Raises KafkaError."""
+    shapes: dict[str, Any] = {}
+    failed: dict[str, errors.KafkaError | SettingsError] = {}
     for described in client.describe_topics([plan.name for plan in plans]):
-        error = errors.for_code(described["error_code"])
+        name, error = described["name"], errors.for_code(described["error_code"])
         if error in (errors.NoError, errors.LeaderNotAvailableError):
-            shapes[described["name"]] = described
+            shapes[name] = described
+        elif error is errors.TopicAuthorizationFailedError:
+            failed[name] = SettingsError(f"{name} can't be read: {lacking('Describe', 'Topic', name)}")
         elif error is not errors.UnknownTopicOrPartitionError:
-            failed[described["name"]] = error
+            failed[name] = error(name)
     if not shapes:
         return {}, failed
-    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in shapes]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_CONFIGS)) for name in shapes]
     configs = client.describe_configs(resources, config_filter="all").get("topic", {})
     found = {
         name: TopicDescription(
             partitions=len(described["partitions"]),
             replicas=min((len(p["replica_nodes"]) for p in described["partitions"]), default=0),
+            is_led=bool(described["partitions"]) and all(p["leader_id"] >= 0 for p in described["partitions"]),
             allowed=frozenset(described.get("authorized_operations") or ()),
             configs={
                 config: str(entry["value"])
@@ -434,10 +460,13 @@ def _described(
     return found, failed
 
 
-def _create(client: Any, plans: list[TopicPlan], *, seconds: float, note_created: Callable[[str], None]) -> list[str]:
-    """Create the topics, except those that another process has just created. Raises `SettingsError`.
+def _create(
+    client: Any, plans: Sequence[TopicPlan], *, note_created: Callable[[str], None]
+) -> tuple[list[str], dict[str, errors.KafkaError | SettingsError]]:
+    """Create the topics in one request. Raises KafkaError if Kafka does not respond.
 
-    Returns the names of the topics that it has created.
+    Returns the names of the topics that it has created, and the errors of those that it could not create. A topic that
+    another process has just created is neither.
     """
     wanted = {
         plan.name: {
@@ -447,21 +476,20 @@ def _create(client: Any, plans: list[TopicPlan], *, seconds: float, note_created
         }
         for plan in plans
     }
-    response = client.create_topics(wanted, raise_errors=False)
-    created = []
-    for topic in response["topics"]:
-        error = errors.for_code(topic["error_code"])
+    created: list[str] = []
+    refused: dict[str, errors.KafkaError | SettingsError] = {}
+    for topic in client.create_topics(wanted, raise_errors=False)["topics"]:
+        name, error = topic["name"], errors.for_code(topic["error_code"])
         if error is errors.NoError:
-            _log.info("kafka.topic_created", extra={"topic": topic["name"]})
-            created.append(topic["name"])
-            note_created(topic["name"])
+            _log.info("kafka.topic_created", extra={"topic": name})
+            created.append(name)
+            note_created(name)
         elif issubclass(error, errors.RetriableError):
-            raise error(topic["name"])
+            refused[name] = error(name)
         elif error is not errors.TopicAlreadyExistsError:
-            why = denied(error(), "Create", topic=topic["name"])
-            raise SettingsError(
-                f"topic {topic['name']} can't be created: {why or topic.get('error_message') or error()}. "
+            why = denied(error(), "Create", topic=name)
+            refused[name] = SettingsError(
+                f"topic {name} can't be created: {why or topic.get('error_message') or error()}. "
                 f"{'Or' if why else 'Remedy:'} create it by hand and set topics_mode = check"
             )
-    client.wait_for_topics([plan.name for plan in plans], timeout_ms=max(seconds, 1) * 1000)
-    return created
+    return created, refused

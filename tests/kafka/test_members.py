@@ -21,7 +21,7 @@ from kafka.net.connection import KafkaConnection
 from kafka.record.default_records import DefaultRecordBatch
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka import consumer
+from committerd.kafka import consumer, preparation
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
 from committerd.kafka.options import topics_of
@@ -455,24 +455,63 @@ async def test_a_request_that_hangs_does_not_look_as_if_kafka_were_silent(
         released.set()
 
 
-async def test_datasets_that_wait_for_their_topics_take_no_thread_of_the_others(
-    kafka: KafkaBroker | RunningKafka, dataset: str
+async def test_datasets_that_begin_together_have_their_topics_created_in_one_request(
+    members: Members, settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_for(kafka.bootstrap_servers, **PATIENT, topics_mode="check")
+    sent = collections.Counter[str]()
+    send = KafkaConnection._send_request
+
+    def counting(self: Any, request: Any, *args: Any, **options: Any) -> Any:
+        sent[type(request).__name__] += 1
+        return send(self, request, *args, **options)
+
+    async def serve(name: str) -> None:
+        async with member.serving(name) as queue:
+            await assignment(queue, seconds=120)
+            served.add(name)
+            await anyio.sleep_forever()
+
+    served, names = set[str](), named(dataset, 30)
+    monkeypatch.setattr(KafkaConnection, "_send_request", counting)
+    async with (
+        opened_member(settings, members.group, name=dataset) as member,
+        anyio.create_task_group() as tasks,
+    ):
+        for name in names:
+            tasks.start_soon(serve, name)
+        await until(lambda: served == set(names), seconds=120)
+        tasks.cancel_scope.cancel()
+    assert (sent["CreateTopicsRequest"], sent["DescribeGroupsRequest"]) == (1, 1)
+
+
+@pytest.mark.parametrize("missing", ["topics", "leaders"])
+async def test_a_dataset_that_waits_for_its_topics_holds_up_no_other_and_ends_at_once(
+    members: Members, settings: KafkaSettings, dataset: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_PREPARATION_SECONDS_MAX", 10_000.0)
+    here, *others = named(dataset, 46)
+    async with members.member([here]):
+        pass
+    mode = "check"
+    if missing == "leaders":
+        others, mode = others[:2], "create"
+        monkeypatch.setattr(preparation, "without_leader", lambda survey, created: "".join(created))
+    patient = settings.model_copy(update={"topics_mode": mode, "bootstrap_timeout_ms": 600_000})
 
     async def serve(name: str) -> None:
         async with member.serving(name):
-            raise AssertionError("it has no topics")
+            raise AssertionError("it has no topics that can be used")
 
-    async with (
-        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
-        anyio.create_task_group() as tasks,
-    ):
-        for name in named(dataset, 45):
-            tasks.start_soon(serve, name)
-        await until(lambda: member._preparations.borrowed_tokens == 40)
-        assert to_thread.current_default_thread_limiter().borrowed_tokens == 0
-        tasks.cancel_scope.cancel()
+    with anyio.fail_after(300):
+        async with opened_member(patient, members.group, name=dataset) as member, anyio.create_task_group() as tasks:
+            for name in others:
+                tasks.start_soon(serve, name)
+            await anyio.wait_all_tasks_blocked()
+            async with member.serving(here) as queue:
+                await assignment(queue, seconds=120)
+            assert len(member._preparation._waiting) == len(others)
+            await until(lambda: to_thread.current_default_thread_limiter().borrowed_tokens == 0)
+            tasks.cancel_scope.cancel()
 
 
 _MEMBER = """

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import anyio
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from committerd.errors import SettingsError
+from committerd.errors import SettingsError, single_error
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import topics_of
-from committerd.kafka.topics import TopicDescription, checks, planned_topics, prepare_topics
+from committerd.kafka.preparation import TopicPreparation
+from committerd.kafka.topics import TopicDescription, checks, planned_topics
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.kafka.staging import PATIENT, delete_topic, operator, settings_for
@@ -196,12 +196,21 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
     return settings_for(kafka.bootstrap_servers, **PATIENT)
 
 
-def prepared(settings: KafkaSettings, name: str, **given: Any) -> None:
-    admin = TopicAdmin(settings, name)
-    try:
-        prepare_topics(admin, settings, name, **given)
-    finally:
-        admin.close()
+def prepared(settings: KafkaSettings, name: str, *, joins: bool = True) -> None:
+    async def prepare() -> None:
+        admin = TopicAdmin(settings, name)
+        preparation = TopicPreparation(settings, f"group-of-{name}", admin=admin)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(preparation.run)
+                await preparation.prepare(name, joins=joins, takes_longer=lambda: None)
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as error:
+            raise single_error(error) from None
+        finally:
+            admin.close()
+
+    anyio.run(prepare)
 
 
 @pytest.mark.kafka
@@ -215,7 +224,7 @@ def test_creates_what_is_missing_and_is_content_with_it(settings: KafkaSettings,
     assert configs["message.timestamp.type"]["value"] == "LogAppendTime"
     assert configs["retention.ms"]["value"] == str(14 * DAY_MS)
     prepared(settings, dataset)
-    prepared(settings, dataset, create=False)
+    prepared(settings, dataset, joins=False)
 
 
 @pytest.mark.kafka
@@ -233,9 +242,8 @@ def test_creates_only_the_one_that_is_missing(settings: KafkaSettings, dataset: 
 
 @pytest.mark.kafka
 def test_creates_nothing_when_it_is_only_to_check(settings: KafkaSettings, dataset: str) -> None:
-    checking = settings.model_copy(update={"topics_mode": "check"})
     with pytest.raises(SettingsError) as refused:
-        prepared(checking, dataset)
+        prepared(settings, dataset, joins=False)
     for role in _ROLES:
         assert f"{dataset}.{role} does not exist" in str(refused.value)
     with operator(settings) as admin:
