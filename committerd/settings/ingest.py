@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from committerd.settings.group import MIB, Listed, SettingsGroup
+from committerd.settings.requests import EndpointUrl
 
 
 class IngestSettings(SettingsGroup):
@@ -26,10 +27,26 @@ class IngestSettings(SettingsGroup):
         description="Instead of topics: a regular expression of Python that must match a whole name. Topics that are "
         "made later are read too. The topics of the table's queue and dead_letter_topic never match.",
     )
-    format: Literal["json", "raw"] = Field(
+    format: Literal["json", "raw", "avro", "protobuf"] = Field(
         default="json",
-        description="What the value of a record is: json, one object with a field for each column; or raw, bytes that "
-        "go into value_column as they are.",
+        description="What the value of a record is: json, one object with a field for each column; avro or protobuf, "
+        "as the serializers of a schema registry write it; or raw, bytes that go into value_column as they are.",
+    )
+    registry_url: EndpointUrl = Field(
+        default=None, description="URL of the schema registry, for avro and protobuf, such as https://registry:8081."
+    )
+    registry_username: str | None = Field(default=None, min_length=1, description="User at the schema registry.")
+    registry_password: SecretStr | None = Field(default=None, description="Password of registry_username.")
+    registry_cafile: str | None = Field(
+        default=None,
+        description="PEM file of the authorities that signed the registry's certificate; unset: the system's.",
+    )
+    registry_certfile: str | None = Field(
+        default=None, description="PEM file of the client's certificate for the registry, for mutual TLS."
+    )
+    registry_keyfile: str | None = Field(default=None, description="PEM file of the private key of registry_certfile.")
+    registry_timeout_seconds: float = Field(
+        default=10.0, gt=0, le=300, description="Time for which a request to the schema registry waits for its answer."
     )
     value_column: str = Field(default="value", description="The column that gets the value of a raw record.")
     key_column: str = Field(default="", description="The column that gets the record's key; empty: none does.")
@@ -93,3 +110,13 @@ class IngestSettings(SettingsGroup):
         except re.error as error:
             raise ValueError(f"is no regular expression: {error}") from error
         return value
+
+    @model_validator(mode="after")
+    def _registry(self) -> Self:
+        if (self.format in ("avro", "protobuf")) != (self.registry_url is not None):
+            raise ValueError("format avro or protobuf needs registry_url, and only these need it")
+        if (self.registry_username is None) != (self.registry_password is None):
+            raise ValueError("registry_username and registry_password belong together: set both or none")
+        if (self.registry_certfile is None) != (self.registry_keyfile is None):
+            raise ValueError("registry_certfile and registry_keyfile belong together: set both or none")
+        return self

@@ -2,25 +2,33 @@
 
 No value changes in silence. A JSON value must be spelled as its column's type, as in `committerd append`; a number in a
 floating-point column is rounded to its precision. What the client's casts refuse is refused
-(`committerd_client.casting`).
+(`committerd_client.casting`). Values of Avro and Protobuf get the types of their own schema, which lose nothing, and
+are cast to the table's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from committerd_client import json_text
+from committerd_client.casting import cast, nulls, take
 from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
 from committerd_ingest.records import NO_TIMESTAMP, Record
+from committerd_ingest.wire_format import RowsOf, Schema, UnusableSchema, split
 
-Format: TypeAlias = Literal["json", "raw"]
+Schemas: TypeAlias = "Mapping[int, Schema | UnusableSchema]"
+"""Schemas of the registry by their ids; of one that no record can be read with, why."""
+
+Format: TypeAlias = Literal["json", "raw", "avro", "protobuf"]
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 """What is parsed at once."""
@@ -103,9 +111,20 @@ class Decoder:
             except (pa.ArrowException, NotImplementedError) as error:
                 raise WrongColumns(f"the table has a column that can't be read from JSON: {error}") from error
 
-    def decode(self, records: Sequence[Record]) -> Decoded:
-        """The rows of these records, and the bad ones among them."""
+    def decode(self, records: Sequence[Record], schemas: Schemas | None = None) -> Decoded:
+        """The rows of these records, and the bad ones among them.
+
+        `schemas`: those of all records of Avro and Protobuf (`schema_ids`).
+        """
         bad: list[BadRecord] = []
+        tables: list[pa.Table] = []
+        for part in _chunks(records):
+            tables += self._plain(part, bad) if schemas is None else self._typed(part, schemas, bad)
+        rows = pa.concat_tables(tables) if tables else self.schema.empty_table()
+        return Decoded(rows, sorted(bad, key=lambda one: one.record.offset))
+
+    def _plain(self, records: Sequence[Record], bad: list[BadRecord]) -> list[pa.Table]:
+        """Rows of records of JSON, or of bytes."""
         good: list[Record] = []
         for record in records:
             reason = _no_object(record.value) if self._format == "json" else None
@@ -113,33 +132,86 @@ class Decoder:
                 good.append(record)
             else:
                 bad.append(BadRecord(record, reason))
-        found = [self._rows(part, bad) for part in _chunks(good)]
-        tables = [one for parts in found for one in parts]
-        rows = pa.concat_tables(tables) if tables else self.schema.empty_table()
-        return Decoded(rows, sorted(bad, key=lambda one: one.record.offset))
+        make = self._json if self._format == "json" else self._raw
+        return [rows for _, rows in self._parts(good, lambda part: make(good[part]), bad)]
 
-    def _rows(self, records: Sequence[Record], bad: list[BadRecord]) -> list[pa.Table]:
-        """The rows; if they can't be made together, those of each half."""
+    def _typed(self, records: Sequence[Record], schemas: Schemas, bad: list[BadRecord]) -> list[pa.Table]:
+        """Rows of records that name their schemas."""
+        kinds: dict[int, tuple[RowsOf, list[Record], list[Any]]] = {}
+        for record in records:
+            try:
+                number, rest = split(record.value)
+                schema = schemas[number]
+                if isinstance(schema, UnusableSchema):
+                    raise schema
+                kind, body = schema.split(rest)
+                made = kind.value(body)
+            except Exception as error:  # noqa: BLE001  # the libraries raise errors of any class for bytes that are none
+                bad.append(BadRecord(record, _described(error)))
+                continue
+            _, found, values = kinds.setdefault(id(kind), (kind, [], []))
+            found.append(record)
+            values.append(made)
+        parts: list[tuple[Sequence[Record], pa.Table]] = []
+        for kind, found, values in kinds.values():
+            reason = self._misfit(kind)
+            if reason is not None:
+                bad += [BadRecord(one, reason) for one in found]
+                continue
+            parts += self._parts(found, _maker(kind, values), bad)
+        return _in_order(parts)
+
+    def _misfit(self, kind: RowsOf) -> str | None:
+        """Why no value of this type fits the table; None if its columns do."""
+        for name in kind.columns.names:
+            if name in self._of_record:
+                return f"column {name!r} holds the record's {self._of_record[name]}, and the value has it too"
         try:
-            return [self._table(records)]
-        except (pa.ArrowException, StagingError, ValueError) as error:
+            given = kind.columns.empty_table()
+            for name, of_record in self._of_record.items():
+                given = given.append_column(name, self._column(of_record, []))
+            rows_of(given).read(self.schema, fill=True)
+            for field in kind.columns:
+                cast(nulls(0, field.type), self.schema.field(field.name))
+        except StagingError as error:
+            return _described(error)
+        return None
+
+    def _parts(
+        self, records: Sequence[Record], values: Callable[[slice], pa.Table], bad: list[BadRecord], begin: int = 0
+    ) -> list[tuple[Sequence[Record], pa.Table]]:
+        """Records, and their rows; if they can't be made together, those of each half.
+
+        `values` makes those of a part of all records, in which these begin at `begin`.
+        """
+        if not records:
+            return []
+        try:
+            return [(records, self._table(records, values(slice(begin, begin + len(records)))))]
+        except (pa.ArrowException, StagingError, ValueError, OverflowError) as error:
             if len(records) == 1:
                 bad.append(BadRecord(records[0], self._reason(records[0], error)))
                 return []
         middle = len(records) // 2
-        return [*self._rows(records[:middle], bad), *self._rows(records[middle:], bad)]
+        return [
+            *self._parts(records[:middle], values, bad, begin),
+            *self._parts(records[middle:], values, bad, begin + middle),
+        ]
 
-    def _table(self, records: Sequence[Record]) -> pa.Table:
-        if self._format == "json":
-            table = json_text.read(b"\n".join(one.value or b"" for one in records), self._parsed, lines=False)
-            if table.num_rows != len(records):
-                raise ValueError(f"{len(records)} records make {table.num_rows} rows")
-        else:
-            values = pa.array([one.value for one in records], pa.binary())
-            table = pa.table({self._value_column: values})
+    def _json(self, records: Sequence[Record]) -> pa.Table:
+        table = json_text.read(b"\n".join(one.value or b"" for one in records), self._parsed, lines=False)
+        if table.num_rows != len(records):
+            raise ValueError(f"{len(records)} records make {table.num_rows} rows")
+        return table
+
+    def _raw(self, records: Sequence[Record]) -> pa.Table:
+        return pa.table({self._value_column: pa.array([one.value for one in records], pa.binary())})
+
+    def _table(self, records: Sequence[Record], values: pa.Table) -> pa.Table:
+        """The rows of the table: the values, and what Kafka says of the records."""
         for name, kind in self._of_record.items():
-            table = table.append_column(name, self._column(kind, records))
-        schema, batches = rows_of(table).read(self.schema, fill=True)
+            values = values.append_column(name, self._column(kind, records))
+        schema, batches = rows_of(values).read(self.schema, fill=True)
         return pa.Table.from_batches(batches, schema)
 
     def _column(self, kind: str, records: Sequence[Record]) -> pa.Array:
@@ -160,11 +232,46 @@ class Decoder:
                 return pa.array([one.offset for one in records], pa.int64())
 
     def _reason(self, record: Record, error: Exception) -> str:
+        if self._format in ("avro", "protobuf"):
+            return _described(error)
         text = str(error).removesuffix(" in row 0")
         if text.endswith("unexpected field") and record.value is not None:
             unknown = json_text.unknown_field(json.loads(record.value), pa.struct(list(self._parsed)))
             text = f"field {unknown!r} is not in the table"
         return text[:_REASON_CHARS_MAX]
+
+
+def schema_ids(records: Iterable[Record]) -> set[int]:
+    """The ids of the schemas that the records name."""
+    found = set[int]()
+    for record in records:
+        with contextlib.suppress(ValueError):
+            found.add(split(record.value)[0])
+    return found
+
+
+def _maker(kind: RowsOf, values: Sequence[Any]) -> Callable[[slice], pa.Table]:
+    return lambda part: kind.rows(values[part])
+
+
+def _described(error: Exception) -> str:
+    """What is wrong with a record, in a sentence."""
+    if isinstance(error, (StagingError, UnusableSchema)) or (type(error) is ValueError and str(error)):
+        return str(error)[:_REASON_CHARS_MAX]
+    return f"the value is not as its schema says: {type(error).__name__} {error}".rstrip()[:_REASON_CHARS_MAX]
+
+
+def _in_order(parts: Sequence[tuple[Sequence[Record], pa.Table]]) -> list[pa.Table]:
+    """The rows in the order of the records' offsets."""
+    if len(parts) < 2:
+        return [rows for _, rows in parts]
+    offsets = pa.array([one.offset for records, _ in parts for one in records], pa.int64())
+    rows = pa.concat_tables([rows for _, rows in parts])
+    if pc.all(pc.greater_equal(offsets[1:], offsets[:-1])).as_py():
+        return [rows]
+    order = pc.sort_indices(offsets)
+    columns = [take(column.combine_chunks(), order) for column in rows.columns]
+    return [pa.Table.from_arrays(columns, schema=rows.schema)]
 
 
 def _chunks(records: Sequence[Record]) -> list[Sequence[Record]]:

@@ -19,11 +19,12 @@ from committerd_client.errors import InvalidTransaction, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
-from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
+from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns, schema_ids
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
 from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
+from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
@@ -67,10 +68,12 @@ class PartitionWork:
         bad_records: BadRecords,
         figures: Figures,
         writing: asyncio.Semaphore,
+        registry: Registry | None = None,
     ) -> None:
+        """`registry`: None = records of the pipeline's format name no schemas."""
         self.partition = partition
         self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
-        self._bad_records, self._figures, self._writing = bad_records, figures, writing
+        self._registry, self._bad_records, self._figures, self._writing = registry, bad_records, figures, writing
         self.buffer = Buffer(pipeline.flush)
         self.stopped = False
         """Whether it waits before it looks again, and nothing is fetched."""
@@ -300,6 +303,7 @@ class PartitionWork:
         self._written_ms = self.buffer.records[0].timestamp_ms
         self.busy = True
         try:
+            await self._schemas(self.buffer.records)  # before the wait: a registry that is silent holds nobody else up
             async with self._writing:
                 await self._write(self.buffer.take(time.monotonic()))
         finally:
@@ -321,7 +325,8 @@ class PartitionWork:
             raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
         said = await self._says()
         began = time.monotonic()
-        decoded = await asyncio.to_thread(self._decoder(said).decode, records)
+        schemas = await self._schemas(records)
+        decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
         behind = records[-1].offset + 1
         stop: BadRecord | None = None
@@ -329,7 +334,7 @@ class PartitionWork:
             stop = decoded.bad[0]
             behind = stop.record.offset
             records = [one for one in records if one.offset < behind]
-            decoded = await asyncio.to_thread(self._decoder(said).decode, records)
+            decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         elif decoded.bad:
             await self._put_aside(decoded.bad)
         if records:
@@ -337,6 +342,15 @@ class PartitionWork:
         if stop is not None:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
+
+    async def _schemas(self, records: Sequence[Record]) -> Schemas | None:
+        """The schemas that the records name; None if records of this format name none. Raises `Stopped`."""
+        if self._registry is None:
+            return None
+        try:
+            return await self._registry.schemas(schema_ids(records))
+        except RegistryUnavailable as error:
+            raise Stopped("registry_unavailable", str(error)) from error
 
     async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
         extra = {"partition": str(self.partition), "records": len(bad), "first_offset": bad[0].record.offset}

@@ -14,6 +14,7 @@ from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.partition import PartitionWork
 from committerd_ingest.records import Partition
+from committerd_ingest.registry import Registry
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Arrived, Assigned, Event, Revoked, Sought, Source, Unreadable
 from committerd_ingest.table import Table, now_ms
@@ -37,9 +38,11 @@ class Ingest:
         topics: Topics,
         bad_records: BadRecords,
         figures: Figures,
+        registry: Registry | None = None,
     ) -> None:
+        """`registry`: None = records of the pipeline's format name no schemas."""
         self._pipeline, self._table, self._topics = pipeline, table, topics
-        self._bad_records, self._figures = bad_records, figures
+        self._registry, self._bad_records, self._figures = registry, bad_records, figures
         self._source = open_source(self._event)
         self._works: dict[Partition, tuple[PartitionWork, asyncio.Task[None]]] = {}
         self._writing = asyncio.Semaphore(_WRITES_MAX)
@@ -131,6 +134,7 @@ class Ingest:
             source=self._source,
             table=self._table,
             topics=self._topics,
+            registry=self._registry,
             bad_records=self._bad_records,
             figures=self._figures,
             writing=self._writing,

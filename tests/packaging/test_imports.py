@@ -22,7 +22,15 @@ ALLOWED = {
     },
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
     "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
-    "committerd_ingest": {"committerd_client", "committerd_common", "kafka", "pyarrow"},
+    "committerd_ingest": {
+        "committerd_client",
+        "committerd_common",
+        "aiohttp",
+        "fastavro",
+        "google",
+        "kafka",
+        "pyarrow",
+    },
     "committerd_ray": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "ray"},
     "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
 }

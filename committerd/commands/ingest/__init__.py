@@ -29,10 +29,12 @@ def ingest(context: click.Context, dry_run: bool) -> None:
     any moment, because the table says how far it has each partition. The settings are those of group `ingest`;
     `committerd run --help` lists them. The table must exist, and `committerd run` must serve it.
 
-    Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance (extra `ingest`).
+    Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance and fastavro (extra `ingest`).
     """
-    if find_spec("lance") is None:
-        raise SettingsError(f"`committerd ingest` needs pylance: {install_line('ingest', distribution='committerd')}")
+    if find_spec("lance") is None or find_spec("fastavro") is None:
+        raise SettingsError(
+            f"`committerd ingest` needs pylance and fastavro: {install_line('ingest', distribution='committerd')}"
+        )
     if context.invoked_subcommand is not None:
         return
     from committerd.commands.ingest import running  # needs pylance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from committerd_client import CommitClient
 from committerd_client.table_location import table_location
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
+from committerd_ingest.registry import Registry
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.table import Table
 
@@ -122,6 +124,24 @@ def open_producer(settings: Settings) -> Any:
     most = settings.kafka.max_record_bytes
     options = producer_options(settings.kafka, "ingest", settings.dataset.queue, record_bytes_max=most)
     return open_client(KafkaProducer, options).client
+
+
+def registry_of(settings: Settings) -> Registry | None:
+    """The schema registry; None if the format needs none. Raises `SettingsError` for files that can't be read."""
+    ingest = settings.ingest
+    if ingest.registry_url is None or ingest.format not in ("avro", "protobuf"):
+        return None
+    password = ingest.registry_password
+    login = None if password is None else (ingest.registry_username or "", password.get_secret_value())
+    try:
+        tls = ssl.create_default_context(cafile=ingest.registry_cafile)
+        if ingest.registry_certfile is not None:
+            tls.load_cert_chain(ingest.registry_certfile, ingest.registry_keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"ingest.registry_cafile, registry_certfile or registry_keyfile: {error}") from error
+    return Registry(
+        ingest.registry_url, format=ingest.format, login=login, tls=tls, timeout=ingest.registry_timeout_seconds
+    )
 
 
 def client_of(settings: Settings, access: ClientAccess) -> CommitClient:

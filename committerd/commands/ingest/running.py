@@ -23,6 +23,7 @@ from committerd.commands.ingest.parts import (
     open_consumer,
     open_producer,
     pipeline_of,
+    registry_of,
     table_of,
 )
 from committerd.commands.lance_options import client_access
@@ -32,10 +33,11 @@ from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
-from committerd_ingest.decoding import Decoded, Decoder, WrongColumns
+from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns, schema_ids
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.pipeline import Ingest
 from committerd_ingest.records import Partition, Record
+from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Source
 
@@ -74,6 +76,7 @@ async def _main(configured: Settings) -> None:
             ),
             table=table_of(configured, access, client),
             topics=Topics(partial(open_admin, configured)),
+            registry=registry_of(configured),
             bad_records=BadRecords(partial(open_producer, configured), dead_letter_topic(configured)),
             figures=figures,
         )
@@ -126,13 +129,20 @@ async def _show(configured: Settings) -> None:
     click.echo(f"The table {configured.dataset.place} has these columns:")
     for field in said.schema:
         click.echo(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}")
-    count = bad = 0
+    count, bad, registry = 0, 0, registry_of(configured)
     for partition, records in sorted(found.items()):
         decoder = _decoder(pipeline, said.schema, partition)
-        decoded = decoder.decode(records)
+        decoded = decoder.decode(records, await _schemas(registry, records))
         _print(partition, decoded)
         count, bad = count + decoded.rows.num_rows, bad + len(decoded.bad)
     click.echo(f"{count + bad} records make {count} rows; {bad} are bad. Nothing was written.")
+
+
+async def _schemas(registry: Registry | None, records: list[Record]) -> Schemas | None:
+    try:
+        return None if registry is None else await registry.schemas(schema_ids(records))
+    except RegistryUnavailable as error:
+        raise SettingsError(str(error)) from error
 
 
 def _decoder(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Decoder:
