@@ -70,7 +70,7 @@ class ProtobufSchema:
         """`file`: a FileDescriptorProto in Base64. `references`: names and contents of the files that it imports, each
         behind those that it imports itself. Raises `UnusableSchema`.
         """
-        pool = descriptor_pool.DescriptorPool()  # type: ignore[no-untyped-call]
+        pool = descriptor_pool.DescriptorPool()
         try:
             for known in _KNOWN.values():
                 pool.AddSerializedFile(known)
@@ -122,7 +122,7 @@ class ProtobufRows:
         """The message."""
         found = self._class.FromString(body)
         size = found.ByteSize()
-        found.DiscardUnknownFields()  # type: ignore[attr-defined]
+        found.DiscardUnknownFields()
         if found.ByteSize() < size:
             raise ValueError(
                 f"it has a field, or a number of an enum, that message {self._class.DESCRIPTOR.name} lacks"
@@ -202,7 +202,7 @@ def _values(field: FieldDescriptor, path: str, around: tuple[Descriptor, ...]) -
     message = field.message_type
     if message is not None:
         return _messages(message, path, around)
-    if field.type == FieldDescriptor.TYPE_ENUM:
+    if field.enum_type is not None:
         names = {number: one.name for number, one in field.enum_type.values_by_number.items()}
         return pa.string(), lambda values: pa.array([_named(names, one, path) for one in values], pa.string())
     kind = pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _PLAIN[field.cpp_type]
