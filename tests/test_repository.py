@@ -51,8 +51,8 @@ PRODUCERS = {
     "committerd_ray": {"pyarrow", "ray"},
     "committerd_daft": {"daft", "pyarrow"},
 }
-"""What each package of the client's distribution imports of others. All of it is in producers/pyproject.toml, except for
-aiohttp and fastavro: committerd, of which `committerd ingest` is a command, has them in its own."""
+"""What each package of the client's distribution imports of others. All of it is in producers/pyproject.toml, except
+for aiohttp and fastavro: committerd, of which `committerd ingest` is a command, has them in its own."""
 
 FORBIDDEN = {
     "work left undone": r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK|raise NotImplemented[E]rror)\b",
