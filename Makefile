@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -95,8 +95,11 @@ format: basics ## Format the code and fix what ruff can fix
 protos: basics ## Generate producers/committerd_common/*_pb2.py from protos/
 	.venv/bin/python -m scripts.generate.protos
 
-docs: basics ## Generate docs/metrics.md, docs/wire-vectors.json, the chart's schema and README, and the dashboard from the code
+docs: basics ## Generate docs/reference, docs/metrics.md, wire vectors, the chart's schema and README, and the dashboard from the code
 	.venv/bin/python -m scripts.generate
+
+site: basics ## The documentation site, into build/site/html; `.venv/bin/python -m scripts.site --serve` shows it
+	.venv/bin/python -m scripts.site
 
 lock: basics ## Lock what the image installs, by version and hash, in deploy/requirements/
 	.venv/bin/python -m scripts.generate.lock_image

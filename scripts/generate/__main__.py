@@ -16,6 +16,9 @@ _MODULES = (
     "fleet_dashboard",
     "wire_vectors",
     "outcome_tables",
+    "settings_reference",
+    "cli_reference",
+    "json_api",
 )
 """Each has `FILE` (what it writes), `SOURCE` (what the content comes from) and `text` (the content)."""
 

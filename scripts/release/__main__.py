@@ -16,7 +16,8 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from harness.kafka import kafka_broker
-from scripts.release.building import ROOT, SUMS, build, run, tool
+from scripts.programs import ROOT, program, run
+from scripts.release.building import LOCKED, SUMS, build
 from scripts.release.trying import committed, installed
 
 DIST = ROOT / "dist"
@@ -55,8 +56,9 @@ def check_licences() -> None:
     here = {canonicalize_name(one.name): one.name for one in distributions()}
     print(
         run(
-            tool("pip-licenses"), "--python", sys.executable, "--packages", *(here[name] for name in sorted(locked)),
-            "--partial-match", "--allow-only", ";".join(LICENCES), "--order", "license",
+            program("pip-licenses", locked=LOCKED), "--python", sys.executable,
+            "--packages", *(here[name] for name in sorted(locked)), "--partial-match",
+            "--allow-only", ";".join(LICENCES), "--order", "license",
         )
     )  # fmt: skip
 
@@ -64,7 +66,17 @@ def check_licences() -> None:
 def check_advisories() -> None:
     """Raises `CalledProcessError` if an advisory concerns a package that is locked. Needs PyPI's list of advisories."""
     for file in sorted(LOCKS.glob("*.txt")):
-        print(file.name, run(tool("pip-audit"), "--strict", "--disable-pip", "--require-hashes", "--requirement", file))
+        print(
+            file.name,
+            run(
+                program("pip-audit", locked=LOCKED),
+                "--strict",
+                "--disable-pip",
+                "--require-hashes",
+                "--requirement",
+                file,
+            ),
+        )
 
 
 def main() -> int:

@@ -12,20 +12,17 @@ import io
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness import cache_folder
 from harness.helm import HELM
+from scripts.programs import ROOT, program, run, uv
 
-ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ROOT / "requirements" / "release.txt"
-"""The programs that a release needs, by version and hash."""
+LOCKED = "release"
+"""The programs that a release needs, by version and hash: `requirements/release.txt`."""
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 IMAGES = {
     "committerd": ["committerd.txt"],
@@ -34,45 +31,6 @@ IMAGES = {
 }
 """The lock files of each image."""
 SUMS = "SHA256SUMS"
-
-
-def uv(*words: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run uv with the cache of built parts. Raises `CalledProcessError`."""
-    return run(
-        sys.executable, "-m", "uv", *words,
-        environment={
-            "UV_CACHE_DIR": str(cache_folder() / "uv"), "UV_PYTHON_DOWNLOADS": "never", **(environment or {})
-        },
-    )  # fmt: skip
-
-
-def run(*words: str | Path, environment: Mapping[str, str] | None = None, folder: Path = ROOT) -> str:
-    """Run a program, and return what it prints. Raises `CalledProcessError`, after showing what it said."""
-    done = subprocess.run(
-        words, env=os.environ | dict(environment or {}), cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        print(done.stdout, done.stderr, sep="", file=sys.stderr)
-        done.check_returncode()
-    return done.stdout
-
-
-def tool(name: str) -> Path:
-    """A program of `TOOLS`; installs them all in an environment of their own, once for each state of that file."""
-    digest = hashlib.sha256(TOOLS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = cache_folder() / f"release-tools-{digest}"
-    if not folder.exists():
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".release-tools-", dir=cache_folder()) as scratch:
-            made = Path(scratch, "environment")
-            uv("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, made)
-            uv(
-                "pip", "install", "--quiet", "--require-hashes", "--python", made / "bin" / "python",
-                "--requirement", TOOLS,
-            )  # fmt: skip
-            if not folder.exists():
-                made.rename(folder)
-    return folder / "bin" / name
 
 
 def epoch() -> int:
@@ -149,7 +107,8 @@ def bills(tree: Path, target: Path) -> None:
             entries = {entry for name in names for entry in _entries((locks / name).read_text(encoding="utf-8"))}
             together.write_text("".join(sorted(entries)), encoding="utf-8")
             run(
-                tool("cyclonedx-py"), "requirements", "--output-reproducible", "--output-format", "JSON",
+                program("cyclonedx-py", locked=LOCKED), "requirements",
+                "--output-reproducible", "--output-format", "JSON",
                 "--pyproject", tree / "pyproject.toml", "--output-file", target / f"{image}-image.cdx.json", together,
             )  # fmt: skip
 

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from scripts.release.building import CONSTRAINTS, run, uv
+from scripts.programs import run, uv
+from scripts.release.building import CONSTRAINTS
 
 _COMMIT = """
 import json, sys

@@ -18,12 +18,13 @@ from packaging.utils import canonicalize_name
 import committerd
 from harness import PartMissingError
 from harness.kafka import KafkaBroker, RunningKafka
+from scripts import programs
 from scripts.generate import lock_image
 from scripts.release import __main__ as release
 from scripts.release import building, trying
 
 VERSION = committerd.__version__
-WORKFLOWS = sorted((building.ROOT / ".github" / "workflows").glob("*.yml"))
+WORKFLOWS = sorted((programs.ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
 
 
 def test_the_archives_hold_what_git_tracks_and_the_wheels_only_packages(built: Path) -> None:
-    tracked = set(building.run("git", "ls-files").splitlines())
+    tracked = set(programs.run("git", "ls-files").splitlines())
     with tarfile.open(built / f"committerd-{VERSION}.tar.gz") as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert inside - tracked == {"PKG-INFO"}
@@ -113,7 +114,7 @@ def workflow(path: Path) -> Mapping[Any, Any]:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_calls_targets_that_exist_with_the_least_rights(path: Path) -> None:
     text, read = path.read_text(encoding="utf-8"), workflow(path)
-    listed = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=building.ROOT).stdout
+    listed = subprocess.run(["make"], capture_output=True, text=True, check=True, cwd=programs.ROOT).stdout
     targets = set(re.findall(r"^  make ([\w-]+)", listed, re.MULTILINE))
     called = {word for line in re.findall(r"- run: make (.*)$", text, re.MULTILINE) for word in line.split()}
     assert {word for word in called if re.fullmatch(r"[a-z-]+", word)} <= targets
@@ -131,5 +132,5 @@ def test_a_workflow_calls_targets_that_exist_with_the_least_rights(path: Path) -
 
 
 def test_ci_runs_what_developers_run() -> None:
-    text = (building.ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    text = (programs.ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     assert "bash .ci/run" in text
