@@ -48,6 +48,20 @@ class IngestSettings(SettingsGroup):
     registry_timeout_seconds: float = Field(
         default=10.0, gt=0, le=300, description="Time for which a request to the schema registry waits for its answer."
     )
+    registry_subject: str = Field(
+        default="", description="Subject whose newest schema a new table gets (create_from). Default: {topic}-value."
+    )
+    schema_mode: Literal["strict", "merge"] = Field(
+        default="strict",
+        description="Whether a field that the table does not have makes its record bad (strict), or, with avro and "
+        "protobuf, becomes a new nullable column (merge).",
+    )
+    create_from: str = Field(
+        default="",
+        description="What a table that does not exist is created from: registry, the newest schema of "
+        "registry_subject; or the path of a file with a schema of Arrow (pyarrow: schema.serialize()). Default: it is "
+        "not created.",
+    )
     value_column: str = Field(default="value", description="The column that gets the value of a raw record.")
     key_column: str = Field(default="", description="The column that gets the record's key; empty: none does.")
     headers_column: str = Field(
@@ -115,6 +129,13 @@ class IngestSettings(SettingsGroup):
     def _registry(self) -> Self:
         if (self.format in ("avro", "protobuf")) != (self.registry_url is not None):
             raise ValueError("format avro or protobuf needs registry_url, and only these need it")
+        if self.registry_url is None and (self.schema_mode == "merge" or self.create_from == "registry"):
+            raise ValueError(
+                "schema_mode merge and create_from registry need format avro or protobuf: the type of a column is not "
+                "seen in a value of JSON"
+            )
+        if self.registry_subject and self.create_from != "registry":
+            raise ValueError("registry_subject has an effect only with create_from registry")
         if (self.registry_username is None) != (self.registry_password is None):
             raise ValueError("registry_username and registry_password belong together: set both or none")
         if (self.registry_certfile is None) != (self.registry_keyfile is None):

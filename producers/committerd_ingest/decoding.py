@@ -34,6 +34,15 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 """What is parsed at once."""
 _REASON_CHARS_MAX = 1000
 _HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+_TYPES = {
+    "key": pa.binary(),
+    "headers": _HEADERS,
+    "timestamp": pa.timestamp("ms", "UTC"),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+"""The columns of a new table for what Kafka says of a record."""
 
 
 class WrongColumns(ValueError):
@@ -59,6 +68,11 @@ class RecordColumns:
             raise WrongColumns(f"a column can hold only one of {', '.join(kinds)}: {', '.join(n for n, _ in chosen)}")
         return dict(chosen)
 
+    def added_to(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of a new table that has these columns too."""
+        new = [pa.field(name, _TYPES[kind]) for name, kind in self.named().items() if name not in schema.names]
+        return pa.schema([*schema, *new], schema.metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
@@ -66,6 +80,8 @@ class BadRecord:
 
     record: Record
     reason: str
+    stops: bool = False
+    """Whether its partition stops here in any case: its schema can't be merged into the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +104,13 @@ class Decoder:
         value_column: str,
         topic: str,
         partition: int,
+        merge: bool = False,
     ) -> None:
-        """`value_column`: the column that gets the value of a `raw` record. Raises `WrongColumns`."""
+        """`value_column`: the column that gets the value of a `raw` record. `merge`: whether the table has got the
+        `new_columns` of the records; what does not fit then stops the partition. Raises `WrongColumns`.
+        """
         self.schema = schema
-        self._format, self._topic, self._partition = format, topic, partition
+        self._format, self._topic, self._partition, self._merge = format, topic, partition, merge
         self._of_record = columns.named()
         wanted = [*self._of_record, *([value_column] if format == "raw" else [])]
         for name in wanted:
@@ -122,6 +141,26 @@ class Decoder:
             tables += self._plain(part, bad) if schemas is None else self._typed(part, schemas, bad)
         rows = pa.concat_tables(tables) if tables else self.schema.empty_table()
         return Decoded(rows, sorted(bad, key=lambda one: one.record.offset))
+
+    def new_columns(self, records: Sequence[Record], schemas: Schemas) -> pa.Schema | None:
+        """The columns that these records' schemas have and the table has not; None if there are none.
+
+        Of two schemas that have the same column, that of the earlier record decides.
+        """
+        kinds: dict[int, RowsOf] = {}
+        for record in records:
+            with contextlib.suppress(ValueError):  # a bad record
+                number, rest = split(record.value)
+                schema = schemas[number]
+                if not isinstance(schema, UnusableSchema):
+                    kind, _ = schema.split(rest)
+                    kinds.setdefault(id(kind), kind)
+        found: dict[str, pa.Field] = {}
+        for kind in kinds.values():
+            for field in kind.columns:
+                if field.name not in self.schema.names:
+                    found.setdefault(field.name, field)
+        return pa.schema(found.values()) if found else None
 
     def _plain(self, records: Sequence[Record], bad: list[BadRecord]) -> list[pa.Table]:
         """Rows of records of JSON, or of bytes."""
@@ -156,7 +195,7 @@ class Decoder:
         for kind, found, values in kinds.values():
             reason = self._misfit(kind)
             if reason is not None:
-                bad += [BadRecord(one, reason) for one in found]
+                bad += [BadRecord(one, reason, self._merge) for one in found]
                 continue
             parts += self._parts(found, _maker(kind, values), bad)
         return _in_order(parts)

@@ -11,11 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from committerd_client.errors import InvalidTransaction, UnsupportedTransaction
+from committerd_batch.target import SchemaMode
+from committerd_client.errors import InvalidTransaction, StagingError, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
@@ -25,11 +26,14 @@ from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
 from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
-from committerd_ingest.settings import Pipeline
+from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
+from committerd_ingest.wire_format import UnusableSchema
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _AGAIN_SECONDS = 0.5
 _FAILED_SECONDS = 2.0
@@ -233,15 +237,34 @@ class PartitionWork:
         await self._source.seek(partition, found.offset)
 
     async def _found(self) -> Begin | Enter | Stop:
+        if self._pipeline.new_table is not None and await self._table.says(self._app_id) is None:
+            await self._create(self._pipeline.new_table)
         said = await self._says()
         log = Log(self._topic_id, *await self._topics.bounds(self.partition))
         self.mark, self.end = _reached(said), log.end
         return where_to_begin(said.mark, said.note, log, start=self._pipeline.start, now_ms=now_ms())
 
+    async def _create(self, new: NewTable) -> None:
+        schema, topic = new.schema, self.partition.topic
+        try:
+            if schema is None:
+                assert self._registry is not None
+                kind, _ = (await self._registry.newest(new.subject or f"{topic}-value")).split(b"\0")
+                schema = self._pipeline.columns.added_to(kind.columns)
+            await self._settled(self._table.create(schema))
+        except RegistryUnavailable as error:
+            raise Stopped("registry_unavailable", str(error)) from error
+        except (StagingError, UnusableSchema) as error:
+            raise Stopped("table_missing", f"there is no table, and it can't be created: {error}") from error
+        _log.info("ingest.table_created", extra={"partition": str(self.partition), "columns": schema.names})
+
     async def _says(self) -> Said:
         said = await self._table.says(self._app_id)
         if said is None:
-            raise Stopped("table_missing", "there is no table: create it, with client.create(schema) for example")
+            raise Stopped(
+                "table_missing",
+                "there is no table: create it, with client.create(schema) for example, or set ingest.create_from",
+            )
         self._said = said
         return said
 
@@ -259,7 +282,7 @@ class PartitionWork:
         note = Note(topic_id=self._topic_id, offset=offset, at_ms=now_ms())
         return await self._settled(self._table.write_note(self._app_id, note, unit))
 
-    async def _settled(self, commit: Awaitable[bool]) -> bool:
+    async def _settled(self, commit: Awaitable[_T]) -> _T:
         """The result of a commit. Raises `Stopped` if the committer will never take it."""
         try:
             return await commit
@@ -275,6 +298,7 @@ class PartitionWork:
                 value_column=self._pipeline.value_column,
                 topic=self.partition.topic,
                 partition=self.partition.number,
+                merge=self._pipeline.schema_mode is SchemaMode.MERGE,
             )
         except WrongColumns as error:
             raise Stopped("wrong_columns", str(error)) from error
@@ -326,16 +350,19 @@ class PartitionWork:
         said = await self._says()
         began = time.monotonic()
         schemas = await self._schemas(records)
+        said = await self._merged(said, records, schemas)
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
         behind = records[-1].offset + 1
         stop: BadRecord | None = None
-        if decoded.bad and self._pipeline.on_error == "stop":
-            stop = decoded.bad[0]
+        for one in decoded.bad:
+            if stop is None and (one.stops or self._pipeline.on_error == "stop"):
+                stop = one
+        if stop is not None:
             behind = stop.record.offset
             records = [one for one in records if one.offset < behind]
             decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
-        elif decoded.bad:
+        if decoded.bad:
             await self._put_aside(decoded.bad)
         if records:
             await self._commit(records, decoded, behind)
@@ -351,6 +378,22 @@ class PartitionWork:
             return await self._registry.schemas(schema_ids(records))
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
+
+    async def _merged(self, said: Said, records: Sequence[Record], schemas: Schemas | None) -> Said:
+        """What the table says when it has the columns that the records' schemas bring."""
+        if schemas is None or self._pipeline.schema_mode is not SchemaMode.MERGE:
+            return said
+        new = await asyncio.to_thread(self._decoder(said).new_columns, records, schemas)
+        if new is None:
+            return said
+        try:
+            await self._settled(self._table.add_columns(new))
+        except StagingError as error:
+            raise Stopped(
+                "schema_differs", f"the table can't have the columns {new.names}: {error}", costly=True
+            ) from error
+        _log.info("ingest.columns_added", extra={"partition": str(self.partition), "columns": new.names})
+        return await self._says()
 
     async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
         extra = {"partition": str(self.partition), "records": len(bad), "first_offset": bad[0].record.offset}
@@ -377,6 +420,13 @@ class PartitionWork:
 
     def _stop_at(self, bad: BadRecord) -> NoReturn:
         offset = bad.record.offset
+        if bad.stops:
+            raise Stopped(
+                "schema_differs",
+                f"the schema of the record at offset {offset} can't be merged into the table's: {bad.reason}. Mend the "
+                "table or what writes the topic",
+                costly=True,
+            )
         topic, number = self.partition
         self._stopped_ms = bad.record.timestamp_ms
         raise Stopped(

@@ -72,6 +72,14 @@ class Registry:
                     found[one] = await self._read(session, one)
         return found
 
+    async def newest(self, subject: str) -> Schema:
+        """The newest schema of a subject. Raises `RegistryUnavailable`, and `UnusableSchema` if there is none."""
+        async with self._session() as session:
+            answer = await self._get(session, f"/subjects/{quote(subject, safe='')}/versions/latest")
+            if isinstance(answer, str):
+                raise UnusableSchema(f"the schema registry has no subject {subject!r}: set ingest.registry_subject")
+            return await self._schema(session, answer)
+
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),

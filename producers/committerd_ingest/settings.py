@@ -6,11 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import pyarrow as pa
+
+from committerd_batch.target import SchemaMode
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import Format, RecordColumns
 from committerd_ingest.marks import Start
 
 OnError: TypeAlias = Literal["stop", "dead-letter", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What a table is created from."""
+
+    schema: pa.Schema | None = None
+    """Its schema; None = the newest one of the registry."""
+    subject: str = ""
+    """The subject of that; empty = `TOPIC-value`, which is the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +39,10 @@ class Pipeline:
     topics_seconds: float
     """The time between two looks for topics that match the pattern."""
     format: Format
+    schema_mode: SchemaMode = SchemaMode.STRICT
+    """What happens if a record's schema has other columns than the table."""
+    new_table: NewTable | None = None
+    """What a table is created from that does not exist; None = it is not created."""
     columns: RecordColumns
     value_column: str
     start: Start

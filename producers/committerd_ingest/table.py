@@ -9,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client import CommitClient, staging
 from committerd_client.app_marks import AppMark, mark_in
+from committerd_client.errors import RetryableConflict
 from committerd_client.headers import App
 from committerd_client.panics import panics_raised
+from committerd_client.reexecution import Reexecution
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
@@ -55,6 +58,32 @@ class Table:
         Raises the errors of `CommitClient.append`.
         """
         return (await self._client.append(rows, app=unit, timeout=self._timeout)).duplicate
+
+    async def create(self, schema: pa.Schema) -> None:
+        """Create the table, unless somebody else has. Raises the errors of `CommitClient.create`."""
+        await self._client.create(schema, exist_ok=True, timeout=self._timeout)
+
+    async def add_columns(self, wanted: pa.Schema) -> None:
+        """Add those of these columns that the table does not have, nullable, as the writer for Spark does.
+
+        Raises `StagingError` if the table can't have one of them, and the errors of `CommitClient.commit`.
+        """
+        target = Target(uri=self._place.uri, schema_mode=SchemaMode.MERGE)
+
+        def stage(_: Reexecution | None = None) -> Any:
+            with panics_raised():
+                dataset = self._place.open()
+                new = target.new_columns(wanted, Mode.APPEND, dataset)
+                return None if new is None else staging.add_columns(dataset, new)
+
+        staged = await asyncio.to_thread(stage)
+        if staged is None:
+            return
+        try:
+            await self._client.commit(staged, reexecute=stage, timeout=self._timeout)
+        except RetryableConflict:
+            if await asyncio.to_thread(stage) is not None:  # otherwise somebody else has added them
+                raise
 
     async def write_note(self, app_id: str, note: Note, unit: App | None, *, reason: str = "") -> bool:
         """Commit a note; with a unit, that moves the mark too. Returns and raises what `append` does.

@@ -88,7 +88,8 @@ class RegistryServer:
             files = {name: self.schemas[self.versions[below, 1]].text for name, below in references}
             serialized = base64.b64encode(compiled(text, files)).decode()
         self.schemas[number] = Registered(text, kind, known, serialized)
-        self.versions[subject or f"subject-{number}", 1] = number
+        below = subject or f"subject-{number}"
+        self.versions[below, 1 + sum(name == below for name, _ in self.versions)] = number
         return number
 
     def _answer(self, path: str, login: str) -> tuple[int, dict[str, Any]]:
@@ -102,7 +103,8 @@ class RegistryServer:
                 found = self.schemas.get(int(number))
                 missing = {"error_code": 40403, "message": "Schema not found"}
             case ["subjects", subject, "versions", version]:
-                found = self.schemas.get(self.versions.get((unquote(subject), int(version)), 0))
+                known = {number: one for (name, number), one in self.versions.items() if name == unquote(subject)}
+                found = self.schemas.get(known.get(max(known, default=0) if version == "latest" else int(version), 0))
                 missing = {"error_code": 40401, "message": "Subject not found"}
             case _:
                 return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}

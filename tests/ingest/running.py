@@ -141,6 +141,15 @@ class Flow:
     def rows(self) -> list[dict[str, Any]]:
         return list(lance.dataset(self.scene.table.uri).to_table().to_pylist())
 
+    def schema(self) -> pa.Schema:
+        return lance.dataset(self.scene.table.uri).schema
+
+    def exists(self) -> bool:
+        try:
+            return bool(self.schema().names)
+        except ValueError:  # pylance has no class for it
+            return False
+
     def count(self) -> int:
         return int(lance.dataset(self.scene.table.uri).count_rows())
 
@@ -185,16 +194,20 @@ def flow_of(
     launch: Launch,
     *,
     partitions: int = 3,
-    schema: pa.Schema = SCHEMA,
+    schema: pa.Schema | None = SCHEMA,
     configs: Mapping[str, str] | None = None,
     **committer: str,
 ) -> Iterator[Flow]:
-    """A flow whose table exists and whose committer runs. `configs`: of the topic; `committer`: its settings."""
+    """A flow whose committer runs, and whose table exists, unless `schema` is None.
+
+    `configs`: of the topic; `committer`: its settings.
+    """
     topic = Topic(servers, partitions=partitions, configs=configs)
     try:
         with Scene(kafka=servers, name=f"table-{uuid4().hex[:8]}", folder=folder, launch=launch) as scene:
             flow = Flow(scene, topic, launch=launch)
-            flow.create(schema)
+            if schema is not None:
+                flow.create(schema)
             flow.committer = scene.started(**committer)
             yield flow
     finally:

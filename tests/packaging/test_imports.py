@@ -23,6 +23,7 @@ ALLOWED = {
     "committerd_batch": {"committerd_client", "committerd_common", "lance", "pyarrow"},
     "committerd_daft": {"committerd_batch", "committerd_client", "committerd_common", "daft", "pyarrow"},
     "committerd_ingest": {
+        "committerd_batch",
         "committerd_client",
         "committerd_common",
         "aiohttp",

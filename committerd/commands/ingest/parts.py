@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
@@ -15,12 +17,13 @@ from committerd.errors import SettingsError
 from committerd.kafka.clients import open_client
 from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
 from committerd.settings.load import Settings
+from committerd_batch.target import SchemaMode
 from committerd_client import CommitClient
 from committerd_client.table_location import table_location
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.registry import Registry
-from committerd_ingest.settings import Pipeline
+from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.table import Table
 
 PRODUCER = "committerd-ingest"
@@ -63,6 +66,8 @@ def pipeline_of(settings: Settings) -> Pipeline:
         topic_pattern=pattern_of(settings),
         topics_seconds=settings.kafka.metadata_max_age_ms / 1000,
         format=ingest.format,
+        schema_mode=SchemaMode(ingest.schema_mode),
+        new_table=_new_table(settings),
         columns=columns,
         value_column=ingest.value_column,
         start=ingest.start,
@@ -71,6 +76,17 @@ def pipeline_of(settings: Settings) -> Pipeline:
         buffer_bytes_max=ingest.buffer_bytes_max,
         retry_seconds=ingest.retry_seconds,
     )
+
+
+def _new_table(settings: Settings) -> NewTable | None:
+    """What a table is created from. Raises `SettingsError` for a file that has no schema."""
+    given = settings.ingest.create_from
+    if given in ("", "registry"):
+        return NewTable(subject=settings.ingest.registry_subject) if given else None
+    try:
+        return NewTable(schema=pa.ipc.read_schema(pa.BufferReader(Path(given).read_bytes())))
+    except (OSError, pa.ArrowException) as error:
+        raise SettingsError(f"ingest.create_from: {given} has no schema of Arrow: {error}") from error
 
 
 def dead_letter_topic(settings: Settings) -> str:

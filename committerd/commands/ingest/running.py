@@ -33,6 +33,7 @@ from committerd.daemon.http import Health, serve
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
+from committerd_batch.target import SchemaMode
 from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns, schema_ids
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.pipeline import Ingest
@@ -126,13 +127,17 @@ async def _show(configured: Settings) -> None:
         raise SettingsError(f"there is no table at {configured.dataset.place}: create it first")
     _decoder(pipeline, said.schema, Partition("", 0))  # raises, whether there are records or not
     found = await asyncio.to_thread(_first_records, configured)
-    click.echo(f"The table {configured.dataset.place} has these columns:")
-    for field in said.schema:
-        click.echo(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}")
+    schema = said.schema
+    _print_columns(f"The table {configured.dataset.place} has these columns:", schema)
     count, bad, registry = 0, 0, registry_of(configured)
     for partition, records in sorted(found.items()):
-        decoder = _decoder(pipeline, said.schema, partition)
-        decoded = decoder.decode(records, await _schemas(registry, records))
+        decoder, schemas = _decoder(pipeline, schema, partition), await _schemas(registry, records)
+        new = decoder.new_columns(records, schemas) if schemas and pipeline.schema_mode is SchemaMode.MERGE else None
+        if new is not None:
+            _print_columns("Its new columns:", new)
+            schema = pa.schema([*schema, *new])
+            decoder = _decoder(pipeline, schema, partition)
+        decoded = decoder.decode(records, schemas)
         _print(partition, decoded)
         count, bad = count + decoded.rows.num_rows, bad + len(decoded.bad)
     click.echo(f"{count + bad} records make {count} rows; {bad} are bad. Nothing was written.")
@@ -157,6 +162,12 @@ def _decoder(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Dec
         )
     except WrongColumns as error:
         raise SettingsError(f"group ingest: {error}") from error
+
+
+def _print_columns(title: str, schema: pa.Schema) -> None:
+    click.echo(title)
+    for field in schema:
+        click.echo(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}")
 
 
 def _print(partition: Partition, decoded: Decoded) -> None:
