@@ -32,6 +32,19 @@ class IngestSettings(SettingsGroup):
         description="What the value of a record is: json, one object with a field for each column; avro or protobuf, "
         "as the serializers of a schema registry write it; or raw, bytes that go into value_column as they are.",
     )
+    mode: Literal["append", "upsert", "delete"] = Field(
+        default="append",
+        description="What a record does: append adds a row; upsert puts its row in the place of the one with the same "
+        "keys, and without a value (a tombstone) takes that one out; delete takes out the row with its key.",
+    )
+    keys: Listed = Field(
+        default=(), description="The key columns, for upsert and delete, separated by commas: they find a row."
+    )
+    key_format: Literal["json", "avro", "protobuf", "raw"] | None = Field(
+        default=None,
+        description="The format of Kafka's keys, for tombstones and for delete: an object with a field for each key "
+        "column; with one key column, json is the value alone too, and raw its bytes. Default: that of the value.",
+    )
     registry_url: EndpointUrl = Field(
         default=None, description="URL of the schema registry, for avro and protobuf, such as https://registry:8081."
     )
@@ -129,6 +142,12 @@ class IngestSettings(SettingsGroup):
     def _registry(self) -> Self:
         if (self.format in ("avro", "protobuf")) != (self.registry_url is not None):
             raise ValueError("format avro or protobuf needs registry_url, and only these need it")
+        if (self.mode == "append") != (not self.keys):
+            raise ValueError("mode upsert or delete needs keys, and only these need them")
+        if self.mode == "upsert" and self.format == "raw":
+            raise ValueError("mode upsert needs a format with fields: json, avro or protobuf")
+        if self.key_format in ("avro", "protobuf") and self.key_format != self.format:
+            raise ValueError("key_format avro or protobuf needs the same format for values")
         if self.registry_url is None and (self.schema_mode == "merge" or self.create_from == "registry"):
             raise ValueError(
                 "schema_mode merge and create_from registry need format avro or protobuf: the type of a column is not "

@@ -105,13 +105,15 @@ class Decoder:
         topic: str,
         partition: int,
         merge: bool = False,
+        offset_too: str = "",
     ) -> None:
         """`value_column`: the column that gets the value of a `raw` record. `merge`: whether the table has got the
-        `new_columns` of the records; what does not fit then stops the partition. Raises `WrongColumns`.
+        `new_columns` of the records; what does not fit then stops the partition. `offset_too`: a column for the offset
+        besides that of `columns`. Raises `WrongColumns`.
         """
         self.schema = schema
         self._format, self._topic, self._partition, self._merge = format, topic, partition, merge
-        self._of_record = columns.named()
+        self._of_record = columns.named() | ({offset_too: "offset"} if offset_too else {})
         wanted = [*self._of_record, *([value_column] if format == "raw" else [])]
         for name in wanted:
             if name not in schema.names:
@@ -280,12 +282,12 @@ class Decoder:
         return text[:_REASON_CHARS_MAX]
 
 
-def schema_ids(records: Iterable[Record]) -> set[int]:
-    """The ids of the schemas that the records name."""
+def schema_ids(values: Iterable[bytes | None]) -> set[int]:
+    """The ids of the schemas that the values, or keys, name."""
     found = set[int]()
-    for record in records:
+    for value in values:
         with contextlib.suppress(ValueError):
-            found.add(split(record.value)[0])
+            found.add(split(value)[0])
     return found
 
 

@@ -13,16 +13,18 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import NoReturn, TypeVar
 
+import pyarrow as pa
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from committerd_batch.target import SchemaMode
+from committerd_batch.target import Mode, SchemaMode
 from committerd_client.errors import InvalidTransaction, StagingError, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
-from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns, schema_ids
+from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
+from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
 from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
@@ -289,17 +291,9 @@ class PartitionWork:
         except (InvalidTransaction, UnsupportedTransaction) as error:
             raise Stopped("refused", f"the committer refuses the transaction: {error}", costly=True) from error
 
-    def _decoder(self, said: Said) -> Decoder:
+    def _decoder(self, said: Said) -> Decoder | KeyedDecoder:
         try:
-            return Decoder(
-                said.schema,
-                format=self._pipeline.format,
-                columns=self._pipeline.columns,
-                value_column=self._pipeline.value_column,
-                topic=self.partition.topic,
-                partition=self.partition.number,
-                merge=self._pipeline.schema_mode is SchemaMode.MERGE,
-            )
+            return decoder_of(self._pipeline, said.schema, self.partition)
         except WrongColumns as error:
             raise Stopped("wrong_columns", str(error)) from error
 
@@ -375,7 +369,7 @@ class PartitionWork:
         if self._registry is None:
             return None
         try:
-            return await self._registry.schemas(schema_ids(records))
+            return await self._registry.schemas(ids_of(self._pipeline, records))
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
@@ -437,10 +431,16 @@ class PartitionWork:
             costly=True,
         )
 
+    async def _put(self, rows: pa.Table, unit: App) -> bool:
+        if self._pipeline.mode is Mode.APPEND:
+            return await self._table.append(rows, unit)
+        there = await self._table.change(rows, unit, self._pipeline.keys)
+        return await self._note(unit.version, unit) if there is None else there
+
     async def _commit(self, records: Sequence[Record], decoded: Decoded, behind: int) -> None:
         unit, began = self._unit(behind, self.mark), time.monotonic()
         if decoded.rows.num_rows:
-            there = await self._settled(self._table.append(decoded.rows, unit))
+            there = await self._settled(self._put(decoded.rows, unit))
         else:
             there = await self._note(behind, unit)
         if there:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from committerd_batch.target import SchemaMode
+from committerd_batch.target import Mode, SchemaMode
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import Format, RecordColumns
 from committerd_ingest.marks import Start
@@ -39,6 +39,12 @@ class Pipeline:
     topics_seconds: float
     """The time between two looks for topics that match the pattern."""
     format: Format
+    mode: Mode = Mode.APPEND
+    """append, upsert or delete."""
+    keys: tuple[str, ...] = ()
+    """The columns by which upserts and deletes find rows."""
+    key_format: Format = "json"
+    """The format of Kafka's keys, for them; `avro` and `protobuf` only as `format`."""
     schema_mode: SchemaMode = SchemaMode.STRICT
     """What happens if a record's schema has other columns than the table."""
     new_table: NewTable | None = None

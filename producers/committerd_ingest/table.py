@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from committerd_batch.committing import remove_files
+from committerd_batch.errors import TableChanged
+from committerd_batch.gathering import BatchFiles, gather, stage
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client import CommitClient, staging
 from committerd_client.app_marks import AppMark, mark_in
-from committerd_client.errors import RetryableConflict
+from committerd_client.errors import InvalidTransaction, NotCommitted, RetryableConflict, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_client.panics import panics_raised
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
+from committerd_ingest.keyed import OP, ORDER
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
 
 
@@ -58,6 +63,52 @@ class Table:
         Raises the errors of `CommitClient.append`.
         """
         return (await self._client.append(rows, app=unit, timeout=self._timeout)).duplicate
+
+    async def change(self, rows: pa.Table, unit: App, keys: Sequence[str]) -> bool | None:
+        """Commit changes of rows by their keys (`keyed`) as this unit, as the writer for Spark does in its mode `cdc`.
+
+        Returns what `append` does; None if they change nothing, and nothing was committed. Raises `BatchWriteError`,
+        and the errors of `CommitClient.commit`.
+        """
+        target = Target(
+            uri=self._place.uri,
+            branch=self._place.branch,
+            storage_options=self._place.options,
+            keys=tuple(keys),
+            op_column=OP,
+            order_by=(ORDER,),
+            schema_mode=SchemaMode.MERGE,  # a column that was added since the rows were made is null
+        )
+
+        def gathered() -> BatchFiles:
+            with panics_raised():
+                plan = target.plan(rows.schema, Mode.CDC, self._place.open())
+                return gather(plan, [plan.task(rows.to_batches())])
+
+        files = await asyncio.to_thread(gathered)
+        names = set(files.file_names)
+
+        def work(refused: Reexecution | None = None) -> Any:
+            with panics_raised():
+                staged = stage(files, self._place.open(), refused)
+            if staged is not None:
+                names.update(file.path for one in staged.transaction.update.new_fragments for file in one.files)
+            return staged
+
+        try:
+            staged = await asyncio.to_thread(work)
+            if staged is not None:
+                result = await self._client.commit(staged, app=unit, reexecute=work, timeout=self._timeout)
+                return bool(result.duplicate)
+        except NotCommitted as error:
+            if not isinstance(error, InvalidTransaction | UnsupportedTransaction):  # an operator may replay those
+                await asyncio.to_thread(remove_files, target, names)
+            raise
+        except TableChanged:
+            await asyncio.to_thread(remove_files, target, names)
+            raise
+        await asyncio.to_thread(remove_files, target, names)
+        return None
 
     async def create(self, schema: pa.Schema) -> None:
         """Create the table, unless somebody else has. Raises the errors of `CommitClient.create`."""

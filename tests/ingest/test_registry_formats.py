@@ -42,7 +42,7 @@ async def decoded(
 ) -> Decoded:
     """The rows of records with these values."""
     records = [Record(n, 1_700_000_000_000, b"k", value, []) for n, value in enumerate(values)]
-    schemas = await registry(server, format).schemas(schema_ids(records))
+    schemas = await registry(server, format).schemas(schema_ids(values))
     made = Decoder(
         schema, format=format, columns=RecordColumns(**columns), value_column="", topic="orders", partition=3
     )

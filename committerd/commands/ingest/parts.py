@@ -17,7 +17,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.clients import open_client
 from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
 from committerd.settings.load import Settings
-from committerd_batch.target import SchemaMode
+from committerd_batch.target import Mode, SchemaMode
 from committerd_client import CommitClient
 from committerd_client.table_location import table_location
 from committerd_ingest.buffering import FlushLimits
@@ -66,6 +66,9 @@ def pipeline_of(settings: Settings) -> Pipeline:
         topic_pattern=pattern_of(settings),
         topics_seconds=settings.kafka.metadata_max_age_ms / 1000,
         format=ingest.format,
+        mode=Mode(ingest.mode),
+        keys=tuple(ingest.keys),
+        key_format=ingest.key_format or ingest.format,
         schema_mode=SchemaMode(ingest.schema_mode),
         new_table=_new_table(settings),
         columns=columns,

@@ -34,8 +34,9 @@ from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
 from committerd_batch.target import SchemaMode
-from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns, schema_ids
+from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns
 from committerd_ingest.kafka_facts import BadRecords, Topics
+from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
 from committerd_ingest.pipeline import Ingest
 from committerd_ingest.records import Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
@@ -131,7 +132,7 @@ async def _show(configured: Settings) -> None:
     _print_columns(f"The table {configured.dataset.place} has these columns:", schema)
     count, bad, registry = 0, 0, registry_of(configured)
     for partition, records in sorted(found.items()):
-        decoder, schemas = _decoder(pipeline, schema, partition), await _schemas(registry, records)
+        decoder, schemas = _decoder(pipeline, schema, partition), await _schemas(registry, pipeline, records)
         new = decoder.new_columns(records, schemas) if schemas and pipeline.schema_mode is SchemaMode.MERGE else None
         if new is not None:
             _print_columns("Its new columns:", new)
@@ -143,23 +144,16 @@ async def _show(configured: Settings) -> None:
     click.echo(f"{count + bad} records make {count} rows; {bad} are bad. Nothing was written.")
 
 
-async def _schemas(registry: Registry | None, records: list[Record]) -> Schemas | None:
+async def _schemas(registry: Registry | None, pipeline: Pipeline, records: list[Record]) -> Schemas | None:
     try:
-        return None if registry is None else await registry.schemas(schema_ids(records))
+        return None if registry is None else await registry.schemas(ids_of(pipeline, records))
     except RegistryUnavailable as error:
         raise SettingsError(str(error)) from error
 
 
-def _decoder(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Decoder:
+def _decoder(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Decoder | KeyedDecoder:
     try:
-        return Decoder(
-            schema,
-            format=pipeline.format,
-            columns=pipeline.columns,
-            value_column=pipeline.value_column,
-            topic=partition.topic,
-            partition=partition.number,
-        )
+        return decoder_of(pipeline, schema, partition)
     except WrongColumns as error:
         raise SettingsError(f"group ingest: {error}") from error
 

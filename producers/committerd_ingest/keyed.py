@@ -1,0 +1,153 @@
+"""Records that change rows by their keys: which rows they put into the table, and which they take out.
+
+The changes of a batch are one table with all columns of the table, `OP` and `ORDER`, as the code takes it that the
+writers for Spark, Ray and Daft share (`committerd_batch`, mode `cdc`): the latest change of a key wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from committerd_batch.target import Mode, SchemaMode
+from committerd_client.casting import nulls
+from committerd_ingest.decoding import (
+    BadRecord,
+    Decoded,
+    Decoder,
+    Format,
+    RecordColumns,
+    Schemas,
+    WrongColumns,
+    schema_ids,
+)
+from committerd_ingest.records import Partition, Record
+from committerd_ingest.settings import Pipeline
+
+OP, ORDER = "__committerd_op", "__committerd_offset"
+"""Columns that no table has: whether a row is put in (`upsert`) or taken out (`delete`), and its record's offset."""
+
+
+class KeyedDecoder:
+    """Decodes the records of one partition for one schema of the table."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        mode: Mode,
+        keys: Sequence[str],
+        format: Format,
+        key_format: Format,
+        columns: RecordColumns,
+        topic: str,
+        partition: int,
+        merge: bool = False,
+    ) -> None:
+        """`mode`: upsert or delete. `keys`: the columns by which rows are found. The others are as of a `Decoder`.
+
+        Raises `WrongColumns`.
+        """
+        lacks = [name for name in keys if name not in schema.names]
+        if lacks:
+            raise WrongColumns(f"the table has no columns {lacks}, which are ingest.keys; it has {schema.names}")
+        if key_format == "raw" and len(keys) > 1:
+            raise WrongColumns(f"a key that is taken as it is fills one column, and ingest.keys has {list(keys)}")
+        self._schema, self._mode, self._one = schema, mode, keys[0] if len(keys) == 1 else ""
+        self._key_format: Format = key_format
+        order = pa.field(ORDER, pa.int64())
+        of_keys = pa.schema([*(schema.field(name).with_nullable(False) for name in keys), order])
+        given = pa.schema([*(one.with_nullable(one.nullable and one.name not in keys) for one in schema), order])
+        self._rows = Decoder(
+            given,
+            format=format,
+            columns=columns,
+            value_column="",
+            topic=topic,
+            partition=partition,
+            merge=merge,
+            offset_too=ORDER,
+        )
+        self._keys = Decoder(
+            of_keys,
+            format=key_format,
+            columns=RecordColumns(),
+            value_column=keys[0],
+            topic=topic,
+            partition=partition,
+            offset_too=ORDER,
+        )
+
+    def new_columns(self, records: Sequence[Record], schemas: Schemas) -> pa.Schema | None:
+        """As of a `Decoder`."""
+        return self._rows.new_columns([one for one in records if self._puts(one)], schemas)
+
+    def decode(self, records: Sequence[Record], schemas: Schemas | None = None) -> Decoded:
+        """The changes, and the records that make none. A record without a value takes a row out."""
+        put = self._rows.decode([one for one in records if self._puts(one)], schemas)
+        taken = [one for one in records if not self._puts(one)]
+        named = {one.offset: one for one in taken}
+        out = self._keys.decode(
+            [self._key(one) for one in taken], None if self._key_format in ("json", "raw") else schemas
+        )
+        bad = [BadRecord(named[one.record.offset], f"the key: {one.reason}", one.stops) for one in out.bad]
+        rows = pa.concat_tables([_marked(put.rows, "upsert", self._schema), _marked(out.rows, "delete", self._schema)])
+        return Decoded(rows, sorted([*put.bad, *bad], key=lambda one: one.record.offset))
+
+    def _puts(self, record: Record) -> bool:
+        return self._mode is Mode.UPSERT and record.value is not None
+
+    def _key(self, record: Record) -> Record:
+        """The record that has the key as its value."""
+        key = record.key
+        if key is not None and self._key_format == "json" and self._one and not key.lstrip().startswith(b"{"):
+            key = b'{"%s":%s}' % (self._one.encode(), key)
+        return Record(record.offset, record.timestamp_ms, None, key or b"", [])
+
+
+def _marked(rows: pa.Table, op: str, schema: pa.Schema) -> pa.Table:
+    """The rows with all columns of the table, nullable, and `OP`."""
+    columns = [
+        rows[one.name] if one.name in rows.column_names else pa.chunked_array([nulls(rows.num_rows, one.type)])
+        for one in schema
+    ]
+    fields = [one.with_nullable(True) for one in schema]
+    return pa.Table.from_arrays(
+        [*columns, rows[ORDER], pa.repeat(op, rows.num_rows)],
+        schema=pa.schema([*fields, pa.field(ORDER, pa.int64()), pa.field(OP, pa.string())]),
+    )
+
+
+def decoder_of(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> Decoder | KeyedDecoder:
+    """The decoder of a partition's records for this schema of the table. Raises `WrongColumns`."""
+    merge = pipeline.schema_mode is SchemaMode.MERGE
+    if pipeline.mode is Mode.APPEND:
+        return Decoder(
+            schema,
+            format=pipeline.format,
+            columns=pipeline.columns,
+            value_column=pipeline.value_column,
+            topic=partition.topic,
+            partition=partition.number,
+            merge=merge,
+        )
+    return KeyedDecoder(
+        schema,
+        mode=pipeline.mode,
+        keys=pipeline.keys,
+        format=pipeline.format,
+        key_format=pipeline.key_format,
+        columns=pipeline.columns,
+        topic=partition.topic,
+        partition=partition.number,
+        merge=merge,
+    )
+
+
+def ids_of(pipeline: Pipeline, records: Sequence[Record]) -> set[int]:
+    """The ids of the schemas with which these records are read."""
+    found = schema_ids(one.value for one in records) if pipeline.mode is not Mode.DELETE else set[int]()
+    if pipeline.mode is not Mode.APPEND and pipeline.key_format in ("avro", "protobuf"):
+        found |= schema_ids(one.key for one in records if one.value is None or pipeline.mode is Mode.DELETE)
+    return found
