@@ -10,10 +10,13 @@ import click
 
 from committerd.commands.committing import sources
 from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
+from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
-from committerd.committer.loading import Loaded, Loading, load
+from committerd.committer.loading import Loading, load
+from committerd.committer.sampling import sample
 from committerd.errors import SettingsError
+from committerd.queue.position import Marks
 from committerd.table.versions import Table
 
 
@@ -31,13 +34,13 @@ def list_marks(as_json: bool) -> None:
     """List the applications that the table remembers, with what each has committed last, the newest first."""
     configured = settings()
 
-    async def main() -> Loaded:
+    async def main() -> Marks:
         async with stores_of(configured) as stores:
-            return await load(
-                Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic, later=True)
-            )
+            table = Table(await open_place(stores, configured.dataset))
+            versions = await table.versions()
+            return (await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)).marks
 
-    marks = [(app_id, mark) for app_id, mark in anyio.run(main).marks.items() if not mark.released]
+    marks = [(app_id, mark) for app_id, mark in anyio.run(main).items() if not mark.released]
     if not marks and not as_json:
         click.echo("The table remembers no application.")
     for app_id, mark in sorted(marks, key=lambda item: (-item[1].used_ms, item[0])):
@@ -69,7 +72,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     async def main() -> None:
         async with stores_of(configured) as stores:
             store = await open_place(stores, configured.dataset)
-            loading = Loading(monotonic=monotonic)
+            loading = Loading(monotonic=monotonic, report=Reading(), later=True)
             table = await load(Table(store), loading)
             if not table.version:
                 raise SettingsError(f"there is no table at {store.uri}")

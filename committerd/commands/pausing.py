@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from committerd.commands.committing import sources
+from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
@@ -22,7 +23,7 @@ async def change_pause(configured: Settings, change: Callable[[Pause | None], Pa
     """
     async with stores_of(configured) as stores:
         store = await open_place(stores, configured.dataset)
-        loading = Loading(monotonic=monotonic, later=True)
+        loading = Loading(monotonic=monotonic, report=Reading(), later=True)
         loaded = await load(Table(store), loading)
         if not loaded.version:
             raise SettingsError(f"there is no table at {store.uri}, so no committer commits: there is nothing to pause")

@@ -13,6 +13,7 @@ import click
 
 from committerd.commands.committing import sources, stores_and_queue
 from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
+from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
@@ -108,7 +109,9 @@ async def _show(configured: Settings, as_json: bool) -> None:
 async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
     """Print the table's position alone, because the staged topic does not exist."""
     async with stores_of(configured) as stores:
-        loaded = await load(Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic))
+        loaded = await load(
+            Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic, report=Reading())
+        )
     if as_json:
         unknown = dict.fromkeys(("topic", "log_start", "log_end", "acknowledged"))
         click.echo(json.dumps(_table_facts(loaded) | unknown | _refusal_json(gone), indent=2))
@@ -151,7 +154,7 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
         if change.apply:
             version = await operate.write(
                 found.loaded,
-                Loading(monotonic=monotonic),
+                Loading(monotonic=monotonic, report=Reading()),
                 sources(),
                 new_position=target,
                 change_marks=lambda marks: marks,
@@ -186,7 +189,7 @@ async def _situation(configured: Settings) -> AsyncIterator[Situation]:
     """The stores, and the state of table and queue; both stay open during the block."""
     async with stores_and_queue(configured) as (stores, queue):
         store = await open_place(stores, configured.dataset)
-        yield await operate.look(queue, Table(store), Loading(monotonic=monotonic))
+        yield await operate.look(queue, Table(store), Loading(monotonic=monotonic, report=Reading()))
 
 
 def _facts(found: Situation) -> dict[str, Any]:

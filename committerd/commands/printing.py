@@ -97,3 +97,15 @@ class ProgressLine:
         if time.monotonic() - self._printed_at >= _PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
             click.echo(f"{self._what}: {self._done} of about {self._total}", err=True)
+
+
+class Reading:
+    """Prints a text about a table's history that is being read, as `ProgressLine` does: for `Loading.report`."""
+
+    def __init__(self) -> None:
+        self._printed_at = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self._printed_at >= _PROGRESS_SECONDS:
+            self._printed_at = time.monotonic()
+            click.echo(f"committerd {text}", err=True)

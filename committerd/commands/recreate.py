@@ -18,7 +18,7 @@ from committerd.commands.options import (
     settings,
     table_argument,
 )
-from committerd.commands.printing import ProgressLine, echo_fields, size
+from committerd.commands.printing import ProgressLine, Reading, echo_fields, size
 from committerd.commands.system import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
@@ -109,7 +109,7 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
         members = len((await operator.group()).members)
     async with stores_and_queue(configured) as (stores, queue):
         table = Table(stores.open(configured.dataset.uri))
-        found = await operate.look(queue, table, Loading(monotonic=monotonic))
+        found = await operate.look(queue, table, Loading(monotonic=monotonic, report=Reading()))
         position = operate.recreated(found)
         waiting = found.facts.log_end - position.next_offset - len(position.settled)
         transaction, create = _new_table(found, asked, configured)

@@ -37,6 +37,7 @@ from committerd.queue.position import (
 )
 from committerd.queue.race import VersionSummary
 from committerd.table.versions import History, Table, VersionState
+from committerd_common.messages import Manifest
 
 _log = logging.getLogger(__name__)
 
@@ -143,13 +144,10 @@ async def load(table: Table, how: Loading) -> Loaded:
     if latest is None:
         raise StartAgain(f"version {newest} vanished while it was read")
     downwards = _Downwards(table, how, older)
-    carrying, said_of_pause, newest_ours = await downwards.read_carrying(latest)
-    position = highest(one.position for one in carrying if one.position is not None)
+    carrying = await downwards.read_carrying(latest)
+    position = carrying.position
     await downwards.read_rest(position)
     _require_supported(latest.manifest, how)
-    marks: dict[str, AppMark] = {}
-    for one in carrying:
-        merge_marks(marks, one.marks)
     return Loaded(
         table=table,
         read_at=read_at,
@@ -157,12 +155,12 @@ async def load(table: Table, how: Loading) -> Loaded:
         manifest=latest.manifest,
         ledger=older.ledger(),
         position=position,
-        marks=marks,
+        marks=carrying.marks,
         carried=latest.found.position,
         carried_marks=latest.found.marks,
-        pause=pause_of(said_of_pause),
+        pause=carrying.pause,
         carried_pause=latest.found.pause,
-        newest_ours=newest_ours,
+        newest_ours=carrying.newest_ours,
         older=older,
     )
 
@@ -253,7 +251,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
     if file is None:
         return None
     settled = settled_by(await table.transaction(file), version=version)
-    return _Read(_summary(file, settled, is_latest=is_latest), file)
+    return _Read(_summary(file.outline, settled, is_latest=is_latest), file)
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
@@ -265,6 +263,60 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
         return None
 
 
+async def summary_of(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
+    """Return what the queue knows of one version, without decoding its fragments; None when it has no manifest.
+
+    Nothing is cached. Raises `CorruptTable`, `RefusedToRun` and `StoreUnavailable`.
+    """
+    skimmed, settled = await table.skim(version), await table.settled(version, keep=False)
+    return None if skimmed is None or settled is None else _summary(skimmed[0].outline, settled, is_latest=is_latest)
+
+
+class Carrying:
+    """What versions carry of the queue, added from the latest down to the newest one of ours, which has all."""
+
+    def __init__(self) -> None:
+        self._counting = list[VersionSummary]()
+        self._said_of_pause = list[SaysOfPause | None]()
+        self._gap = False
+        self.newest_ours = 0
+        """The newest version of ours; 0 = it was not added yet. None may be added after it."""
+
+    def add(self, found: VersionSummary | None) -> None:
+        """Add the next version down; None = it can't be read."""
+        if found is None:
+            self._gap = True
+            self._said_of_pause.append(None)
+            return
+        self._said_of_pause.append(SaysOfPause(found.settled.ours, found.position is not None, found.pause))
+        # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an unreadable
+        # version between may be ours.
+        if found.settled.ours and found.position is not None and not self._gap:
+            self._counting.clear()
+        if found.position is not None or found.marks:
+            self._counting.append(found)
+        if found.settled.ours:
+            self.newest_ours = found.settled.version
+
+    @property
+    def position(self) -> Position | None:
+        """The highest position of those that count."""
+        return highest(one.position for one in self._counting if one.position is not None)
+
+    @property
+    def marks(self) -> Mapping[str, AppMark]:
+        """The latest mark of each application, of those that count."""
+        marks: dict[str, AppMark] = {}
+        for one in self._counting:
+            merge_marks(marks, one.marks)
+        return marks
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the queue."""
+        return pause_of(self._said_of_pause)
+
+
 class _Downwards:
     """Reads the history from the latest version down, as far as Start must know it before it continues."""
 
@@ -274,38 +326,20 @@ class _Downwards:
         self._older = older
         self._reported_at = how.monotonic()
 
-    async def read_carrying(self, latest: _Read) -> tuple[Sequence[VersionSummary], Sequence[SaysOfPause | None], int]:
-        """Read the versions from which position, marks and pause follow: down to the newest one of ours, which has all.
-
-        Returns those that count for position and marks, what all say of the pause, and the newest version of ours
-        (0 = none).
-        """
-        carrying, newest_ours, gap = list[VersionSummary](), 0, False
-        said_of_pause = list[SaysOfPause | None]()
+    async def read_carrying(self, latest: _Read) -> Carrying:
+        """Read the versions from which position, marks and pause follow: down to the newest of ours, which has all."""
+        carrying = Carrying()
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
         batch: Sequence[_Read | None] = [latest]
         while True:
             for read in batch:
                 found = read.found if read is not None else None
                 self._older.add([brief_of(found.settled) if found is not None else None])
-                if newest_ours:
-                    continue
-                if found is None:
-                    gap = True
-                    said_of_pause.append(None)
-                    continue
-                said_of_pause.append(SaysOfPause(found.settled.ours, found.position is not None, found.pause))
-                # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an
-                # unreadable version between may be ours.
-                if found.settled.ours and found.position is not None and not gap:
-                    carrying.clear()
-                if found.position is not None or found.marks:
-                    carrying.append(found)
-                if found.settled.ours:
-                    newest_ours = found.settled.version
+                if not carrying.newest_ours:
+                    carrying.add(found)
             await self._report()
-            if newest_ours or not self._older.has_next:
-                return carrying, said_of_pause, newest_ours
+            if carrying.newest_ours or not self._older.has_next:
+                return carrying
             size = min(2 * size, size_max)
             batch = await map_each(self._older.next(size), partial(_read_old, self._table))
 
@@ -342,12 +376,12 @@ class _Downwards:
         await anyio.lowlevel.checkpoint()
 
 
-def _summary(file: ManifestFile, settled: Settled, *, is_latest: bool) -> VersionSummary:
+def _summary(outline: Manifest, settled: Settled, *, is_latest: bool) -> VersionSummary:
     """Decode the position, the marks and the pause that a version carries.
 
     Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
     """
-    metadata, branch = file.outline.table_metadata, file.outline.branch
+    metadata, branch = outline.table_metadata, outline.branch
     problem: CommitterError
     try:
         return VersionSummary(

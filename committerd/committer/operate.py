@@ -13,6 +13,7 @@ from functools import partial
 
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, after, load, position_of
+from committerd.committer.older_history import BATCH_MAX
 from committerd.committer.starting import read_facts, require_same_log
 from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CommitterError, RefusedToRun, SettingsError, StoreUnavailable
@@ -70,11 +71,12 @@ class Situation:
 async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
     """Read table and queue as Start does, without publishing anything.
 
-    Raises `CommitterError` (`contended`) when table or topic change too fast to be read.
+    Reads the history down to the newest version of the queue, and the rest only if the log has lost its end. Raises
+    `CommitterError` (`contended`) when table or topic change too fast to be read.
     """
     refusal = None
     try:
-        facts, loaded = await read_facts(queue, table, loading)
+        facts, loaded = await read_facts(queue, table, replace(loading, later=True))
         try:
             position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
             await require_same_log(queue, position, facts)
@@ -95,6 +97,8 @@ async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> i
     unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
     position if positions grow from version to version; if an operator has set one back, it may take a lower one.
     """
+    while not loaded.older.is_read:
+        await loaded.older.read(BATCH_MAX)
     versions = list(loaded.older.outcome_versions.between(facts.log_start, facts.log_end - 1))  # newest first
     unchanged, newest, oldest = 0, 0, len(versions)
     while newest < oldest:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from committerd.concurrency import ByteBudget, map_each
-from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.errors import CommitterError, CorruptTable, UnsupportedTable
 from committerd.lance.format.fragment_list import ManifestSummary
 from committerd.lance.format.manifest_file import (
     SECTION_HEAD_BYTES,
@@ -209,8 +209,22 @@ class Manifests:
         Reads only the inline transaction, which lies before the manifest's fragments.
         """
         tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
-        if tail is None:
-            return None
+        return None if tail is None else await self._settled_in(version, tail)
+
+    async def settled_of_each(self, versions: Sequence[int]) -> list[Settled | None]:
+        """Return the queue entries of each of these versions, as `read_settled`; reads them together."""
+        if not versions:
+            return []
+        tails = await self.store.get_tails([self._key(version) for version in versions], size=TAIL_BYTES)
+        found = list[Settled | None]()
+        for version, tail in zip(versions, tails, strict=True):
+            if isinstance(tail, CommitterError):
+                raise tail
+            settled = None if tail is None else await self._settled_in(version, tail)
+            found.append(None if settled is None else settled[0])
+        return found
+
+    async def _settled_in(self, version: int, tail: Tail) -> tuple[Settled, int] | None:
         try:
             found = await self._settled_in_front(version, tail)
             if found is not None:

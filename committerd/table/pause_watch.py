@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
+from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.position import Pause, SaysOfPause, decode_pause, decode_position, pause_of
 from committerd.table.versions import Table
+
+_AT_ONCE_MAX = 16
+"""Versions that are read at once, each with its fragments: the number grows from one, as most often one is enough."""
 
 
 class PauseWatch:
@@ -39,16 +44,15 @@ async def pause_since(table: Table, versions: Iterable[int], *, before: Pause | 
 
 
 async def said_of_pause(table: Table, versions: Iterable[int]) -> list[SaysOfPause | None]:
-    """Return what versions say, for `pause_of`: these, from the newest down to the newest one of the queue.
+    """Return what versions say, for `pause_of`: these, from the newest down to the newest one of the queue at least.
 
     Raises `StoreUnavailable`.
     """
-    said = list[SaysOfPause | None]()
-    for version in sorted(versions, reverse=True):
-        one = await _said(table, version)
-        said.append(one)
-        if one is not None and one.ours:
-            break
+    said, newest_first = list[SaysOfPause | None](), sorted(versions, reverse=True)
+    size, start = 1, 0
+    while start < len(newest_first) and not any(one is not None and one.ours for one in said):
+        said += await map_each(newest_first[start : start + size], partial(_said, table))
+        start, size = start + size, min(2 * size, _AT_ONCE_MAX)
     return said
 
 

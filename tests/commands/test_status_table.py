@@ -93,5 +93,6 @@ async def test_what_an_old_foreign_version_says_of_the_queue_is_left_out(
     write(tmp_path, 1, **garbage)
     write(tmp_path, 2)
     found = await look(tmp_path)
-    assert [one.position for one in found.versions] == [None, None]
+    assert [one.version for one in found.versions] == [2, 1]
+    assert found.position is None
     assert not found.damaged

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from committerd.commands.dead.letters import Selection, Summary, summary_of, wanted_letters
-from committerd.commands.printing import ProgressLine
+from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of, wall_clock
 from committerd.committer.decoding import Decoder
 from committerd.committer.head import StartAgain
@@ -110,7 +110,7 @@ async def _judged(
         if not judged:
             return []
         try:
-            loaded = await load(table, Loading(monotonic=monotonic))
+            loaded = await load(table, Loading(monotonic=monotonic, report=Reading()))
         except StartAgain as reason:
             raise CommitterError(f"{reason}: try again", code="contended") from reason
         uuids = {one.uuid for _, _, one in judged if isinstance(one, Request)}

@@ -21,10 +21,9 @@ from committerd.commands.options import (
     settings,
     table_argument,
 )
-from committerd.commands.printing import duration, echo_fields, plain, when
-from committerd.commands.system import monotonic, open_place, stores_of, wall_clock
-from committerd.committer.head import StartAgain
-from committerd.committer.loading import Loading, load
+from committerd.commands.printing import ProgressLine, duration, echo_fields, plain, when
+from committerd.commands.system import open_place, stores_of, wall_clock
+from committerd.committer.sampling import sample
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.queue.outcomes import Status, status_of
@@ -72,12 +71,12 @@ async def _look(configured: Settings, uuid: str) -> Trace:
         table, versions = None, list[int]()
         try:
             table = Table(await open_place(stores, configured.dataset))
-            loaded = await load(table, Loading(monotonic=monotonic, later=True))
             versions = await table.versions()
-            trace.latest, trace.position, trace.pause = loaded.version, loaded.position, loaded.pause
+            queue = await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)
+            trace.latest, trace.position, trace.pause = queue.version, queue.position, queue.pause
         except SettingsError:
             raise
-        except (CommitterError, StartAgain) as error:
+        except CommitterError as error:
             _unreachable(trace, "table", error)
         try:
             operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))

@@ -12,8 +12,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
+
 from committerd.commands.printing import ProgressLine
-from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator
 from committerd.lance.conflicts.footprint import Footprint
@@ -29,7 +30,9 @@ from committerd_common.messages import Status as Number
 
 _OUTCOMES_FIRST, _OUTCOMES_FACTOR = 1_000, 4
 """Records of each partition that are read first, from the newest on; how much larger each further part is."""
-_VERSIONS_AT_ONCE = 64
+_VERSIONS_AT_ONCE = 256
+_TOLD_MIN = 1_000
+"""If more versions are searched, the command says so first: that takes seconds."""
 _LETTER_EARLIER_MS = 3_600_000
 """A dead letter is published right before its outcome; an hour allows for clocks and pauses."""
 
@@ -254,13 +257,14 @@ class Tracer:
         return await self._at(table, versions[low], outcome) if versions else None
 
     async def _searched(self, table: Table, versions: Sequence[int]) -> Place | None:
+        if len(versions) > _TOLD_MIN:
+            missing = "no outcome of it was found" if self._trace.reach.get("topics") is None else "Kafka says nothing"
+            click.echo(f"{missing}: looks for it in all {len(versions)} versions, from the newest on", err=True)
         progress = ProgressLine("versions read", len(versions))
         newest_first = list(reversed(versions))
-        for start in range(0, len(newest_first), 4 * _VERSIONS_AT_ONCE):
-            part = newest_first[start : start + 4 * _VERSIONS_AT_ONCE]
-            for version, settled in zip(
-                part, await map_each(part, lambda one: _settled(table, one), at_once=_VERSIONS_AT_ONCE), strict=True
-            ):
+        for start in range(0, len(newest_first), _VERSIONS_AT_ONCE):
+            part = newest_first[start : start + _VERSIONS_AT_ONCE]
+            for version, settled in zip(part, await table.settled_of_each(part), strict=True):
                 if settled is None or not _names(settled, self._trace.uuid):
                     continue
                 place = await self._at(table, version)

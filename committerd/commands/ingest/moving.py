@@ -12,6 +12,7 @@ from kafka.errors import UnknownTopicOrPartitionError
 from committerd.commands.committing import sources
 from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, table_of
 from committerd.commands.lance_options import client_access
+from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
@@ -98,7 +99,7 @@ def _offset(wanted: str, start: int, end: int) -> int:
 async def _release(configured: Settings, app_id: str, reason: str) -> None:
     """Release the mark: transactions of a process that believes in it are refused from now on."""
     async with stores_of(configured) as stores:
-        loading = Loading(monotonic=monotonic)
+        loading = Loading(monotonic=monotonic, report=Reading(), later=True)
         table = await load(Versions(await open_place(stores, configured.dataset)), loading)
         await operate.write(
             table,

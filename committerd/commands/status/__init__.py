@@ -55,7 +55,7 @@ class _Status:
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="How many versions to read; position, outcomes and growth come from them.",
+    help="How many versions to read; outcomes and growth come from them.",
 )
 @config_option
 @dataset_option
@@ -255,7 +255,7 @@ def _table_fields(table: TableSummary, now_ms: int) -> list[tuple[str, str]]:
     fields.append(("maintenance", _maintenance(table, now_ms)))
     fields += [("left alone", _left_alone(one, now_ms)) for one in table.left_alone]
     if position is None:
-        return [*fields, ("position", f"none in the last {len(table.versions)} versions")]
+        return [*fields, ("position", "none: no committer has committed to this table")]
     ahead = f", and {len(position.settled)} settled ahead" if position.settled else ""
     where = f"{position.topic} (id {position.topic_id}), era {position.era}"
     return [*fields, ("position", f"next offset {position.next_offset}{ahead} of {where}")]

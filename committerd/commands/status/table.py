@@ -6,24 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from committerd.committer.sampling import sample
 from committerd.concurrency import for_each
-from committerd.errors import CorruptTable, RefusedToRun
+from committerd.errors import CorruptTable
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import LATEST, figures
 from committerd.queue.outcomes import Settled, Status, status_of
-from committerd.queue.position import (
-    Pause,
-    Position,
-    SaysOfPause,
-    decode_pause,
-    decode_position,
-    highest,
-    pause_of,
-)
-from committerd.table.pause_watch import said_of_pause
+from committerd.queue.position import Pause, Position, decode_pause, decode_position
 from committerd.table.versions import Table
-from committerd_common.messages import Manifest
 
 _AT_ONCE = 4
 """Number of versions that are read at once: each is in memory, and a manifest of 90,000 fragments has 6 MiB."""
@@ -44,10 +35,6 @@ class VersionSummary:
     """Number of records that it passes without committing them."""
     outcomes: Mapping[tuple[Status, str], int]
     """Number of its outcomes by status and reason."""
-    position: Position | None
-    """The position that it carries."""
-    pause: Pause | None
-    """The pause that it carries."""
     manifest_bytes: int
     fragments: int
     data_bytes: int
@@ -60,8 +47,10 @@ class TableSummary:
 
     uri: str
     versions: Sequence[VersionSummary]
+    position: Position | None = None
+    """The position of the queue (`sample`)."""
     pause: Pause | None = None
-    """The pause of the queue (`pause_of`)."""
+    """The pause of the queue (`sample`)."""
     versions_in_all: int = 0
     """Number of versions that the table has."""
     maintenance: Mapping[str, int] | None = None
@@ -70,11 +59,6 @@ class TableSummary:
     """What `committerd maintain` has failed to rewrite, and tries again later."""
     damaged: Sequence[str] = ()
     """Old versions that can't be read, a sentence each; committers leave them out."""
-
-    @property
-    def position(self) -> Position | None:
-        """The highest position that any of the versions carries."""
-        return highest(one.position for one in self.versions if one.position is not None)
 
     def outcomes(self) -> Mapping[tuple[Status, str], int]:
         """Number of outcomes in these versions, by status and reason."""
@@ -106,24 +90,17 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
             found[version] = one
 
     await for_each(versions, read, at_once=_AT_ONCE)
-    newest_first = [found[version] for version in sorted(found, reverse=True)]
+    queue = await sample(table, every)
     return TableSummary(
         uri=table.uri,
-        versions=newest_first,
-        pause=await _pause(table, [found.get(version) for version in reversed(versions)], every[:-newest]),
+        versions=[found[version] for version in sorted(found, reverse=True)],
+        position=queue.position,
+        pause=queue.pause,
         versions_in_all=len(every),
         maintenance=await _maintenance(table),
         left_alone=(await read_failed(table.store)).entries,
         damaged=[damaged[version] for version in sorted(damaged)],
     )
-
-
-async def _pause(table: Table, read: Sequence[VersionSummary | None], older: Sequence[int]) -> Pause | None:
-    """The pause of the queue. `read`: the newest versions, newest first, None = unreadable; `older`: those below."""
-    said = [None if one is None else SaysOfPause(one.from_queue, one.position is not None, one.pause) for one in read]
-    if not any(one is not None and one.ours for one in said):
-        said += await said_of_pause(table, older)
-    return pause_of(said)
 
 
 async def _maintenance(table: Table) -> Mapping[str, int] | None:
@@ -137,7 +114,9 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
     if skimmed is None or settled is None:
         return None
     (outline, fragments, data_bytes), size = skimmed
-    position, pause = _position_and_pause(outline, believed=is_latest or settled.ours)
+    if is_latest or settled.ours:  # whatever is unreadable in an old version of another writer is ignored
+        decode_position(outline.table_metadata, branch=outline.branch)
+        decode_pause(outline.table_metadata, branch=outline.branch)
     return VersionSummary(
         version=version,
         timestamp_ms=to_ms(outline.timestamp),
@@ -146,23 +125,10 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
         committed=len(settled.members),
         refused=len(settled.refusals),
         outcomes=_outcomes_of(settled),
-        position=position,
-        pause=pause,
         manifest_bytes=size,
         fragments=fragments,
         data_bytes=data_bytes,
     )
-
-
-def _position_and_pause(outline: Manifest, *, believed: bool) -> tuple[Position | None, Pause | None]:
-    """What a version carries. Whatever is unreadable in an old version of another writer is ignored."""
-    metadata, branch = outline.table_metadata, outline.branch
-    try:
-        return decode_position(metadata, branch=branch), decode_pause(metadata, branch=branch)
-    except (CorruptTable, RefusedToRun):
-        if believed:
-            raise
-        return None, None
 
 
 def _outcomes_of(settled: Settled) -> Counter[tuple[Status, str]]:
