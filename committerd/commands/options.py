@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -97,7 +97,10 @@ def settings(uri: str | None = None, name: str | None = None) -> Settings:
         raise click.UsageError("--dataset and URI exclude each other: each names the table")
     place = canonical_uri(uri)
     given = uri if "://" in place else os.path.abspath(place)
-    known = _in_settings(given)
+    datasets = _named_datasets()
+    known = next(
+        (one for one in datasets if names_same_table(given, served=one.dataset.uri, aliases=one.dataset.aliases)), None
+    )
     own = known.dataset if known is not None else None
     dataset = {
         "uri": given,
@@ -105,7 +108,9 @@ def settings(uri: str | None = None, name: str | None = None) -> Settings:
         "branch": branch if branch is not None else own.branch if own is not None else "",
     }
     if known is None or own is None:
-        return load_settings(dataset=dataset)
+        found = load_settings(dataset=dataset)
+        # The group that the settings name is that of their datasets. This table has committers of its own.
+        return found.model_copy(update={"kafka": found.kafka.model_copy(update={"group": None})}) if datasets else found
     return _checked(known, dataset | {"aliases": own.aliases})
 
 
@@ -153,16 +158,12 @@ def named_branch() -> str:
         raise SettingsError(str(error)) from error
 
 
-def _in_settings(uri: str) -> Settings | None:
-    """The dataset of the settings that is at this URI."""
+def _named_datasets() -> Sequence[Settings]:
+    """The datasets of the settings; none if the settings name none."""
     try:
-        found = load_served()
+        return list(load_served().datasets.values())
     except SettingsError:
-        return None
-    for one in found.datasets.values():
-        if names_same_table(uri, served=one.dataset.uri, aliases=one.dataset.aliases):
-            return one
-    return None
+        return ()
 
 
 def settings_help() -> str:

@@ -17,7 +17,7 @@ from committerd.commands.options import branch_option, config_option, dataset_op
 from committerd.commands.printing import plain, since_ms, when
 from committerd.commands.system import wall_clock
 from committerd.kafka.operator import TopicOperator, open_operator
-from committerd.queue.outcomes import Status
+from committerd.queue.outcomes import Status, status_name
 from committerd.settings.load import Settings
 from committerd.waiting import SILENT_SECONDS
 from committerd_common.messages import DecodeError, Outcome
@@ -39,7 +39,7 @@ class _Wanted:
             not chosen or value in chosen
             for chosen, value in (
                 (self.producers, outcome.producer),
-                (self.statuses, _status(outcome)),
+                (self.statuses, status_name(outcome.status)),
                 (self.reasons, outcome.reason),
                 (self.operations, outcome.operation),
             )
@@ -125,10 +125,13 @@ async def _print(
     operator: TopicOperator, outcomes: Sequence[tuple[int, Outcome]], app_ids: Collection[str], *, as_json: bool
 ) -> None:
     apps: Mapping[int, str] = {}
+    topic_id = ""
     if app_ids and outcomes:
-        apps = await _apps(operator, {outcome.offset for _, outcome in outcomes})
+        topic_id = (await operator.identity()).topic_id
+        apps = await _apps(operator, {outcome.offset for _, outcome in outcomes if outcome.topic_id == topic_id})
     for timestamp_ms, outcome in outcomes:
-        app_id = apps.get(outcome.offset, "")
+        # Offsets of a topic that was deleted and made anew are those of other records.
+        app_id = apps.get(outcome.offset, "") if outcome.topic_id == topic_id else ""
         if not app_ids or app_id in app_ids:
             click.echo(_json(timestamp_ms, outcome) if as_json else _line(timestamp_ms, outcome))
 
@@ -136,6 +139,8 @@ async def _print(
 async def _apps(operator: TopicOperator, offsets: Collection[int]) -> dict[int, str]:
     """The header app-id of the staged records at these offsets, of those that still exist."""
     found = dict[int, str]()
+    if not offsets:
+        return found
     start, end = (await operator.bounds(operator.topics.staged))[0]
     ranges = {0: (max(start, min(offsets)), min(end, max(offsets) + 1))}
     async with aclosing(operator.stream(operator.topics.staged, ranges)) as batches:
@@ -153,18 +158,11 @@ def _decoded(value: bytes) -> Outcome | None:
         return None
 
 
-def _status(outcome: Outcome) -> str:
-    try:
-        return Status.of_number(outcome.status).value
-    except ValueError:  # of a later committerd
-        return str(outcome.status)
-
-
 def _line(timestamp_ms: int, outcome: Outcome) -> str:
     where = f"version {outcome.version}" if outcome.version else outcome.reason
     parts = [
         when(timestamp_ms),
-        f"{_status(outcome):<12}",
+        f"{status_name(outcome.status):<12}",
         outcome.operation or "-",
         outcome.uuid or "(no uuid)",
         where,
@@ -178,7 +176,7 @@ def _json(timestamp_ms: int, outcome: Outcome) -> str:
     names = ("uuid", "version", "read_version", "operation", "reason", "message", "conflicting_version")
     more = ("conflicting_operation", "offset", "era", "queued_ms", "commit_ms", "transactions", "producer")
     known = {name: getattr(outcome, name) for name in (*names, *more)}
-    return json.dumps({"timestamp_ms": timestamp_ms, "status": _status(outcome)} | known)
+    return json.dumps({"timestamp_ms": timestamp_ms, "status": status_name(outcome.status)} | known)
 
 
 def _nobody_reads() -> bool:

@@ -23,6 +23,8 @@ _PAUSE_MS_MAX = 30 * 24 * 3_600_000
 _UNPROVED_MAX = 2
 """So often something may fail for an unknown reason before it is left alone."""
 _WHY_CHARS_MAX = 500
+_BYTES_MAX = 8 * 1024 * 1024
+"""A larger object under that name is not read: the list of 10,000 failures is smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,7 @@ def _entry(found: Mapping[str, Any]) -> Failure:
 async def read_failed(store: ObjectStore, *, pylance: str = "") -> FailedWork:
     """What has failed before. Raises `StoreUnavailable`."""
     try:
-        return decode(await store.get(LEFT_ALONE), pylance=pylance)
+        body = await store.get_range(LEFT_ALONE, 0, _BYTES_MAX + 1)
+        return decode(None if body is None or len(body) > _BYTES_MAX else body, pylance=pylance)
     except ObjectUnreadable:
         return FailedWork(pylance)

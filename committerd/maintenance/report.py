@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from committerd.maintenance.files import File, RemovalReason
+from committerd.stores.port import ObjectStore
 
 FOLDER = "_maintenance/"
 LATEST = f"{FOLDER}latest.json"
 """The state of the table at the end of the last run."""
+_LATEST_BYTES_MAX = 64 * 1024
+"""A larger object under that name is not maintenance's: its own has less than 1 KiB."""
 STEPS_DONE = ("rewrite_ms", "index_ms")
 """The figures of `LATEST` that say when other steps of maintenance last succeeded (Unix time)."""
 CLOCK = f"{FOLDER}clock"
@@ -56,6 +59,12 @@ def figures(body: bytes | None) -> dict[str, int] | None:
     if not isinstance(found, dict) or not isinstance(found.get("time_ms"), int):
         return None
     return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
+async def read_figures(store: ObjectStore) -> dict[str, int] | None:
+    """The figures in `LATEST`; None if there are none, or if the object is too large. Raises `StoreUnavailable`."""
+    body = await store.get_range(LATEST, 0, _LATEST_BYTES_MAX + 1)
+    return None if body is None or len(body) > _LATEST_BYTES_MAX else figures(body)
 
 
 def report_key(time_ms: int, number: int) -> str:

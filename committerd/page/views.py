@@ -11,7 +11,7 @@ import anyio
 from committerd import __version__
 from committerd.errors import CommitterError
 from committerd.maintenance.left_alone import read_failed
-from committerd.maintenance.report import LATEST, figures
+from committerd.maintenance.report import read_figures
 from committerd.page.recent import Recent
 from committerd.stores.port import ObjectStore
 
@@ -127,7 +127,7 @@ async def _maintenance_of(store: ObjectStore, now_ms: int) -> Json:
 
 
 async def _read_maintenance(store: ObjectStore, now_ms: int) -> Json:
-    cleanup = figures(await store.get(LATEST))
+    cleanup = await read_figures(store)
     failed = (await read_failed(store)).left_alone(now_ms)
     return {
         "cleanup": None if cleanup is None else dict(cleanup),

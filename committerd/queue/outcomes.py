@@ -70,6 +70,20 @@ class Status(StrEnum):
         return self in (Status.INVALID, Status.UNSUPPORTED)
 
 
+def known_status(number: int) -> Status | None:
+    """The status with this number on the wire; None if only a later committerd knows it."""
+    try:
+        return Status.of_number(number)
+    except ValueError:
+        return None
+
+
+def status_name(number: int) -> str:
+    """The name of the status with this number on the wire; the number if only a later committerd knows it."""
+    status = known_status(number)
+    return str(number) if status is None else status.value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """The records that one version settles. A foreign version settles none; there `ours` is False."""

@@ -12,6 +12,7 @@ from committerd.commands.explain.advice import REASONS, STATUSES, plain_text
 from committerd.queue.outcomes import Status
 from committerd.reasons import INVALID_REASONS, UNSUPPORTED_REASONS
 from committerd_client import staging
+from committerd_common.messages import Outcome
 from committerd_common.messages import Status as Number
 from harness.scene import Scene, until
 from tests.commands.running import answered, printed, run
@@ -107,6 +108,20 @@ def _assert_collision(found: dict[str, Any], version: int, uuid_: str) -> None:
     assert (collision["version"], collision["operation"], collision["producers"]) == (version, "delete", ["janitor"])
     assert collision["uuids"] == [uuid_]
     assert len(collision["fragments"]) == 1
+
+
+def test_an_outcome_of_a_later_version(scene: Scene) -> None:
+    scene.table.create()
+    printed(scene, "topics", "create")
+    uuid_ = str(uuid.uuid4())
+    (offset,) = scene.stage(b"of a later version")
+    outcome = Outcome(uuid=uuid_, reason="set_aside", offset=offset, topic_id=scene.topics.topic_id())
+    outcome.status = 99  # type: ignore[assignment]
+    scene.topics.producer.send(scene.topics.outcomes, value=outcome.SerializeToString(), key=uuid_.encode())
+    scene.topics.producer.flush()
+    found = answered(scene, "explain", uuid_, code=1)
+    assert (found["state"], found["status"], found["reason"]) == ("not_known", "99", "set_aside")
+    assert "it knows status 99" in printed(scene, "explain", uuid_, code=1)
 
 
 def test_every_status_has_advice_and_every_reason_is_real() -> None:

@@ -81,7 +81,7 @@ async def test_it_says_when_maintenance_worked_on_what(tmp_path: Path) -> None:
         assert text.startswith("cleanup 1.0 h ago: 7 fragments, 8 unindexed rows")
         assert shown in text
         assert text.endswith("on indices 2.0 h ago")
-    for body in ("[]", "{", '{"time_ms": "1"}'):
+    for body in ("[]", "{", '{"time_ms": "1"}', '{"time_ms": 1}' + 65536 * " "):
         latest.write_text(body)
         assert (await look(tmp_path)).maintenance is None
 

@@ -50,6 +50,15 @@ def test_the_name_is_that_of_the_settings_for_their_table(
     assert (dataset.uri, dataset.name) == found
 
 
+def test_the_group_of_the_settings_is_that_of_their_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("DATASET__URI=/lake/events.lance", "KAFKA__GROUP=fleet", "KAFKA__BOOTSTRAP_SERVERS=a:1"):
+        monkeypatch.setenv(*f"COMMITTERD_{variable}".split("="))
+    assert settings("/lake/events.lance").kafka.group == "fleet"
+    assert settings("/lake/users.lance").kafka.group is None
+    monkeypatch.delenv("COMMITTERD_DATASET__URI")
+    assert settings("/lake/users.lance").kafka.group == "fleet"  # whoever names no dataset means that of this table
+
+
 def test_without_a_dataset_in_the_settings_the_uri_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("DATASET__URI", "DATASET__NAME"):
         monkeypatch.delenv(f"COMMITTERD_{variable}", raising=False)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from committerd_common.messages import Status
+from committerd_common.messages import Outcome, Status
 from harness.scene import Scene
+from tests.commands.running import run
 from tests.commands.story import Story
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -88,6 +89,16 @@ def test_the_application_is_that_of_the_staged_record(scene: Scene) -> None:
     assert outcome.status == Status.COMMITTED
     (told,) = _told(scene, 1, "--app-id", "query")
     assert told["uuid"] == outcome.uuid
+
+
+def test_the_application_is_not_that_of_a_record_of_a_topic_that_was_made_anew(scene: Scene) -> None:
+    assert run(scene, "topics", "create").code == 0
+    (offset,) = scene.stage(b"a record", headers={"app-id": "query"})
+    for topic_id, version in (("of-the-old-topic", 1), (scene.topics.topic_id(), 2)):
+        outcome = Outcome(status=Status.COMMITTED, uuid="u", version=version, offset=offset, topic_id=topic_id)
+        scene.topics.producer.send(scene.topics.outcomes, value=outcome.SerializeToString(), key=b"u")
+        scene.topics.producer.flush()
+    assert [one["version"] for one in _told(scene, 1, "--app-id", "query")] == [2]
 
 
 def test_a_reader_that_has_seen_enough_ends_it(story: Story) -> None:

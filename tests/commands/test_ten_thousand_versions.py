@@ -43,6 +43,7 @@ _READS_ANYTHING: dict[str, tuple[str, ...]] = {
     "topics check": ("topics", "check"),
     "topics transactions": ("topics", "transactions"),
     "datasets": ("datasets",),
+    "datasets find": ("datasets", "find", ".*", "--uri", "/lake/{name}.lance"),
     "app list": ("app", "list"),
 }
 """They answer from a few versions."""
@@ -68,8 +69,10 @@ def _names() -> set[str]:
     names = set()
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
-        subs = [f"{name} {sub}" for sub in command.commands] if isinstance(command, click.Group) else []
-        names |= set(subs) or {name}
+        if isinstance(command, click.Group):
+            names |= {f"{name} {sub}" for sub in command.commands}
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            names.add(name)
     return names
 
 

@@ -18,9 +18,11 @@ from committerd.queue.outcomes import (
     committed,
     decode_settled,
     encode_settled,
+    known_status,
     refused,
     settled_by,
     short,
+    status_name,
     status_of,
     undecided_refusal,
 )
@@ -190,3 +192,5 @@ def test_the_status_of_a_settled_record() -> None:
     assert status_of(Refusal(uuid="u", status=INVALID)) is Status.INVALID
     with pytest.raises(ValueError, match="99"):
         Status.of_number(99)
+    assert (known_status(99), status_name(99)) == (None, "99")
+    assert (known_status(1), status_name(1)) == (Status.COMMITTED, "COMMITTED")

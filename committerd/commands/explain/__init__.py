@@ -26,7 +26,7 @@ from committerd.commands.system import open_place, stores_of, wall_clock
 from committerd.committer.sampling import sample
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
-from committerd.queue.outcomes import Status, status_of
+from committerd.queue.outcomes import Status, known_status, status_name
 from committerd.settings.load import Settings
 from committerd.table.versions import Table
 from committerd_common.messages import Member, Refusal
@@ -81,7 +81,8 @@ async def _look(configured: Settings, uuid: str) -> Trace:
         try:
             operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
             await tracer.ask_queue(operator)
-            if trace.letter is None and trace.answers and _status(trace).is_dead_letter:
+            status = _status(trace)
+            if trace.letter is None and status is not None and status.is_dead_letter:
                 await tracer.ask_letter(operator)
         except SettingsError:
             raise
@@ -103,8 +104,17 @@ def _unreachable(trace: Trace, source: str, error: Exception) -> None:
     trace.unreachable = True
 
 
-def _status(trace: Trace) -> Status:
-    return Status.of_number(trace.answers[-1].outcome.status)
+def _status(trace: Trace) -> Status | None:
+    """The status of the last outcome; None if there is no outcome, or if only a later committerd knows its status."""
+    return known_status(trace.answers[-1].outcome.status) if trace.answers else None
+
+
+def _is_of_later_version(trace: Trace) -> bool:
+    """Whether only a later committerd knows what became of the transaction."""
+    if trace.answers:
+        return _status(trace) is None
+    entry = trace.place.entry if trace.place is not None else None
+    return isinstance(entry, Refusal) and known_status(entry.status) is None
 
 
 def _conflict(trace: Trace) -> tuple[int, str]:
@@ -117,7 +127,7 @@ def _refusal(trace: Trace) -> Any:
     if trace.answers:
         return None if _status(trace) in (Status.COMMITTED, Status.DUPLICATE) else trace.answers[-1].outcome
     entry = trace.place.entry if trace.place is not None else None
-    if isinstance(entry, Refusal) and status_of(entry) is not Status.DUPLICATE:
+    if isinstance(entry, Refusal) and known_status(entry.status) is not Status.DUPLICATE:
         return entry
     return None
 
@@ -125,6 +135,8 @@ def _refusal(trace: Trace) -> Any:
 def _code(trace: Trace) -> int:
     if trace.waiting is not None:
         return WAITS
+    if _is_of_later_version(trace):
+        return FAILED
     if _refusal(trace) is not None:
         return REFUSED
     if trace.answers or trace.place is not None:
@@ -153,7 +165,7 @@ def _json(trace: Trace, code: int) -> dict[str, Any]:
         },
         "outcomes": [
             {
-                "status": Status.of_number(one.outcome.status).value,
+                "status": status_name(one.outcome.status),
                 "reason": one.outcome.reason,
                 "message": one.outcome.message,
                 "version": one.outcome.version,
@@ -193,11 +205,11 @@ def _json(trace: Trace, code: int) -> dict[str, Any]:
 def _outcome(trace: Trace) -> tuple[str, str]:
     """Status and reason; empty where there are none."""
     if trace.answers:
-        return _status(trace).value, trace.answers[-1].outcome.reason
+        return status_name(trace.answers[-1].outcome.status), trace.answers[-1].outcome.reason
     if trace.place is None:
         return "", ""
     entry = trace.place.entry
-    return (Status.COMMITTED.value, "") if entry is None else (status_of(entry).value, getattr(entry, "reason", ""))
+    return (status_name(entry.status), entry.reason) if isinstance(entry, Refusal) else (Status.COMMITTED.value, "")
 
 
 def _operation(trace: Trace) -> str:
@@ -225,6 +237,10 @@ def _next(trace: Trace, code: int) -> list[str]:
             "see whether the producer stages to this queue, and whether Kafka has acknowledged the record. It is safe "
             "to stage the same bytes again, unless the sources above no longer reach back to when it was staged"
         ]
+    if _is_of_later_version(trace):
+        return [
+            f"ask with the committerd that commits to this table: it knows status {status}, which this one does not"
+        ]
     if not status:
         return ["ask again when all sources answer"]
     steps = next_steps(Status(status), reason)
@@ -250,7 +266,7 @@ def _print(trace: Trace, code: int) -> None:
             fields.append(("paused", f"the queue is {trace.pause}"))
     for answer in trace.answers:
         outcome = answer.outcome
-        said = f"{Status.of_number(outcome.status)} {outcome.reason}".rstrip()
+        said = f"{status_name(outcome.status)} {outcome.reason}".rstrip()
         fields.append(("outcome", f"{said}, of the record at offset {outcome.offset}, {when(answer.timestamp_ms)}"))
         if outcome.message:
             fields.append(("message", outcome.message))

@@ -11,7 +11,7 @@ from committerd.concurrency import for_each
 from committerd.errors import CorruptTable
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
-from committerd.maintenance.report import LATEST, figures
+from committerd.maintenance.report import read_figures
 from committerd.queue.outcomes import Settled, Status, status_of
 from committerd.queue.position import Pause, Position, decode_pause, decode_position
 from committerd.table.versions import Table
@@ -97,14 +97,10 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
         position=queue.position,
         pause=queue.pause,
         versions_in_all=len(every),
-        maintenance=await _maintenance(table),
+        maintenance=await read_figures(table.store),
         left_alone=(await read_failed(table.store)).entries,
         damaged=[damaged[version] for version in sorted(damaged)],
     )
-
-
-async def _maintenance(table: Table) -> Mapping[str, int] | None:
-    return figures(await table.store.get(LATEST))
 
 
 async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
