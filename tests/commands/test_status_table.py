@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,19 @@ from committerd.queue.port import TopicIdentity
 from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
 from committerd.stores.local import LocalStore
 from committerd.table.versions import Table
-from committerd_common.messages import Manifest, Transaction
+from committerd_common.messages import Manifest, Refusal, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 
 PAUSE = Pause(reason="a \x1b[2Jbackup", since_ms=0, who="ann\n")
 
 
-def write(folder: Path, version: int, ours: str = "", /, **metadata: str) -> Path:
+def write(folder: Path, version: int, ours: str = "", /, refusals: Sequence[Refusal] = (), **metadata: str) -> Path:
     manifest = Manifest(version=version)
     manifest.table_metadata.update({key.replace("__", "."): value for key, value in metadata.items()})
     transaction = Transaction(uuid=str(version), read_version=version - 1)
     transaction.append.SetInParent()
     if ours == "ours":
-        transaction.transaction_properties.update(encode_settled((), (), topic_id="i"))
+        transaction.transaction_properties.update(encode_settled((), refusals, topic_id="i"))
     path = folder / manifest_key(version, NamingScheme.V2)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(encode(manifest, (), transaction))
@@ -65,6 +66,13 @@ async def test_a_pause_is_shown_without_a_committer_and_however_many_versions_of
     )
     write(tmp_path, 14, "ours", **{key: text for key, text in paused.items() if key != PAUSED_KEY})
     assert (await look(tmp_path)).pause is None
+
+
+async def test_a_status_that_only_a_later_version_knows_is_a_number(tmp_path: Path) -> None:
+    refusal = Refusal(reason="set_aside")
+    refusal.status = 99  # type: ignore[assignment]
+    write(tmp_path, 1, "ours", refusals=[refusal])
+    assert (await look(tmp_path)).outcomes() == {("99", "set_aside"): 1}
 
 
 async def test_it_says_when_maintenance_worked_on_what(tmp_path: Path) -> None:

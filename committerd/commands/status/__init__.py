@@ -150,8 +150,7 @@ def _table_json(table: TableSummary) -> dict[str, Any]:
             for one in table.versions
         ],
         "answers": [
-            {"status": status.value, "reason": reason, "count": count}
-            for (status, reason), count in table.outcomes().items()
+            {"status": status, "reason": reason, "count": count} for (status, reason), count in table.outcomes().items()
         ],
         "growth": growth,
         "versions_in_all": table.versions_in_all,
@@ -213,7 +212,7 @@ def _print(found: _Status) -> None:
         outcomes = found.table.outcomes()
         if outcomes:
             click.echo("\nOutcomes in these versions:")
-            echo_counts({f"{status.value} {reason}".rstrip(): count for (status, reason), count in outcomes.items()})
+            echo_counts({f"{status} {reason}".rstrip(): count for (status, reason), count in outcomes.items()})
     if found.queue is not None and found.queue.refusal is not None:
         click.echo(f"\nA committer refuses to run: {found.queue.refusal}")
     if found.problems:

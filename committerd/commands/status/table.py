@@ -12,7 +12,7 @@ from committerd.errors import CorruptTable
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import read_figures
-from committerd.queue.outcomes import Settled, Status, status_of
+from committerd.queue.outcomes import Settled, Status, status_name
 from committerd.queue.position import Pause, Position, decode_pause, decode_position
 from committerd.table.versions import Table
 
@@ -33,7 +33,7 @@ class VersionSummary:
     """Number of records that it commits."""
     refused: int
     """Number of records that it passes without committing them."""
-    outcomes: Mapping[tuple[Status, str], int]
+    outcomes: Mapping[tuple[str, str], int]
     """Number of its outcomes by status and reason."""
     manifest_bytes: int
     fragments: int
@@ -60,9 +60,9 @@ class TableSummary:
     damaged: Sequence[str] = ()
     """Old versions that can't be read, a sentence each; committers leave them out."""
 
-    def outcomes(self) -> Mapping[tuple[Status, str], int]:
+    def outcomes(self) -> Mapping[tuple[str, str], int]:
         """Number of outcomes in these versions, by status and reason."""
-        found: Counter[tuple[Status, str]] = Counter()
+        found: Counter[tuple[str, str]] = Counter()
         for one in self.versions:
             found.update(one.outcomes)
         return dict(sorted(found.items()))
@@ -127,8 +127,8 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
     )
 
 
-def _outcomes_of(settled: Settled) -> Counter[tuple[Status, str]]:
-    found = Counter((status_of(refusal), refusal.reason) for refusal in settled.refusals)
+def _outcomes_of(settled: Settled) -> Counter[tuple[str, str]]:
+    found = Counter((status_name(refusal.status), refusal.reason) for refusal in settled.refusals)
     if settled.members:
-        found[Status.COMMITTED, ""] += len(settled.members)
+        found[Status.COMMITTED.value, ""] += len(settled.members)
     return found
