@@ -14,9 +14,9 @@ from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
-from committerd.committer.sampling import sample
 from committerd.errors import SettingsError
 from committerd.queue.position import Marks
+from committerd.table.sampling import sample
 from committerd.table.versions import Table
 
 

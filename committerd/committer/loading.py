@@ -18,26 +18,15 @@ import anyio.lowlevel
 from committerd.committer.head import Head, StartAgain
 from committerd.committer.older_history import BATCH_MAX, FIRST_BATCH, OlderHistory, brief_of
 from committerd.concurrency import map_each
-from committerd.errors import CommitterError, CorruptTable, RefusedToRun, UnsupportedTable
+from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
 from committerd.queue.ledger import LEDGER_BYTES, Ledger
-from committerd.queue.outcomes import Settled, settled_by
-from committerd.queue.position import (
-    AppMark,
-    Pause,
-    Position,
-    SaysOfPause,
-    decode_marks,
-    decode_pause,
-    decode_position,
-    highest,
-    merge_marks,
-    pause_of,
-)
+from committerd.queue.outcomes import settled_by
+from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
+from committerd.table.carrying import Carrying, summary
 from committerd.table.versions import History, Table, VersionState
-from committerd_common.messages import Manifest
 
 _log = logging.getLogger(__name__)
 
@@ -251,7 +240,7 @@ async def _read(table: Table, version: int, *, is_latest: bool = True) -> _Read 
     if file is None:
         return None
     settled = settled_by(await table.transaction(file), version=version)
-    return _Read(_summary(file.outline, settled, is_latest=is_latest), file)
+    return _Read(summary(file.outline, settled, is_latest=is_latest), file)
 
 
 async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _Read | None:
@@ -261,60 +250,6 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
     except CorruptTable as error:
         _log.warning("version.damaged", extra={"version": version, "code": error.code, "error": str(error)})
         return None
-
-
-async def summary_of(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
-    """Return what the queue knows of one version, without decoding its fragments; None when it has no manifest.
-
-    Nothing is cached. Raises `CorruptTable`, `RefusedToRun` and `StoreUnavailable`.
-    """
-    skimmed, settled = await table.skim(version), await table.settled(version, keep=False)
-    return None if skimmed is None or settled is None else _summary(skimmed[0].outline, settled, is_latest=is_latest)
-
-
-class Carrying:
-    """What versions carry of the queue, added from the latest down to the newest one of ours, which has all."""
-
-    def __init__(self) -> None:
-        self._counting = list[VersionSummary]()
-        self._said_of_pause = list[SaysOfPause | None]()
-        self._gap = False
-        self.newest_ours = 0
-        """The newest version of ours; 0 = it was not added yet. None may be added after it."""
-
-    def add(self, found: VersionSummary | None) -> None:
-        """Add the next version down; None = it can't be read."""
-        if found is None:
-            self._gap = True
-            self._said_of_pause.append(None)
-            return
-        self._said_of_pause.append(SaysOfPause(found.settled.ours, found.position is not None, found.pause))
-        # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an unreadable
-        # version between may be ours.
-        if found.settled.ours and found.position is not None and not self._gap:
-            self._counting.clear()
-        if found.position is not None or found.marks:
-            self._counting.append(found)
-        if found.settled.ours:
-            self.newest_ours = found.settled.version
-
-    @property
-    def position(self) -> Position | None:
-        """The highest position of those that count."""
-        return highest(one.position for one in self._counting if one.position is not None)
-
-    @property
-    def marks(self) -> Mapping[str, AppMark]:
-        """The latest mark of each application, of those that count."""
-        marks: dict[str, AppMark] = {}
-        for one in self._counting:
-            merge_marks(marks, one.marks)
-        return marks
-
-    @property
-    def pause(self) -> Pause | None:
-        """The pause of the queue."""
-        return pause_of(self._said_of_pause)
 
 
 class _Downwards:
@@ -374,29 +309,3 @@ class _Downwards:
             _log.info("start.reading", extra={"read": read, "of": of})
         how.report(f"has read {read} of {of} versions of the table's history")
         await anyio.lowlevel.checkpoint()
-
-
-def _summary(outline: Manifest, settled: Settled, *, is_latest: bool) -> VersionSummary:
-    """Decode the position, the marks and the pause that a version carries.
-
-    Those that a foreign writer made unreadable count as dropped, so the committer puts them back.
-    """
-    metadata, branch = outline.table_metadata, outline.branch
-    problem: CommitterError
-    try:
-        return VersionSummary(
-            settled=settled,
-            position=decode_position(metadata, branch=branch),
-            marks=decode_marks(metadata, branch=branch),
-            pause=decode_pause(metadata, branch=branch),
-        )
-    except CorruptTable as error:
-        if settled.ours:
-            raise
-        problem = error
-    except RefusedToRun as error:
-        if settled.ours or is_latest:
-            raise
-        problem = error
-    _log.warning("keys.unreadable", extra={"version": settled.version, "error": str(problem)})
-    return VersionSummary(settled=settled, position=None)

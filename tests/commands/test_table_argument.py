@@ -51,11 +51,13 @@ def test_the_name_is_that_of_the_settings_for_their_table(
 
 
 def test_the_group_of_the_settings_is_that_of_their_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("DATASET__URI=/lake/events.lance", "KAFKA__GROUP=fleet", "KAFKA__BOOTSTRAP_SERVERS=a:1"):
-        monkeypatch.setenv(*f"COMMITTERD_{variable}".split("="))
+    named = {"DATASET__URI": "/lake/events.lance", "DATASET__NAME": "events"}
+    for variable, value in (named | {"KAFKA__GROUP": "fleet", "KAFKA__BOOTSTRAP_SERVERS": "a:1"}).items():
+        monkeypatch.setenv(f"COMMITTERD_{variable}", value)
     assert settings("/lake/events.lance").kafka.group == "fleet"
     assert settings("/lake/users.lance").kafka.group is None
-    monkeypatch.delenv("COMMITTERD_DATASET__URI")
+    for variable in named:
+        monkeypatch.delenv(f"COMMITTERD_{variable}")
     assert settings("/lake/users.lance").kafka.group == "fleet"  # whoever names no dataset means that of this table
 
 

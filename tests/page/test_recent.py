@@ -98,7 +98,7 @@ async def test_one_of_many_datasets() -> None:
 
 
 class _Silent(FakeStore):
-    async def get(self, key: str) -> bytes | None:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
         await anyio.sleep_forever()
         raise AssertionError(key)
 

@@ -23,11 +23,11 @@ from committerd.commands.options import (
 )
 from committerd.commands.printing import ProgressLine, duration, echo_fields, plain, when
 from committerd.commands.system import open_place, stores_of, wall_clock
-from committerd.committer.sampling import sample
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.queue.outcomes import Status, known_status, status_name
 from committerd.settings.load import Settings
+from committerd.table.sampling import sample
 from committerd.table.versions import Table
 from committerd_common.messages import Member, Refusal
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from committerd.committer.sampling import sample
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable
 from committerd.lance.format.timestamps import to_ms
@@ -14,6 +13,7 @@ from committerd.maintenance.left_alone import Failure, read_failed
 from committerd.maintenance.report import read_figures
 from committerd.queue.outcomes import Settled, Status, status_name
 from committerd.queue.position import Pause, Position, decode_pause, decode_position
+from committerd.table.sampling import sample
 from committerd.table.versions import Table
 
 _AT_ONCE = 4

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from committerd.committer.loading import Loading, load
-from committerd.committer.sampling import Sampled, sample
 from committerd.errors import CorruptTable
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, Pause, Position, encode_metadata, start_of
 from committerd.stores.port import Tail
+from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key

@@ -1,7 +1,7 @@
 """Finds what a table says of its queue, from few of its versions, for commands that only show it.
 
-A committer reads down to the newest version of its queue (`loading`). Other writers may have committed thousands of
-versions above that one, and whoever asks at a terminal does not wait for them.
+A committer reads down to the newest version of its queue (`committer.loading`). Other writers may have committed
+thousands of versions above that one, and whoever asks at a terminal does not wait for them.
 
 Each version of the queue changes the keys that it carries (position, marks, pause), and other writers copy the keys
 that they find. So the newest version of the queue is the newest one at which the keys change, and a search that reads
@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from committerd.committer.loading import Carrying, summary_of
 from committerd.concurrency import map_each
 from committerd.errors import CorruptTable
 from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
+from committerd.table.carrying import Carrying, summary_of
 from committerd.table.versions import Table
 
 _NEWEST = 16
