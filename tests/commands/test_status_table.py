@@ -23,7 +23,7 @@ from committerd_common.paths import NamingScheme, manifest_key
 PAUSE = Pause(reason="a \x1b[2Jbackup", since_ms=0, who="ann\n")
 
 
-def write(folder: Path, version: int, ours: str = "", /, refusals: Sequence[Refusal] = (), **metadata: str) -> Path:
+def write(folder: Path, version: int, ours: str = "", refusals: Sequence[Refusal] = (), /, **metadata: str) -> Path:
     manifest = Manifest(version=version)
     manifest.table_metadata.update({key.replace("__", "."): value for key, value in metadata.items()})
     transaction = Transaction(uuid=str(version), read_version=version - 1)
@@ -71,7 +71,7 @@ async def test_a_pause_is_shown_without_a_committer_and_however_many_versions_of
 async def test_a_status_that_only_a_later_version_knows_is_a_number(tmp_path: Path) -> None:
     refusal = Refusal(reason="set_aside")
     refusal.status = 99  # type: ignore[assignment]
-    write(tmp_path, 1, "ours", refusals=[refusal])
+    write(tmp_path, 1, "ours", [refusal])
     assert (await look(tmp_path)).outcomes() == {("99", "set_aside"): 1}
 
 
