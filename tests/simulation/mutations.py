@@ -56,7 +56,7 @@ from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
 from committerd.stores.port import Created, Exists
-from committerd.table import fetching, staged_reading
+from committerd.table import carrying, fetching, staged_reading
 from committerd.table import prepare as preparing
 from committerd.table.needs import FoundFile, StagedFacts
 from committerd.table.places import Location
@@ -614,7 +614,7 @@ def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> No
 
 
 def does_not_know_of_pauses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(loading, "decode_pause", lambda metadata, branch="": None)
+    patch.setattr(carrying, "decode_pause", lambda metadata, branch="": None)
 
 
 def forgets_the_pause_where_another_writer_drops_it(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from committerd.committer import loading
 from committerd.queue.position import Position, decode_marks, decode_position
+from committerd.table import carrying
 from tests.simulation.scenarios import scenario_of
 from tests.simulation.world import simulate
 
@@ -35,7 +35,7 @@ def test_a_committer_that_took_the_parents_position_would_not_run(monkeypatch: p
     def whosever(metadata: Mapping[str, str], *, branch: str = "") -> Position | None:
         return decode_position(metadata)
 
-    monkeypatch.setattr(loading, "decode_position", whosever)
+    monkeypatch.setattr(carrying, "decode_position", whosever)
     report = simulate(0, replace(scenario_of(0), table="branched"))
     assert report.violation is not None
     assert "topic_id" in report.world.refused
