@@ -67,6 +67,11 @@ def level(name: str) -> str:
     return f"max by (dataset) ({metric(name)})"
 
 
+def total(name: str) -> str:
+    """The sum of a gauge over the processes that share the work."""
+    return f"sum by (dataset) ({metric(name)})"
+
+
 def active_level(name: str, *, by: str = "") -> str:
     """The value of a gauge that the active member has, by dataset and a further label."""
     labels, ignored = (f"dataset, {by}", f"ignoring({by}) ") if by else ("dataset", "")
@@ -642,4 +647,67 @@ MAINTENANCE = Row(
     ],
 )
 
-ROWS = (NOW, ANSWERS, COMMITS, QUEUE, TABLE, MAINTENANCE, STORE, PROCESSES)
+INGEST = Row(
+    title="Ingest",
+    panels=[
+        Panel(
+            title="From record to row",
+            queries=quantiles("committerd_ingest_freshness_seconds"),
+            unit="s",
+            description="From the timestamp of a transaction's oldest record until its row can be read.",
+        ),
+        Panel(
+            title="Records that wait in topics",
+            expr=total("committerd_ingest_lag_records"),
+            description="Of the partitions that its processes have, those that are stopped among them.",
+        ),
+        Panel(
+            title="Age of the oldest record that waits in a process",
+            expr=level("committerd_ingest_lag_seconds"),
+            unit="s",
+        ),
+        Panel(
+            title="Records and rows",
+            queries=[
+                Query(expr=rate("committerd_ingest_records_total"), legend="{{dataset}} records"),
+                Query(expr=rate("committerd_ingest_rows_total"), legend="{{dataset}} rows"),
+                Query(expr=rate("committerd_ingest_bad_records_total"), legend="{{dataset}} bad records"),
+            ],
+            unit="ops",
+        ),
+        Panel(title="Bytes of records", expr=rate("committerd_ingest_bytes_total"), unit="Bps"),
+        Panel(title="Transactions of ingest", expr=rate("committerd_ingest_transactions_total"), unit="ops"),
+        Panel(
+            title="Time to decode and to commit, mean",
+            queries=[
+                Query(
+                    expr=f"{rate('committerd_ingest_step_seconds_sum', by='step')} / "
+                    f"{rate('committerd_ingest_step_seconds_count', by='step')}",
+                    legend="{{dataset}} {{step}}",
+                )
+            ],
+            unit="s",
+        ),
+        Panel(
+            title="Partitions, and those that are stopped",
+            queries=[
+                Query(expr=total("committerd_ingest_partitions"), legend="{{dataset}} partitions"),
+                Query(expr=total("committerd_ingest_stopped_partitions"), legend="{{dataset}} stopped"),
+            ],
+            description="The log of the process says why one is stopped.",
+        ),
+        Panel(
+            title="Partitions that began again",
+            queries=[by_label("committerd_ingest_begun_again_total", "cause")],
+            unit="ops",
+        ),
+        Panel(
+            title="Bytes that wait to be written",
+            expr=total("committerd_ingest_waiting_bytes"),
+            unit="bytes",
+            description="Bounded by ingest.buffer_bytes_max in each process.",
+        ),
+    ],
+)
+
+ROWS = (NOW, ANSWERS, COMMITS, QUEUE, TABLE, MAINTENANCE, INGEST, STORE, PROCESSES)

@@ -5,6 +5,7 @@ It lies on S3 with its versions in DynamoDB, behind proxies that fail now and th
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from harness.places import ddb_place
 from harness.prometheus import Prometheus, Target
 from harness.s3 import S3Endpoint
 from harness.scene import STAYS, Scene, until
+from tests.ingest.running import Topic
 
 _ROUNDS = 2
 
@@ -38,6 +40,10 @@ class Members:
     maintainer: Daemon
     """`committerd maintain`, which is not started."""
     maintainer_url: str
+    ingest: Daemon
+    """`committerd ingest` of `topic`, which passes bad records over; it is not started."""
+    ingest_url: str
+    topic: Topic
     s3: FaultProxy
     dynamodb: FaultProxy
 
@@ -45,7 +51,7 @@ class Members:
         """All, labelled as the chart's ServiceMonitor labels them."""
         labels = {"namespace": "lake", "dataset": self.scene.name}
         return [Target(daemon.url(), labels) for daemon in (self.active, self.standby)] + [
-            Target(self.maintainer_url, labels)
+            Target(url, labels) for url in (self.maintainer_url, self.ingest_url)
         ]
 
 
@@ -62,7 +68,8 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
         active.wait_ready(text="waits for the table")
         standby = scene.daemon(**STAYS, HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
         standby.wait_ready(text="standby")
-        port = free_port()
+        topic = stack.enter_context(contextlib.closing(Topic(kafka, partitions=1)))
+        port, ingest_port = free_port(), free_port()
         direct = {"S3__ENDPOINT_URL": s3.url, "DYNAMODB__ENDPOINT_URL": dynamodb.url, "HTTP__PORT": str(port)}
         maintainer = Daemon(
             name=name,
@@ -77,12 +84,30 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
             log=folder / "maintain.log",
             command=(sys.executable, "-m", "committerd", "maintain"),
         )
+        ingest = Daemon(
+            name=name,
+            uri=place.uri,
+            kafka=kafka,
+            settings={
+                **place.settings,
+                **direct,
+                "HTTP__PORT": str(ingest_port),
+                "INGEST__TOPICS": topic.name,
+                "INGEST__ON_ERROR": "skip",
+                "INGEST__FLUSH_SECONDS": "0.1",
+            },
+            log=folder / "ingest.log",
+            command=(sys.executable, "-m", "committerd", "ingest"),
+        )
         members = Members(
             scene=scene,
             active=active,
             standby=standby,
             maintainer=maintainer,
             maintainer_url=f"http://127.0.0.1:{port}",
+            ingest=ingest,
+            ingest_url=f"http://127.0.0.1:{ingest_port}",
+            topic=topic,
             s3=proxy,
             dynamodb=ddb_proxy,
         )
@@ -90,6 +115,7 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
             yield members
         finally:
             maintainer.stop()
+            ingest.stop()
 
 
 def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
@@ -119,6 +145,19 @@ def let_everything_happen(members: Members, prometheus: Prometheus) -> None:
     _seen(prometheus, f"increase({rewritten}[1m]) > 0")
     _seen(prometheus, "min_over_time(committerd_maintenance_fragments_wanted[5m:20s])")  # an alert looks each 20 s
     _seen(prometheus, "committerd_maintenance_stored_bytes > 0")
+    _ingest(members, prometheus)
+
+
+def _ingest(members: Members, prometheus: Prometheus) -> None:
+    """A record that makes a row, and one that makes none, each time."""
+    members.ingest.start()
+    _seen(prometheus, "committerd_ingest_partitions > 0")
+    for number in range(1, 4):  # rates begin with the second
+        members.topic.send_value(b'{"id": %d}' % (10**9 + number))
+        members.topic.send_value(b"null")
+        members.topic.flush()
+        _seen(prometheus, f"committerd_ingest_rows_total >= {number}")
+        _seen(prometheus, f"committerd_ingest_bad_records_total >= {number}")
 
 
 def _seen(prometheus: Prometheus, expr: str) -> None:

@@ -50,11 +50,11 @@ def test_each_query_names_metrics_that_there_are(file: Path) -> None:
 
 
 def test_each_metric_is_on_it() -> None:
-    """Of a histogram its quantiles or its mean are enough. `committerd ingest` is no part of the dashboard."""
+    """Of a histogram its quantiles or its mean are enough."""
     shown = {name for _, expr in alerts.queries() for name in metrics(parsed(expr))}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
     wanted = {re.sub(r"_(bucket|sum|count)$", "", name) for name in known_metrics()}
-    assert {name for name in wanted - families if not name.startswith("committerd_ingest_")} == set()
+    assert wanted - families == set()
 
 
 def test_each_query_is_of_the_chosen_datasets_and_its_series_are_named_after_them() -> None:

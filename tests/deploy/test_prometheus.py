@@ -50,6 +50,10 @@ QUIET = {
     "Steps that failed",
     "Until certificates and credentials end",
     "Left alone by maintenance",
+    "Records that wait in topics",
+    "Age of the oldest record that waits in a process",
+    "Partitions that began again",
+    "Bytes that wait to be written",
 }
 """Panels of what need not happen here: they show zeros. All others show something."""
 

@@ -1,8 +1,7 @@
-"""Each record once, whatever is killed or stands still, and whenever."""
+"""Each record once, whatever is killed or stands still, and whenever; `make ingest-kills` runs it for longer."""
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
 
@@ -11,42 +10,19 @@ import pytest
 from harness.child import Launch
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
+from tests.acceptance.ingest_kills import run
 from tests.ingest.running import flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
-KILLS = 20
 
-
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", [1])
-def test_kills_of_two_processes_and_the_committer(
-    kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch, seed: int
+@pytest.mark.timeout(1800)
+def test_kills_at_random_points_of_two_processes_a_third_by_mistake_the_committers_and_the_broker(
+    breakable_kafka: KafkaBroker, tmp_path: Path, launch: Launch
 ) -> None:
-    chance = random.Random(seed)
-    with flow_of(kafka.bootstrap_servers, tmp_path, launch, partitions=4) as flow:
-        committer = flow.scene.daemon().start()
-        processes = [flow.ingest(), flow.ingest()]
-        with stopping(processes):
-            for one in processes:
-                one.start()
-            for _ in range(KILLS):
-                flow.topic.send(chance.randrange(400))
-                time.sleep(chance.random())
-                victim = chance.choice([*processes, *processes, committer])
-                if not victim.running():
-                    victim.start()
-                elif chance.random() < 0.2:
-                    victim.stop()
-                else:
-                    victim.kill()
-            for one in processes:
-                if not one.running():
-                    one.start()
-            flow.topic.send(40)
-            flow.wait_rows(flow.topic.sent, seconds=600)
-            time.sleep(2)  # whatever would come twice, comes now
-        flow.check()
+    report = run(14, 14, broker=breakable_kafka, folder=tmp_path, launch=launch, tell=print)
+    assert not report.wrong
+    assert {"kill broker", "kill committer", "kill ingest", "freeze ingest"} <= report.happened.keys()
 
 
 @pytest.mark.timeout(900)
