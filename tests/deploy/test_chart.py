@@ -14,7 +14,7 @@ import yaml
 
 from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import load_settings
-from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, Manifest, Rendered, environment, merged
+from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, HelmError, Manifest, Rendered, environment, merged
 from tests.deploy.parts_kubernetes import KUBERNETES_VERSION
 
 FULL = next(path for path in CASES if path.name == "full-values.yaml")
@@ -516,6 +516,46 @@ def test_maintenance_runs_for_each_dataset_that_wants_it(chart: Chart) -> None:
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["committerd", "maintain", "--once"]
     assert chart.render(MINIMAL).of("CronJob") == []
+
+
+def test_each_pipeline_has_a_deployment_with_its_own_settings(chart: Chart) -> None:
+    rendered = chart.render(FOLDER / "ci" / "ingest-values.yaml")
+    orders = rendered.one("Deployment", "rel-committerd-orders-ingest")
+    clicks = rendered.one("Deployment", "rel-committerd-clicks-ingest")
+    assert (orders["spec"]["replicas"], clicks["spec"]["replicas"]) == (3, 1)
+    pod = orders["spec"]["template"]
+    assert orders["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert orders["spec"]["selector"] != clicks["spec"]["selector"]
+    assert pod["metadata"]["annotations"]["committerd/dataset"] == "events"
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["committerd", "ingest"]
+    assert container["image"].startswith("committerd-maintain:")
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["resources"] == {"limits": {"memory": "2Gi"}}
+    given = {name: value for name, value in environment(pod).items() if "_INGEST__" in name or "_DATASET__" in name}
+    assert given == {
+        "COMMITTERD_DATASET__NAME": "events",
+        "COMMITTERD_DATASET__URI": "s3://lake/events.lance",
+        "COMMITTERD_INGEST__PIPELINE": "orders",
+        "COMMITTERD_INGEST__TOPICS": "orders,returns",
+        "COMMITTERD_INGEST__OFFSET_COLUMN": "offset",
+        "COMMITTERD_INGEST__FLUSH_SECONDS": "0.5",
+    }
+    of_group = environment(clicks["spec"]["template"])
+    assert (of_group["COMMITTERD_DATASET__NAME"], of_group["COMMITTERD_INGEST__TOPIC_PATTERN"]) == (
+        "clicks",
+        "clicks-.*",
+    )
+    budget = rendered.one("PodDisruptionBudget", "rel-committerd-orders-ingest")
+    assert budget["spec"]["selector"] == orders["spec"]["selector"]
+    service = rendered.one("Service", "rel-committerd-ingest")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    for wrong, said in (
+        ({"dataset": "event", "settings": {"ingest": {"topics": ["a"]}}}, "there is no dataset"),
+        ({"dataset": "events"}, "settings.ingest.topics or settings.ingest.topic_pattern is missing"),
+    ):
+        with pytest.raises(HelmError, match=said):
+            chart.render(merged(MINIMAL, {"ingest": {"pipelines": {"orders": wrong}}}))
 
 
 def test_maintenance_by_schedule_begins_at_another_minute_for_each_dataset(chart: Chart) -> None:

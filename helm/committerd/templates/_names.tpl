@@ -242,9 +242,9 @@ depends on the dataset's name alone: a larger percentage adds datasets, and a ne
 {{- end -}}
 {{- end }}
 
-{{/* The image that maintains a dataset: of the version of its committers, if no other is given. */}}
+{{/* The image with pylance for a dataset, of the version of its committers, if `own` (or maintenance.image) gives no other. */}}
 {{- define "committerd.maintenanceImage" -}}
-{{- $own := .root.Values.maintenance.image -}}
+{{- $own := .own | default .root.Values.maintenance.image -}}
 {{- $repository := default (printf "%s-maintain" .root.Values.image.repository) $own.repository -}}
 {{- if $own.digest -}}
 {{- printf "%s@%s" $repository $own.digest -}}
