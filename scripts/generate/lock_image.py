@@ -53,6 +53,7 @@ def wanted() -> dict[str, list[str]]:
     files = {
         "committerd.txt": [*of_committer, *extras["azure"], *extras["gcs"], *of_client],
         "producer.txt": [*of_client, *client["project"]["optional-dependencies"]["lance"]],
+        "ingest.txt": [one for one in extras["ingest"] if not one.startswith(client["project"]["name"])],
         "build.txt": committer["build-system"]["requires"],
     }
     return {name: [one for one in asked if _applies(Requirement(one), "")] for name, asked in files.items()}

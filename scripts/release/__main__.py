@@ -51,7 +51,8 @@ def problems(tag: str) -> Iterator[str]:
 
 def check_licences() -> None:
     """Raises `CalledProcessError` if what is locked for the images has a licence that is not in `LICENCES`."""
-    text = "".join((LOCKS / name).read_text(encoding="utf-8") for name in ("committerd.txt", "producer.txt"))
+    files = ("committerd.txt", "producer.txt", "ingest.txt")
+    text = "".join((LOCKS / name).read_text(encoding="utf-8") for name in files)
     locked = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
     here = {canonicalize_name(one.name): one.name for one in distributions()}
     print(

@@ -26,7 +26,7 @@ LOCKED = "release"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 IMAGES = {
     "committerd": ["committerd.txt"],
-    "committerd-maintain": ["committerd.txt", "producer.txt"],
+    "committerd-maintain": ["committerd.txt", "producer.txt", "ingest.txt"],
     "committerd-producer": ["producer.txt"],
 }
 """The lock files of each image."""
