@@ -60,7 +60,7 @@ class Topic:
             self.send_value(json.dumps({"id": number, "text": text}).encode(), partition=number % self.partitions)
         self.sent += count
         if flush:
-            self._producer.flush(60)
+            self._producer.flush(240)
 
     def send_value(
         self,
@@ -80,7 +80,7 @@ class Topic:
         )
 
     def flush(self) -> None:
-        self._producer.flush(60)
+        self._producer.flush(240)
 
     def close(self) -> None:
         self._producer.close(10)
