@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
+from committerd.queue.turns import count_beyond
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.judge import require_buildable_by_any
@@ -59,14 +60,14 @@ class Assembler:
         """Whose fault errors are."""
         return self.decider.containment
 
-    async def assemble(self, head: Head, intake: Intake, *, round_end: int | None = None) -> FormedVersion | None:
+    async def assemble(self, head: Head, intake: Intake, *, round_left: Set[int] = frozenset()) -> FormedVersion | None:
         """Assemble the next version; None when no record waits, or the first one waits for the table's older history.
 
         During a hold (`Reservations.hold`) only re-executions are judged, and only those that have reserved everything
         are committed. Others that conflict are refused, so that their next attempt comes in the hold.
-        `round_end`: the last offset of the present round; None = a round begins. No record joins a round that has
-        begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it is over,
-        and the version is one of the next round.
+        `round_left`: the offsets of the present round that still wait; empty = a round begins. No record joins a round
+        that has begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it
+        is over, and the version is one of the next round.
         """
         options = self.decider.options
         # A snapshot: while we read, more records may arrive, or the assignment may end.
@@ -74,11 +75,19 @@ class Assembler:
         retries, reservations = intake.waiting_retries(), intake.reservations
         hold = reservations.hold
         retries.sort(key=lambda pending: pending.retry_of not in hold)  # a stable sort: the others by offset
-        begun = [p for p in waiting if round_end is not None and not hold and p.offset <= round_end]
+        left = intake.records(round_left) if round_left and not hold else {}
+        begun = [pending for offset, pending in left.items() if not head.position.passes(offset)]
         # As many re-executions go before the others as the position can carry offsets that are settled ahead.
-        room = max(AHEAD_MAX - len(head.position.settled), 0)
+        upcoming = [pending.offset for pending in waiting]
+        room = max(AHEAD_MAX - len(head.position.settled) - count_beyond(left.keys(), upcoming), 0)
         first = [p for p in retries if not head.position.passes(p.offset)][:room]
-        in_turn = {p.offset: p for p in (*begun, *first, *(() if hold else waiting))}
+        others = waiting
+        if not hold and not self.containment.judges_alone and intake.takes_turns(options.most):
+            chosen = intake.turns.chosen(options.most, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
+            beyond = count_beyond({p.offset for p in (*begun, *chosen)}, upcoming)
+            if chosen and len(head.position.settled) + len(first) + beyond <= AHEAD_MAX:
+                others = list(chosen)
+        in_turn = {p.offset: p for p in (*begun, *first, *(() if hold else others))}
         ordered = self.containment.to_judge(list(in_turn.values()))
         if not ordered:
             return None

@@ -33,6 +33,7 @@ from committerd.queue.position import MarkRoom, is_new_to
 from committerd.queue.put_back import lost_refusal, on_the_latest
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Coalesce, Part, Round, part_of
+from committerd.queue.turns import count_beyond
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
 from committerd.table.needs import Checkpoint, Stage, Steps
@@ -116,7 +117,7 @@ class Decider:
                 reservations=queued.reservations,
                 unbuildable=unbuildable,
             )
-            yield from self._gather(group, ordered, begun=queued.begun)
+            yield from self._gather(group, ordered, queued)
             if not group.requests and not group.refusals:
                 return None
             yield Stage("build")
@@ -173,14 +174,16 @@ class Decider:
             yield Checkpoint()
         return max(1, low)
 
-    def _gather(self, group: Members, ordered: Sequence[Prefetched], *, begun: int) -> Steps[None]:
+    def _gather(self, group: Members, ordered: Sequence[Prefetched], queued: Queued) -> Steps[None]:
         """Judge the records of the first part of the first round, until one can't join the group.
 
-        Continues with the next part, and with the next round, while none can be committed. `begun`: as `Queued.begun`.
+        Continues with the next part, and with the next round, while none can be committed. `ordered`: the first records
+        of `Queued.ordered`, or all.
         """
+        begun = queued.begun
         left = list(ordered[: self.options.limits.records])
         while left and not group.requests:
-            parts = self._round(group, left[:begun] or left)
+            parts = self._round(group, left[:begun] or left, queued.waiting)
             collected = [one for some in parts.values() for one in some]
             if not collected and begun:
                 begun = 0  # all that is left of that round waits for what is unread
@@ -194,22 +197,28 @@ class Decider:
                     break
             settled = set(group.offsets())
             # A re-execution goes before the others, and its offset may be far behind those of the round.
-            still_wait = [
+            group.round_left = frozenset(
                 one.pending.offset
                 for one in collected
                 if one.pending.offset not in settled and one.pending.retry_of is None
-            ]
-            group.round_end = max(still_wait, default=None)
+            )
             gone = {one.pending.offset for one in collected}
             left, begun = [one for one in left if one.pending.offset not in gone], max(begun - len(collected), 0)
 
-    def _round(self, group: Members, ordered: Sequence[Prefetched]) -> Mapping[Part | None, Sequence[Prefetched]]:
-        """Collect the records of one round, by part, in this order; None = a record that is a version of its own."""
+    def _round(
+        self, group: Members, ordered: Sequence[Prefetched], waiting: Sequence[Pending]
+    ) -> Mapping[Part | None, Sequence[Prefetched]]:
+        """Collect the records of one round, by part, in this order; None = a record that is a version of its own.
+
+        `waiting`: as `Queued.waiting`. Records that were chosen in turn (`queue.turns`) may pass some of these.
+        """
         head = group.head
         first = sum(1 for _ in takewhile(lambda one: one.pending.retry_of is not None, ordered))
         lowest = min(one.pending.offset for one in ordered)
         passing = sum(refusal.offset > lowest for refusal in group.refusals)
-        round_ = Round(ahead=len(head.position.settled) + passing + first)
+        taken = {one.pending.offset for one in ordered[first:]}.union(refusal.offset for refusal in group.refusals)
+        beyond = count_beyond(taken, (pending.offset for pending in waiting))
+        round_ = Round(ahead=len(head.position.settled) + passing + first + beyond)
         parts: dict[Part | None, list[Prefetched]] = {}
         for one in ordered:
             request = one.decoded

@@ -23,6 +23,7 @@ from committerd.errors import QueueUnavailable
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked, record_sha256, record_size
 from committerd.queue.position import Position
 from committerd.queue.reservations import Reservations
+from committerd.queue.turns import Turns
 from committerd_common.request import who_asked
 
 
@@ -41,6 +42,9 @@ class Pending:
     """The number of the try, as far as the ticket proves it."""
     is_claim: bool = False
     """Whether it is a claim check (header `transaction-file`): its transaction, which may be large, is a file."""
+    producer: bytes = b""
+    """Its header `producer`, as the next one; empty = it has none."""
+    app_id: bytes = b""
 
     @property
     def offset(self) -> int:
@@ -95,6 +99,8 @@ class Intake:
         """Generation of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
         """The records that wait, by ascending offset."""
+        self.turns = Turns[Pending]()
+        """The same records by producer."""
         self.reservations = Reservations()
         """Which of the records go first, and what is reserved for them; replaced by the committer's loop alone."""
         self._retries: dict[str, Pending] = {}
@@ -151,6 +157,7 @@ class Intake:
     def clear(self) -> None:
         """Drop all delivered records: the queue is about to deliver from another offset."""
         self.pending.clear()
+        self.turns.clear()
         self._retries = {}
         self.fetch_failure = None
         self._last = None
@@ -171,11 +178,13 @@ class Intake:
             ahead = set(position.settled)
             passed += [pending for pending in self.pending if pending.offset in ahead]
             self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
+        self.turns.settled(passed)
         return self._room_of(passed)
 
     def drop(self, records: Collection[Pending]) -> Room:
         """Drop these records without an outcome; returns the room that they occupied."""
         gone = {pending.offset for pending in records}
+        self.turns.remove(pending for pending in self.pending if pending.offset in gone)
         self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
         return self._room_of(records)
 
@@ -190,6 +199,10 @@ class Intake:
         last = max(offsets, default=-1)
         upto = takewhile(lambda pending: pending.offset <= last, self.pending)
         return {pending.offset: pending for pending in upto if pending.offset in offsets}
+
+    def takes_turns(self, most: int) -> bool:
+        """Whether a version of at most so many records takes from producers in turn, because more records wait."""
+        return len(self.pending) > most and self.turns.are_several
 
     def waiting_retries(self) -> list[Pending]:
         """Return the waiting re-executions of refused transactions that may go first, by ascending offset."""
@@ -269,6 +282,7 @@ class Intake:
             if pending.retry_of is not None:
                 self._retries[pending.retry_of] = pending
             self.pending.append(pending)
+            self.turns.add(pending)
             self.next_offset = record.offset + 1
         if records:
             self._note_time(records[-1].timestamp_ms)
@@ -276,8 +290,14 @@ class Intake:
 
     def _delivered(self, record: Record) -> Pending:
         """The record as it waits here, with its ticket if it has one."""
-        pending = Pending(record, record_size(record), self.arrived)
         named = dict(record.headers)
+        pending = Pending(
+            record,
+            record_size(record),
+            self.arrived,
+            producer=named.get("producer", b""),
+            app_id=named.get("app-id", b""),
+        )
         if "transaction-file" in named:
             pending = replace(pending, is_claim=True)
         if "retry-of" not in named:

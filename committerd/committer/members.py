@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from committerd.committer.head import Head
@@ -95,8 +95,8 @@ class FormedVersion:
     """`Pending.number` of the last record to arrive among those that it settles; 0 = it settles none."""
     unused_marks: int = 0
     """The number of application marks that it drops because they were unused for 30 days."""
-    round_end: int | None = None
-    """The last offset of the version's round, if records of it still wait; None = the round is over."""
+    round_left: Set[int] = frozenset()
+    """The offsets of the version's round that still wait; empty = the round is over."""
     rows_and_keys: Mapping[int, RowsAndKeys] = field(default_factory=dict)
     """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
     verdicts: Verdicts = field(default_factory=Verdicts)
@@ -138,8 +138,8 @@ class Members:
     weight: Weight = field(default_factory=Weight)
     newest: int = 0
     """`Pending.number` of the last record to arrive among those that the group settles."""
-    round_end: int | None = None
-    """As `FormedVersion.round_end`."""
+    round_left: Set[int] = frozenset()
+    """As `FormedVersion.round_left`."""
     mark_room: MarkRoom | None = None
     """The room for marks of more applications; None = none has asked for it."""
 
@@ -232,7 +232,7 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
         own=found,
         after=head.then([found], prepared.file, formed=prepared.committed, unwritten=prepared.judged.deletion_vectors),
         newest=group.newest,
-        round_end=group.round_end,
+        round_left=group.round_left,
         rows_and_keys=group.rows_and_keys,
         verdicts=group.verdicts,
         deadline_ms=min(deadlines, default=math.inf),

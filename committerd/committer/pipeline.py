@@ -10,7 +10,7 @@ back. A version whose files are still being written can't be built on, so nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,8 +76,8 @@ class Pipeline:
     """Time to form the last version, in seconds."""
     _tasks: TaskGroup | None = None
     _ahead: _Ahead | None = None
-    _round_end: int | None = None
-    """`FormedVersion.round_end` of the last version that was created."""
+    _round_left: Set[int] = frozenset()
+    """`FormedVersion.round_left` of the last version that was created."""
     _known: tuple[int, TopicIdentity] | None = None
     """The number of records that had arrived when the topic's identity was requested, and the identity."""
 
@@ -92,7 +92,7 @@ class Pipeline:
             except Exception as raised:  # noqa: BLE001  # raised below, outside the exception group
                 error = raised
             finally:
-                self._tasks, self._ahead, self._round_end = None, None, None
+                self._tasks, self._ahead, self._round_left = None, None, frozenset()
                 tasks.cancel_scope.cancel()
         if error is not None:
             raise error
@@ -103,7 +103,7 @@ class Pipeline:
         The head's version is confirmed meanwhile, unless it just was. Raises `StartAgain` as `CurrentHead` does.
         """
         await self._drop()
-        forming = partial(self._form, current.head, round_end=self._round_end)
+        forming = partial(self._form, current.head, round_left=self._round_left)
         if current.confirmed_seconds <= _CONFIRMED_SECONDS or not self._has_records:
             return await forming()
         asked_at, look = current.monotonic(), Concurrently(partial(current.table.standing, current.head.version))
@@ -115,7 +115,7 @@ class Pipeline:
     @property
     def is_in_round(self) -> bool:
         """Whether records of a round wait that has begun. They go before all others, re-executions too."""
-        return self._round_end is not None
+        return bool(self._round_left)
 
     async def form_keys(self, head: Head) -> FormedVersion:
         """Form a version, as `Assembler.assemble_keys`; drops what was formed ahead."""
@@ -138,7 +138,7 @@ class Pipeline:
             if not is_ours:
                 await self._drop()
         if is_ours:
-            self._round_end = formed.round_end
+            self._round_left = formed.round_left
         self._put_seconds = current.monotonic() - began if is_ours else _PUT_SECONDS
         return result
 
@@ -159,7 +159,7 @@ class Pipeline:
         self._ahead = None
         return formed
 
-    async def _form(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
+    async def _form(self, head: Head, *, round_left: Set[int]) -> FormedVersion | None:
         """As `Assembler.assemble`, with the identity of the topic that the records are from.
 
         The broker is asked for the identity after all records of the version have arrived. So they are from the topic
@@ -168,7 +168,7 @@ class Pipeline:
         """
         if not self._has_records:
             return None
-        forming = partial(self._timed, head, round_end=round_end)
+        forming = partial(self._timed, head, round_left=round_left)
         if self._known_of(self._newest_expected(head)) is not None:
             formed = await forming()
         else:
@@ -186,10 +186,10 @@ class Pipeline:
         """Whether a record waits that the next version may settle."""
         return bool(self.intake.waiting_retries() if self.intake.reservations.hold else self.intake.pending)
 
-    async def _timed(self, head: Head, *, round_end: int | None) -> FormedVersion | None:
+    async def _timed(self, head: Head, *, round_left: Set[int]) -> FormedVersion | None:
         """Call `Assembler.assemble`, and remember how long it took to form a version."""
         began = anyio.current_time()
-        formed = await self.assembler.assemble(head, self.intake, round_end=round_end)
+        formed = await self.assembler.assemble(head, self.intake, round_left=round_left)
         if formed is not None:
             self._form_seconds = anyio.current_time() - began
         return formed
@@ -199,7 +199,7 @@ class Pipeline:
         try:
             with ahead.scope:
                 if not delay or await self._is_due(ahead, delay):
-                    formed = await self._form(ahead.before.after, round_end=ahead.before.round_end)
+                    formed = await self._form(ahead.before.after, round_left=ahead.before.round_left)
                     # Refusals alone wait: records that arrive before they are put may share their version.
                     ahead.formed = formed if formed is not None and formed.own.settled.members else None
         except Exception as error:  # noqa: BLE001  # shows again when the version is formed on the current head
@@ -223,9 +223,10 @@ class Pipeline:
 
     def _newest_expected(self, head: Head) -> int:
         """Return an upper bound of the `number` of the records that the next version may settle."""
-        if self.intake.waiting_retries():
+        options = self.assembler.decider.options
+        if self.intake.waiting_retries() or self.intake.takes_turns(options.most):
             return self.intake.arrived
-        first = self.intake.first(self.assembler.decider.options.limits.full, behind=head.position)
+        first = self.intake.first(options.limits.full, behind=head.position)
         return first[-1].number if first else self.intake.arrived
 
     def _delay(self, formed: FormedVersion) -> float | None:
@@ -239,7 +240,7 @@ class Pipeline:
 
     def _may_follow(self, formed: FormedVersion) -> bool:
         """Whether the next version may be formed at once, without waiting for more records."""
-        if formed.round_end is not None:
+        if formed.round_left:
             return True
         if self.intake.waiting_retries():
             return False

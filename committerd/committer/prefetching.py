@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import anyio
@@ -115,13 +116,20 @@ class Prefetcher:
             while True:
                 await batches.acquire()
                 moment = self.intake.moment()
-                batch = self._claim(self.intake.pending, most=_RECORDS_AT_ONCE) if self._on else []
+                batch = self._claim(self._in_turn(), most=_RECORDS_AT_ONCE) if self._on else []
                 if not batch:
                     batches.release()
                     await self.intake.changed(since=moment)
                     continue
                 tasks.start_soon(self._prefetch_in_background, batch, batches)
                 await anyio.lowlevel.checkpoint()
+
+    def _in_turn(self) -> Iterable[Pending]:
+        """The records that wait; the first ones of each producer first, because a version takes from all of them."""
+        intake = self.intake
+        if not intake.takes_turns(_RECORDS_AT_ONCE):
+            return intake.pending
+        return chain(intake.turns.to_fetch(_RECORDS_AT_ONCE), intake.pending)
 
     def is_ready(self, pending: Pending) -> bool:
         """Whether a record can be judged."""

@@ -206,14 +206,14 @@ async def committed_by_round(
         wall_clock=lambda: datetime.now(UTC),
     )
     assembler = Assembler(decider=decider, prefetcher=prefetcher, telemetry=telemetry, open_store=open_store)
-    head, round_end = loaded.head(position), None
+    head, round_left = loaded.head(position), frozenset[int]()
     while True:
-        draft = await assembler.assemble(head, intake, round_end=round_end)
+        draft = await assembler.assemble(head, intake, round_left=round_left)
         if draft is None:
             return
         await write_files(table, draft.prepared)
         assert isinstance(await put(table, draft.prepared), Created)
-        head, round_end = draft.after.created(), draft.round_end
+        head, round_left = draft.after.created(), frozenset(draft.round_left)
         yield InRound(
             draft.own.settled.version,
             {one.offset - first: one for one in draft.own.settled.members},

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import (
+    AHEAD_MAX,
     APP_KEY_PREFIX,
     FORMAT_KEY,
     MARK_UNUSED_MS_MAX,
@@ -260,8 +261,8 @@ def test_age_and_release_make_room() -> None:
 def test_the_position_has_a_bound_in_bytes() -> None:
     most = 2**63 - 1
     topic = TopicIdentity(cluster_id="c" * 64, topic="t" * 249, topic_id="i" * 22)
-    full = replace(start_of(topic, most), settled=tuple(range(most - 256, most)), era=most, last_sha256="a" * 64)
-    assert sum(map(len, encode_metadata(full, {}).values())) <= 8192
+    full = replace(start_of(topic, most), settled=tuple(range(most - AHEAD_MAX, most)), era=most, last_sha256="a" * 64)
+    assert sum(map(len, encode_metadata(full, {}).values())) <= 24 * 1024
 
 
 @pytest.mark.parametrize("run", ["r", "r" * 1024, "\U0001f600" * 256, "\x00" * 1024, '"' * 1024, "é" * 512, ""])

@@ -44,6 +44,13 @@ def _units_of_two(world: World) -> None:
     producers.plan = [producers.unit(*unit) for unit in [*units, ("a", 8), ("b", 8), ("a", 8)]]
 
 
+def _units_of_several(world: World) -> None:
+    """Units of one application between many other records."""
+    producers = world.producers
+    units = [producers.unit("a", version) for version in range(1, 13)]
+    producers.plan = [one for unit in units for one in (unit, *(producers.plain() for _ in range(4)))]
+
+
 def _refused_and_repeated(world: World) -> None:
     """Many records are refused, and named by several re-executions, some of them of another producer."""
     world.auditor.only_retries_pass = True
@@ -204,6 +211,19 @@ _UNREAD = Scenario(
 UNREAD = Hunt(scenario=_UNREAD)
 UNREAD_IN_A_ROUND = Hunt(scenario=replace(_UNREAD, settings={"group_records_max": 8}))
 """As `UNREAD`, with rounds of several records, of which some wait and others go on."""
+IN_TURN = Hunt(
+    scenario=Scenario(
+        records=80,
+        seconds=10.0,
+        rates=Rates(latency=0.02),
+        events={Chaos.crash: 1.0, Chaos.fence: 2.0, Chaos.fence_and_crash: 1.0},
+        event_seconds=4.0,
+        settings={"group_records_max": 4},
+        producers=3,
+    ),
+    prepare=_units_of_several,
+)
+"""More records wait than a version holds: those of a few producers, two of which stage units of one application."""
 OTHER_TOPICS = Hunt(
     scenario=Scenario(
         records=40,
@@ -413,6 +433,9 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.does_not_look_into_a_group_of_errors: ANYWHERE,
     m.tells_before_the_dead_letter: ANYWHERE,
     m.blames_records_for_outages: ANYWHERE,
+    m.lets_units_overtake_in_turn: IN_TURN,
+    m.takes_turns_without_a_bound: IN_TURN,
+    m.takes_what_was_settled_ahead_again: IN_TURN,
     m.stops_at_a_damaged_old_version: DAMAGED,
     m.puts_what_nothing_can_follow: LAST_IDS,
     m.believes_for_ever_that_a_file_is_there: SHARED_FILES,

@@ -15,6 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from committerd.committer import (
+    assembling,
     clock,
     committer,
     containing,
@@ -46,7 +47,7 @@ from committerd.lance.operations import append, update
 from committerd.lance.rows import group
 from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
-from committerd.queue import dedupe, grouping, ledger, position
+from committerd.queue import dedupe, grouping, ledger, position, rounds
 from committerd.queue import start as startup
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
@@ -55,6 +56,7 @@ from committerd.queue.race import Race, VersionSummary
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
+from committerd.queue.turns import Turns
 from committerd.stores.port import Created, Exists
 from committerd.table import carrying, fetching, staged_reading
 from committerd.table import prepare as preparing
@@ -584,6 +586,39 @@ def lets_units_of_one_application_overtake_each_other(patch: pytest.MonkeyPatch)
 def lets_units_overtake_one_that_waits_for_what_is_unread(patch: pytest.MonkeyPatch) -> None:
     leaves = Round.leaves
     patch.setattr(Round, "leaves", lambda self, app_id="", producer="": leaves(self))
+
+
+FEW_AHEAD = 4
+
+
+def lets_units_overtake_in_turn(patch: pytest.MonkeyPatch) -> None:
+    """Another producer of the same application has a turn of its own."""
+    add = Turns.add
+
+    def alone(self: Turns[Any], one: Any) -> None:
+        self._apps.pop(one.app_id, None)
+        add(self, one)
+
+    patch.setattr(Turns, "add", alone)
+    patch.setattr(Turns, "_left_by", lambda self, one: None)
+
+
+def takes_turns_without_a_bound(patch: pytest.MonkeyPatch) -> None:
+    """Takes from all producers, however many records are settled ahead then."""
+    patch.setattr(assembling, "count_beyond", lambda taken, waiting: 0)
+    patch.setattr(deciding, "count_beyond", lambda taken, waiting: 0)
+    for module in (position, rounds, assembling):
+        patch.setattr(module, "AHEAD_MAX", FEW_AHEAD)
+
+
+def takes_what_was_settled_ahead_again(patch: pytest.MonkeyPatch) -> None:
+    """Another committer has settled it in turn."""
+    chosen = Turns.chosen
+
+    def all_of_them(self: Turns[Any], most: int, *, is_ready: Callable[[Any], bool], **_: Any) -> Sequence[Any]:
+        return chosen(self, most, passes=lambda offset: False, is_ready=is_ready)
+
+    patch.setattr(Turns, "chosen", all_of_them)
 
 
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,179 @@
+"""Whose records the next version takes while more wait than it holds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from committerd.queue.turns import PASSED_OVER_MAX, RECENT_VERSIONS, SHARE, Turns, count_beyond
+
+MOST = 40
+
+
+@dataclass(frozen=True)
+class One:
+    """A record that waits."""
+
+    offset: int
+    producer: bytes = b""
+    app_id: bytes = b""
+
+
+class Queue:
+    """Turns, and the records that wait."""
+
+    def __init__(self) -> None:
+        self.turns = Turns[One]()
+        self.there: dict[int, One] = {}
+        self.unready = set[int]()
+
+    def add(self, producer: bytes = b"", *, count: int = 1, app_id: bytes = b"") -> list[int]:
+        first = max(self.there, default=-1) + 1
+        for offset in range(first, first + count):
+            self.there[offset] = One(offset, producer, app_id)
+            self.turns.add(self.there[offset])
+        return list(range(first, first + count))
+
+    def chosen(self, *, passed: frozenset[int] = frozenset(), most: int = MOST) -> list[int]:
+        found = self.turns.chosen(most, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready)
+        return [one.offset for one in found]
+
+    def settle(self, *offsets: int) -> None:
+        self.turns.settled([self.there[offset] for offset in offsets])
+
+
+def test_a_flood_leaves_room_for_others() -> None:
+    queue = Queue()
+    flood = queue.add(b"flood", count=100)
+    assert not queue.turns.are_several
+    small, anonymous, app = queue.add(b"small"), queue.add(count=2), queue.add(app_id=b"a")
+    assert queue.turns.are_several
+    assert queue.chosen() == [*flood[: MOST // SHARE], *small, *anonymous, *app]
+
+
+def test_lines_are_served_in_turn() -> None:
+    queue = Queue()
+    lines = [queue.add(b"%d" % number, count=30) for number in range(8)]
+    first, second = queue.chosen(), []
+    assert first == [offset for line in lines[:4] for offset in line[:10]]
+    queue.settle(*first)
+    second = queue.chosen()
+    assert second == [offset for line in lines[4:] for offset in line[:10]]
+    assert [one.offset for one in queue.turns.to_fetch(1)] == [
+        *(line[0] for line in lines[4:]),
+        *(line[10] for line in lines[:4]),
+    ]
+
+
+def test_what_the_position_passes_is_not_chosen_again() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=30), queue.add(b"small")
+    assert queue.chosen(passed=frozenset([*flood[:10], *small])) == flood[10:20]
+
+
+def test_the_share_lasts_for_a_while() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=RECENT_VERSIONS + 2), queue.add(b"small")
+    queue.settle(*small)
+    queue.settle()
+    assert not queue.there.keys() - {*flood, *small}
+    for offset in flood[:RECENT_VERSIONS]:
+        assert queue.turns.are_several
+        queue.settle(offset)
+    assert not queue.turns.are_several
+    queue.settle(*flood[RECENT_VERSIONS:])
+    assert not queue.turns.are_several
+
+
+def test_who_had_a_version_alone_sits_out_the_next_one() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=30), queue.add(b"small", count=3)
+    queue.settle(flood[0])
+    assert queue.chosen() == small
+    queue.unready = {*small}
+    assert queue.chosen() == flood[1:11]
+    queue.settle(flood[1], small[0])
+    queue.unready = set()
+    assert queue.chosen() == [*flood[2:12], *small[1:]]
+
+
+def test_what_can_not_be_judged_yet_is_passed_over_and_waited_for_in_the_end() -> None:
+    queue = Queue()
+    flood, slow = queue.add(b"flood", count=30), queue.add(b"slow")
+    queue.unready = {flood[2], *slow}
+    for _ in range(PASSED_OVER_MAX):
+        assert queue.chosen() == flood[:2]
+    # Lines served as long ago come in the order of their offsets, so the flood is first.
+    queue.settle(*flood[:2])
+    assert queue.chosen() == slow
+    queue.settle(*slow)
+    assert queue.chosen() == []
+
+
+def test_records_of_one_application_keep_their_order_whoever_stages_them() -> None:
+    queue = Queue()
+    flood = queue.add(b"flood", count=20)
+    before, after = queue.add(b"flood", app_id=b"a"), queue.add(b"restarted", app_id=b"a", count=2)
+    other = queue.add(b"restarted")
+    assert queue.chosen() == [*flood[:10], *other]
+    queue.settle(*flood, *before)
+    queue.settle(after[0])
+    assert set(queue.turns.lines) == {b"pflood", b"prestarted"}
+    queue.settle(after[1])
+    last = queue.add(b"restarted", app_id=b"a")
+    assert [one.offset for one in queue.turns.lines[b"prestarted"]] == [*other, *last]
+
+
+def test_records_leave_from_anywhere() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=5), queue.add(b"small", count=2)
+    queue.turns.remove([queue.there[flood[3]], queue.there[flood[0]], queue.there[small[1]]])
+    assert queue.chosen() == [flood[1], flood[2], flood[4], small[0]]
+    queue.turns.clear()
+    assert not queue.turns.lines
+
+
+@pytest.mark.parametrize(
+    ("taken", "waiting", "beyond"),
+    [
+        ({1, 2}, [1, 2, 3], 0),
+        ({1, 3}, [1, 2, 3], 1),
+        ({2, 3}, [1, 2, 3], 2),
+        ({1, 2, 9}, [1, 2], 1),
+        ({5}, [], 1),
+        (set[int](), [1], 0),
+    ],
+)
+def test_what_passes_others_is_counted(taken: set[int], waiting: list[int], beyond: int) -> None:
+    assert count_beyond(taken, waiting) == beyond
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_within_a_producer_and_an_application_holds(seed: int) -> None:
+    """Each version takes, of each producer without applications and of each application, the first that wait."""
+    rng, queue = random.Random(seed), Queue()
+    queue.add(b"flood", count=60)
+    waiting = dict(queue.there)
+    for _ in range(60):
+        for _ in range(rng.randint(0, 3)):
+            (offset,) = queue.add(rng.choice((b"x", b"y", b"")), app_id=rng.choice((b"", b"", b"a", b"b")))
+            waiting[offset] = queue.there[offset]
+        queue.unready = set(rng.sample(sorted(waiting), len(waiting) // 5))
+        chosen = set(queue.chosen(most=rng.choice((1, 4, 12))))
+        for offset in chosen:
+            one = waiting[offset]
+            same = [
+                o
+                for o, other in waiting.items()
+                if o < offset
+                and (
+                    (one.app_id and other.app_id == one.app_id)
+                    or (not one.app_id and not other.app_id and one.producer == other.producer)
+                )
+            ]
+            assert set(same) <= chosen
+        queue.settle(*chosen)
+        for offset in chosen:
+            del waiting[offset]
