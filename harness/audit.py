@@ -6,6 +6,7 @@ The audit uses no log, no metric and no state of a committer.
 
 from __future__ import annotations
 
+import base64
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,9 +121,27 @@ def _rank(position: Mapping[str, object]) -> tuple[int, int]:
 
 
 def _passes(position: Mapping[str, object], offset: int) -> bool:
-    ahead = position["settled"]
-    assert isinstance(ahead, list)
-    return offset < _rank(position)[1] or offset in ahead
+    return offset < _rank(position)[1] or offset in settled_ahead(position)
+
+
+def settled_ahead(position: Mapping[str, object]) -> set[int]:
+    """The offsets settled ahead in a position as a version carries it: one by one, or as ranges in base64."""
+    ahead, last = position["settled"], _rank(position)[1]
+    if isinstance(ahead, list):
+        return set(ahead)
+    assert isinstance(ahead, str)
+    numbers, digits = list[int](), ""
+    for byte in base64.b64decode(ahead):
+        digits = f"{byte & 0x7F:07b}{digits}"  # the lowest ones come first
+        if byte < 0x80:
+            numbers.append(int(digits, 2))
+            digits = ""
+    found, left = set[int](), iter(numbers)
+    for number in left:
+        start = last + number // 2
+        last = start + (next(left) + 2 if number % 2 else 1)
+        found.update(range(start, last))
+    return found
 
 
 def _members(evidence: Evidence) -> Iterator[str]:

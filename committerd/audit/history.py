@@ -251,10 +251,10 @@ class AuditedHistory:
                 "same era",
                 version=version,
             )
-        elif lost := [o for o in (before.next_offset - 1, *before.settled) if o >= 0 and not position.passes(o)]:
+        elif (lost := position.lacks(before)) is not None:
             self.findings.add(
                 "position_went_back",
-                f"its next offset is {position.next_offset}, and offset {max(lost)} was passed before",
+                f"its next offset is {position.next_offset}, and offset {lost} was passed before",
                 version=version,
             )
 

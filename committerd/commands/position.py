@@ -232,7 +232,7 @@ def _refusal_json(refusal: RefusedToRun | None) -> dict[str, Any]:
 
 
 def _json(one: Position | None) -> dict[str, Any] | None:
-    return None if one is None else asdict(one)
+    return None if one is None else one.shown()
 
 
 def _text(one: Position | None) -> str:

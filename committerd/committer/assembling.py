@@ -19,7 +19,6 @@ from committerd.committer.self_trial import Raising, own_changes, require_room
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
-from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import count_beyond
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
@@ -79,13 +78,14 @@ class Assembler:
         begun = [pending for offset, pending in left.items() if not head.position.passes(offset)]
         # As many re-executions go before the others as the position can carry offsets that are settled ahead.
         upcoming = [pending.offset for pending in waiting]
-        room = max(AHEAD_MAX - len(head.position.settled) - count_beyond(left.keys(), upcoming), 0)
-        first = [p for p in retries if not head.position.passes(p.offset)][:room]
+        room = head.position.room
+        first = [p for p in retries if not head.position.passes(p.offset)]
+        first = first[: max(room - count_beyond(left.keys(), upcoming), 0)]
         others = waiting
         if not hold and not self.containment.judges_alone and intake.takes_turns(options.most):
             chosen = intake.turns.chosen(options.most, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
             beyond = count_beyond({p.offset for p in (*begun, *chosen)}, upcoming)
-            if chosen and len(head.position.settled) + len(first) + beyond <= AHEAD_MAX:
+            if chosen and len(first) + beyond <= room:
                 others = list(chosen)
         in_turn = {p.offset: p for p in (*begun, *first, *(() if hold else others))}
         ordered = self.containment.to_judge(list(in_turn.values()))
@@ -131,7 +131,7 @@ class Assembler:
         options = replace(decider.options, verify_files="never", allowed=Permissions(operations=ALL_OPERATIONS))
         decider = replace(decider, options=options, containment=containment, before_table={})
         decoder = replace(self.prefetcher.decoder, containment=containment)
-        offset = max([head.position.next_offset, *head.position.settled]) + 1
+        offset = max([head.position.next_offset, *head.position.settled.bounds]) + 1
         now_ms = int(decider.sources.wall_clock().timestamp() * 1000)
         for change in own_changes(head.manifest):
             change.uuid, change.read_version = str(decider.sources.new_uuid()), head.version

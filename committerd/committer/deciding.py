@@ -218,7 +218,7 @@ class Decider:
         passing = sum(refusal.offset > lowest for refusal in group.refusals)
         taken = {one.pending.offset for one in ordered[first:]}.union(refusal.offset for refusal in group.refusals)
         beyond = count_beyond(taken, (pending.offset for pending in waiting))
-        round_ = Round(ahead=len(head.position.settled) + passing + first + beyond)
+        round_ = Round(room=head.position.room - passing - first - beyond)
         parts: dict[Part | None, list[Prefetched]] = {}
         for one in ordered:
             request = one.decoded

@@ -175,7 +175,7 @@ class Intake:
         while self.pending and self.pending[0].offset < position.next_offset:
             passed.append(self.pending.popleft())
         if position.settled and self.pending:
-            ahead = set(position.settled)
+            ahead = position.settled
             passed += [pending for pending in self.pending if pending.offset in ahead]
             self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
         self.turns.settled(passed)

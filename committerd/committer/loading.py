@@ -299,7 +299,7 @@ class _Downwards:
             return True
         version = self._older.outcome_versions.oldest
         oldest = await position_of(self._table, version) if version else None
-        return oldest is not None and oldest.next_offset <= owed and all(o < owed for o in oldest.settled)
+        return oldest is not None and oldest.next_offset <= owed and max(oldest.settled.bounds, default=0) <= owed
 
     async def _report(self) -> None:
         how, of = self._how, self._older.versions

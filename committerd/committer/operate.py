@@ -19,6 +19,7 @@ from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CommitterError, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.lance.versions.draft import CreateOptions
 from committerd.queue.grouping import position_only
+from committerd.queue.offsets import Offsets
 from committerd.queue.port import Queue, record_sha256
 from committerd.queue.position import (
     AppMark,
@@ -137,11 +138,11 @@ def with_outcomes(situation: Situation) -> Position | None:
     if not positions and not facts.outcomes_are_all:
         return None
     next_offset = max([facts.log_start, *(one.next_offset for one in positions)])
-    known = {*facts.with_outcome(era), *(offset for one in positions for offset in one.settled)}
-    while next_offset in known and next_offset < facts.log_end:
-        next_offset += 1
-    ahead = tuple(sorted(offset for offset in known if next_offset < offset < facts.log_end))
-    return replace(start_of(facts.identity, next_offset), settled=ahead)
+    known = Offsets.of(facts.with_outcome(era))
+    for one in positions:
+        known = known.union(one.settled)
+    next_offset = min(known.first_outside(next_offset), facts.log_end)
+    return replace(start_of(facts.identity, next_offset), settled=known.within(next_offset, facts.log_end))
 
 
 def undecided_below(situation: Situation, offset: int) -> int | None:
@@ -149,7 +150,7 @@ def undecided_below(situation: Situation, offset: int) -> int | None:
     known, log_start = _known_here(situation), situation.facts.log_start
     if known is None:
         return None
-    return max(offset - max(known.next_offset, log_start), 0) - sum(one < offset for one in known.settled)
+    return max(offset - max(known.next_offset, log_start), 0) - len(known.settled.within(0, offset))
 
 
 def adopted(situation: Situation, offset: int | None) -> Position:

@@ -26,6 +26,7 @@ from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.concurrency import Concurrently, for_each
 from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.before_table import refused_before_table
+from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled, undecided_refusal
 from committerd.queue.port import Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
@@ -151,10 +152,11 @@ class Starter:
     async def _publish_again(self, current: CurrentHead, owed: range, report: Callable[[str], None]) -> None:
         """Publish the outcomes of these offsets again, and those of offsets settled ahead."""
         for first in range(owed.start, owed.stop, _PUBLISHED_AT_ONCE):
-            passed = range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop))
             report(f"publishes outcomes again: offset {first}, up to {owed.stop}")
-            await self._publish_offsets(passed, current)
-        await self._publish_offsets(current.head.position.settled, current)
+            await self._publish_offsets(range(first, min(first + _PUBLISHED_AT_ONCE, owed.stop)), current)
+        for ahead in _chunks(list(current.head.position.settled), _PUBLISHED_AT_ONCE):
+            report(f"publishes outcomes again: offset {ahead[0]}, settled ahead")
+            await self._publish_offsets(ahead, current)
         acknowledge = current.head.acknowledgeable()
         await self.publisher.give(OutcomeBatch(), generation=current.generation, acknowledge=acknowledge)
 
@@ -164,7 +166,7 @@ class Starter:
             return
         position = current.head.position
         versions = current.older.outcome_versions.between(passed[0], passed[-1])
-        entries = await _entries(current.table, versions, passed, position)
+        entries = await _entries(current.table, versions, Offsets.of(passed), position)
         missing = [o for o in passed if o not in entries]
         for chunk in _chunks(missing, _READ_RECORDS):
             async for records in read_parts(self.queue, chunk):

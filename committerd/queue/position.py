@@ -12,13 +12,14 @@ era wins, however low its offset is. Acknowledgements and outcomes of a lower er
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable, RefusedToRun
+from committerd.queue import offsets as offset_sets
+from committerd.queue.offsets import NO_OFFSETS, Offsets
 from committerd.queue.port import TopicIdentity
 
 _Decoded = TypeVar("_Decoded")
@@ -28,12 +29,20 @@ POSITION_KEY = "committerd.position"
 APP_KEY_PREFIX = "committerd.app."
 PAUSED_KEY = "committerd.paused"
 FORMAT = 1
-"""Version of the format of committerd's keys. A table with a higher version is refused: a newer committerd wrote it."""
-
-AHEAD_MAX = 1024
-"""The largest number of offsets that a position carries as settled ahead: about 8 KiB in every version. Earlier
-releases carried 256, and read more.
+"""Version of the format of committerd's keys that every release knows."""
+FORMAT_OF_RANGES = 2
+"""That of keys whose position names ranges of offsets. A version has it only while its position needs them. A table
+with a higher one is refused: a newer committerd wrote it.
 """
+
+LISTED_MAX = 256
+"""The largest number of offsets settled ahead that a position lists one by one, as in format 1."""
+RANGES_MAX = 4096
+"""The largest number of ranges of offsets settled ahead."""
+RANGES_BYTES_MAX = 12 * 1024
+"""The most bytes of their encoding: 16 KiB in base64."""
+_RANGE_BYTES_MAX = 5
+"""The bytes that one more offset may add to the encoding, if it is less than 2 ** 34 behind the one before it."""
 MARK_UNUSED_MS_MAX = 30 * 24 * 3600 * 1000
 """A mark that no commit has used for this time (30 days, in milliseconds) is dropped."""
 MARK_BYTES = 1024
@@ -66,15 +75,15 @@ class LostHistory(NamedTuple):
 class Position:
     """How far a table has settled its staged topic.
 
-    The position passes all offsets below `next_offset`, and those in `settled`. `settled` holds the offsets that were
-    settled ahead (a re-execution or a create that went before waiting records), ascending and above `next_offset`.
+    The position passes all offsets below `next_offset`, and those in `settled`, which are not below it. These were
+    settled ahead: a re-execution, a create or a record of another producer went before waiting records.
     """
 
     cluster_id: str
     topic: str
     topic_id: str
     next_offset: int
-    settled: tuple[int, ...] = ()
+    settled: Offsets = NO_OFFSETS
     era: int = 0
     last_offset: int = -1
     """Offset of the last record below `next_offset`; -1 = there is none yet."""
@@ -90,18 +99,32 @@ class Position:
     def identity(self) -> TopicIdentity:
         return TopicIdentity(cluster_id=self.cluster_id, topic=self.topic, topic_id=self.topic_id)
 
+    @property
+    def room(self) -> int:
+        """How many more offsets are sure to fit into `settled`, wherever they are."""
+        ranges, size = self.settled.range_count, offset_sets.encoded_size(self.settled, above=self.next_offset)
+        return max(min(RANGES_MAX - ranges, (RANGES_BYTES_MAX - size) // _RANGE_BYTES_MAX), 0)
+
     def passes(self, offset: int) -> bool:
         """Whether the record at this offset has an outcome."""
-        if offset < self.next_offset:
-            return True
-        place = bisect_left(self.settled, offset)
-        return place < len(self.settled) and self.settled[place] == offset
+        return offset < self.next_offset or offset in self.settled
+
+    def lacks(self, other: Position) -> int | None:
+        """The lowest offset that the other position passes and this one does not; None if there is none."""
+        return self._passed().first_missing(other._passed())
 
     def union(self, other: Position) -> Position:
         """The position that passes what either of the two passes. Both are of one era and topic."""
         high, low = (self, other) if self.next_offset >= other.next_offset else (other, self)
-        ahead = {o for o in (*high.settled, *low.settled) if o >= high.next_offset}
-        return replace(high, settled=tuple(sorted(ahead)))
+        return replace(high, settled=high.settled.union(low.settled.from_(high.next_offset)))
+
+    def shown(self) -> dict[str, Any]:
+        """The position as JSON for people and programs; `settled` has the half-open ranges."""
+        return {**asdict(self), "settled": [list(one) for one in self.settled.ranges()]}
+
+    def _passed(self) -> Offsets:
+        below = Offsets((0, self.next_offset)) if self.next_offset else NO_OFFSETS
+        return below.union(self.settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,16 +199,15 @@ def advance(
     `pending` are the delivered offsets at or above `position.next_offset`, in ascending order; an offset may be missing
     only if Kafka has no record there. `fingerprint_of` returns (sha256, leader epoch) of one of them.
     """
-    passed = set(position.settled) | set(settled)
+    passed = position.settled.union(Offsets.of(settled))
     next_offset, last = position.next_offset, position.last_offset
     for offset in pending:
         if offset not in passed:
             break
         next_offset, last = offset + 1, offset
     # Records that were settled ahead no longer wait, so `pending` does not have them.
-    while next_offset in passed:
-        next_offset += 1
-    advanced = replace(position, next_offset=next_offset, settled=tuple(sorted(o for o in passed if o >= next_offset)))
+    next_offset = passed.first_outside(next_offset)
+    advanced = replace(position, next_offset=next_offset, settled=passed.from_(next_offset))
     if last == position.last_offset:
         return advanced
     sha256, epoch = fingerprint_of(last)
@@ -311,11 +333,15 @@ def pause_of(newest_first: Iterable[SaysOfPause | None]) -> Pause | None:
 def encode_metadata(position: Position, marks: Marks, pause: Pause | None = None) -> dict[str, str]:
     """The `committerd.` entries of `table_metadata`."""
     raw = {key: getattr(position, field) for key, (field, _) in _POSITION_FIELDS.items()}
+    listed = len(position.settled) <= LISTED_MAX
+    raw["settled"] = (
+        list(position.settled) if listed else offset_sets.encode(position.settled, above=position.next_offset)
+    )
     if position.lost is not None:
         raw["lost"] = position.lost
     if position.branch:
         raw["branch"] = position.branch
-    entries = {FORMAT_KEY: str(FORMAT), POSITION_KEY: _dump(raw)}
+    entries = {FORMAT_KEY: str(FORMAT if listed else FORMAT_OF_RANGES), POSITION_KEY: _dump(raw)}
     for app_id, mark in marks.items():
         entries[APP_KEY_PREFIX + app_id] = _dump({name: getattr(mark, name) for name in _MARK_FIELDS})
     if pause is not None:
@@ -334,9 +360,9 @@ def decode_position(metadata: Mapping[str, str], *, branch: str = "") -> Positio
     text = metadata.get(FORMAT_KEY)
     if text is not None and not (text.isascii() and text.isdecimal()):
         raise _unreadable(FORMAT_KEY, text)
-    if text is not None and int(text) > FORMAT:
+    if text is not None and int(text) > FORMAT_OF_RANGES:
         raise RefusedToRun(
-            f"the table's queue keys have format {text!r}, but this committerd knows only format {FORMAT}: "
+            f"the table's queue keys have format {text!r}, but this committerd knows none above {FORMAT_OF_RANGES}: "
             "run the newer committerd that wrote them",
             code="format_newer",
         )
@@ -347,6 +373,7 @@ def decode_position(metadata: Mapping[str, str], *, branch: str = "") -> Positio
         metadata[POSITION_KEY],
         lambda raw: Position(
             **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
+            settled=_settled(raw["settled"], above=_counted(raw["next"])),
             lost=LostHistory(*map(_counted, raw["lost"])) if "lost" in raw else None,
             branch=_text(raw.get("branch", "")),
         ),
@@ -426,8 +453,13 @@ def _time(value: object) -> int:
     return found
 
 
-def _offsets(value: Iterable[object]) -> tuple[int, ...]:
-    return tuple(map(_counted, value))
+def _settled(value: object, *, above: int) -> Offsets:
+    """Offsets one by one, or the ranges of format 2."""
+    if isinstance(value, str):
+        return offset_sets.decode(value, above=above)
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return Offsets.of(map(_counted, value))
 
 
 _POSITION_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -436,7 +468,6 @@ _POSITION_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "last": ("last_offset", _whole),
     "leader_epoch": ("leader_epoch", _whole),
     "next": ("next_offset", _counted),
-    "settled": ("settled", _offsets),
     "sha256": ("last_sha256", _text),
     "topic": ("topic", _text),
     "topic_id": ("topic_id", _text),

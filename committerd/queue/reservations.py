@@ -35,7 +35,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from committerd.lance.rows.change import RowsAndKeys
-from committerd.queue.position import AHEAD_MAX
 
 COOLDOWN_FACTOR = 3
 """A cooldown is this many times as long as what it follows."""
@@ -53,6 +52,8 @@ Update is compared with all of them.
 """
 ROWS_BYTES_MAX = 256 * 1024
 """The most memory of one transaction's rows and keys, in bytes. With more, they are not reserved."""
+EVERYTHING_MAX = 256
+"""The largest number of transactions that have everything in one hold."""
 EVERYTHING_LINE_MAX = 1000
 """The largest number of transactions that wait for a hold."""
 TICKETS_MAX = 4096
@@ -196,7 +197,7 @@ class Reservations:
             if one.rows is None:
                 begins = not cools_down
                 if hold:
-                    begins = one.operation == hold[0].operation and len(hold) < AHEAD_MAX
+                    begins = one.operation == hold[0].operation and len(hold) < EVERYTHING_MAX
                 if begins:
                     reserved[uuid] = replace(one, since=hold[0].since if hold else now)
                     hold.append(reserved[uuid])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from committerd.lance.rows.change import rewrites_rows
-from committerd.queue.position import AHEAD_MAX
+from committerd.queue.position import LISTED_MAX
 from committerd_common.messages import Transaction
 
 
@@ -84,8 +84,10 @@ def _only_changes_keys(config: Transaction.UpdateConfig) -> bool:
 class Round:
     """Collects the records of a round, in the order in which they wait."""
 
-    ahead: int = 0
-    """Offsets that are settled ahead before the round, and re-executions that go first in it."""
+    room: int = LISTED_MAX
+    """How many more offsets the position can carry as settled ahead (`Position.room`), besides the re-executions that
+    go first in the round.
+    """
     _is_alone: bool = False
     """Whether the round is one record that is a version of its own."""
     _parts: set[Part] = field(default_factory=set)
@@ -140,7 +142,7 @@ class Round:
 
     def _has_room(self, passing: int) -> bool:
         """Whether the position can carry one more record of which so many pass others."""
-        return self.ahead + self._behind + self._left + passing <= AHEAD_MAX
+        return self._behind + self._left + passing <= self.room
 
     def _last_part(self) -> Part:
         return max(self._parts, default=Part.ROWS)

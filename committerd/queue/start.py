@@ -90,9 +90,10 @@ def starting_position(position: Position | None, facts: QueueFacts, *, table_exi
         return start_of(facts.identity, facts.log_start)
     refuse_other_topic(position, facts.identity)
     topic = facts.identity.topic
-    if position.next_offset > facts.log_end:
+    reached = max([position.next_offset, *position.settled.bounds])
+    if reached > facts.log_end:
         raise RefusedToRun(
-            f"the table's position is offset {position.next_offset}, but {topic} ends at {facts.log_end}: "
+            f"the table's position reaches offset {reached}, but {topic} ends at {facts.log_end}: "
             "records that the table has settled were cut off the log, and new ones would get their offsets. "
             "If the log is the right one, `committerd position adopt` sets where to continue",
             code="position_beyond_end",

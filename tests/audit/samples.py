@@ -9,6 +9,7 @@ from typing import Any
 
 from committerd.audit.audit import Audit, AuditReport, QueueBounds
 from committerd.audit.history import AuditedHistory, AuditedVersion
+from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position, start_of
@@ -35,9 +36,11 @@ def position(
 ) -> Position:
     start = start_of(topic, next_offset)
     if next_offset == 0:
-        return replace(start, era=era, settled=settled)
+        return replace(start, era=era, settled=Offsets.of(settled))
     last = next_offset - 1
-    return replace(start, era=era, settled=settled, last_offset=last, last_sha256=record_sha256(record(last)))
+    return replace(
+        start, era=era, settled=Offsets.of(settled), last_offset=last, last_sha256=record_sha256(record(last))
+    )
 
 
 def member(offset: int, number: int | None = None, **given: Any) -> Member:

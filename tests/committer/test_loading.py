@@ -12,6 +12,7 @@ from committerd.committer.head import Head, StartAgain
 from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import NOT_SEEN
+from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled, encode_settled
 from committerd.queue.position import Position, encode_metadata
 from committerd.stores.port import Tail
@@ -39,7 +40,7 @@ async def loaded_from(bucket: Bucket, owed_from: Callable[[Position], int] = not
 def put(bucket: Bucket, version: int, *, answers: int, next_offset: int, settled: Sequence[int]) -> None:
     """A version of the queue that settles one record."""
     position = Position(
-        cluster_id="c", topic="t", topic_id="i", next_offset=next_offset, settled=tuple(settled), last_offset=-1
+        cluster_id="c", topic="t", topic_id="i", next_offset=next_offset, settled=Offsets.of(settled), last_offset=-1
     )
     manifest = Manifest(version=version, fields=[column()], table_metadata=encode_metadata(position, {}))
     manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
@@ -65,7 +66,7 @@ async def test_what_was_settled_ahead_is_found_below_versions_of_earlier_offsets
     outcome_versions = loaded.older.outcome_versions
     assert loaded.ledger.floor > 0
     assert loaded.position is not None
-    assert loaded.position.settled == (AHEAD,)
+    assert tuple(loaded.position.settled) == (AHEAD,)
     assert 1 in outcome_versions.between(AHEAD, AHEAD)
     assert [*outcome_versions.between(70, 72)] == [74, 73, 72]
 

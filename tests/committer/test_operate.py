@@ -20,6 +20,7 @@ from committerd.committer.starting import require_same_log
 from committerd.errors import RefusedToRun, SettingsError, StoreUnavailable
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import Ledger
+from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import LostHistory, Pause, Position, encode_metadata, start_of
@@ -70,7 +71,7 @@ def situation(
 
 def proposed(code: str, facts: QueueFacts, carried: Position | None = None) -> tuple[int, tuple[int, ...], int]:
     position = adopted(situation(code, facts, carried), None)
-    return position.next_offset, position.settled, position.era
+    return position.next_offset, tuple(position.settled), position.era
 
 
 def test_a_record_that_was_settled_ahead_does_not_pass_over_those_before_it() -> None:
@@ -92,7 +93,7 @@ def test_nothing_is_proposed_where_too_little_is_known() -> None:
 
 
 def test_what_the_table_passes_is_answered() -> None:
-    carried = replace(start_of(TOPIC, 60), settled=(62,))
+    carried = replace(start_of(TOPIC, 60), settled=Offsets.of([62]))
     facts = replace(FACTS, group=acknowledged(50), outcomes=outcomes(60, 64))
     assert proposed("position_went_back", facts, carried) == (61, (62, 64), 1)
 
@@ -140,7 +141,7 @@ def test_answers_of_an_earlier_era_prove_nothing() -> None:
 
 
 def test_what_was_settled_ahead_stays_settled_when_the_log_has_lost_records() -> None:
-    carried = replace(start_of(TOPIC, 5), settled=(10, 30))
+    carried = replace(start_of(TOPIC, 5), settled=Offsets.of((10, 30)))
     facts = replace(FACTS, group=acknowledged(5))
     assert proposed("position_below_log_start", facts, carried) == (11, (30,), 1)
 
@@ -161,7 +162,7 @@ def test_another_log_is_taken_on_from_its_start(code: str) -> None:
 def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
     code: str, unchanged: int, next_offset: int
 ) -> None:
-    carried = replace(start_of(TOPIC, 120), settled=(130,))
+    carried = replace(start_of(TOPIC, 120), settled=Offsets.of([130]))
     found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
     assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
     assert undecided_below(found, 100) == 100 - next_offset

@@ -17,6 +17,7 @@ from committerd.committer import prefetching
 from committerd.committer.deciding import STALE_MS, DecideOptions
 from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.queue.dedupe import Refused
+from committerd.queue.offsets import Offsets
 from committerd.queue.port import Record
 from committerd.queue.position import Position
 from committerd.table.needs import FoundFile, Staged
@@ -288,6 +289,6 @@ async def test_what_is_known_of_settled_records_is_forgotten_in_any_order(bench:
     bench.arrive_staged("a", "b", "c")
     await bench.prefetcher.ready(list(bench.intake.pending)[2:])
     await bench.settled()
-    bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0, settled=(1,)))
+    bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0, settled=Offsets.of([1])))
     await bench.settled()
     assert sorted(bench.prefetcher._found) == [1, 3]

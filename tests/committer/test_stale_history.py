@@ -16,7 +16,6 @@ from committerd.committer.intake import Intake
 from committerd.committer.members import FormedVersion
 from committerd.errors import StoreUnavailable
 from committerd.queue.port import Record
-from committerd.queue.position import AHEAD_MAX
 from committerd.stores.port import Tail
 from committerd_common.messages import Transaction
 from tests.committer.bench import Bench, record, staged
@@ -94,7 +93,7 @@ async def test_those_behind_go_on(scene: Scene, work: Transaction | None) -> Non
         formed = await reading.form(head)
         assert formed is not None
         assert [member.offset for member in formed.own.settled.members] == [1, 2]
-        assert (formed.after.position.next_offset, formed.after.position.settled) == (0, (1, 2))
+        assert (formed.after.position.next_offset, tuple(formed.after.position.settled)) == (0, (1, 2))
         reading.intake.settle(formed.after.position)
         assert await reading.form(formed.after) is None
         reading.held.set()
@@ -133,12 +132,12 @@ async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(scene: 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reading.bench.decider.stale_history.run, head.table, reading.notified.set)
         await anyio.wait_all_tasks_blocked()
-        reading.held = anyio.Event()
-        late = [new(offset, head, deadline_ms="1") for offset in range(1, 2 * AHEAD_MAX)]
+        reading.held, room = anyio.Event(), head.position.room
+        late = [new(offset, head, deadline_ms="1") for offset in range(1, 2 * room)]
         reading.bench.arrive(old(0), *late)
         formed = await reading.form(head)
         assert formed is not None
-        assert formed.after.position.settled == tuple(range(1, AHEAD_MAX + 1))
+        assert tuple(formed.after.position.settled) == tuple(range(1, room + 1))
         tasks.cancel_scope.cancel()
 
 

@@ -310,7 +310,7 @@ def test_keys_of_a_newer_format_are_refused(scene: Scene, running: bool) -> None
     daemon = scene.started()
     ids += scene.committed()
     _stop(daemon, running=running)
-    scene.table.open().update_metadata({"committerd.format": "2"})
+    scene.table.open().update_metadata({"committerd.format": "3"})
     version = scene.table.version
     _start(daemon, running=running)
     offsets = scene.append(2)

@@ -192,7 +192,7 @@ def test_a_log_put_back_to_an_earlier_state_is_refused_until_it_is_adopted(
     _with_kafka_down(scene, breakable_kafka, put_back)
     daemon.start()
     said = daemon.wait_refused("position_beyond_end")
-    assert "position is offset 7" in said
+    assert "position reaches offset 7" in said
     assert "ends at 3" in said
 
     # New records take the offsets of the lost ones: the table tells them apart by hashes and leader epochs.

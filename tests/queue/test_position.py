@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, RefusedToRun
+from committerd.queue.offsets import Offsets
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import (
-    AHEAD_MAX,
     APP_KEY_PREFIX,
     FORMAT_KEY,
+    LISTED_MAX,
     MARK_UNUSED_MS_MAX,
     PAUSED_KEY,
     POSITION_KEY,
+    RANGES_MAX,
     AppMark,
     LostHistory,
     MarkRoom,
@@ -50,7 +52,9 @@ def prints(*offsets: int) -> Callable[[int], tuple[str, int]]:
 
 
 def test_position_and_marks_survive_the_table_metadata() -> None:
-    position = replace(START, next_offset=7, settled=(9, 12), era=2, last_offset=6, last_sha256="ab", leader_epoch=4)
+    position = replace(
+        START, next_offset=7, settled=Offsets.of((9, 12)), era=2, last_offset=6, last_sha256="ab", leader_epoch=4
+    )
     marks = {"spark-1": mark(), "b": mark(life=3)}
     metadata = encode_metadata(position, marks)
     assert decode_position(metadata) == position
@@ -120,7 +124,7 @@ def test_a_table_without_our_keys_carries_nothing() -> None:
 
 def test_keys_of_a_newer_committerd_are_refused_and_nothing_is_guessed() -> None:
     with pytest.raises(RefusedToRun, match="run the newer committerd") as caught:
-        decode_position({FORMAT_KEY: "2"})
+        decode_position({FORMAT_KEY: "3"})
     assert caught.value.code == "format_newer"
 
 
@@ -158,25 +162,25 @@ def test_a_mark_that_someone_spoilt_is_named() -> None:
 
 def test_settling_in_order_moves_the_next_offset_and_remembers_the_last_record() -> None:
     moved = advance(START, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
-    assert (moved.next_offset, moved.settled, moved.last_offset) == (2, (), 1)
+    assert (moved.next_offset, moved.settled, moved.last_offset) == (2, Offsets(), 1)
     assert (moved.last_sha256, moved.leader_epoch) == ("sha1", 5)
 
 
 def test_a_record_settled_ahead_waits_for_those_before_it() -> None:
     ahead = advance(START, [0, 1, 2], [2], fingerprint_of=prints(0, 1, 2))
-    assert (ahead.next_offset, ahead.settled, ahead.last_offset) == (0, (2,), -1)
+    assert (ahead.next_offset, ahead.settled, ahead.last_offset) == (0, Offsets.of([2]), -1)
     assert ahead.passes(2)
     assert not ahead.passes(0)
     joined = advance(ahead, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
-    assert (joined.next_offset, joined.settled, joined.last_offset) == (3, (), 2)
+    assert (joined.next_offset, joined.settled, joined.last_offset) == (3, Offsets(), 2)
 
 
 def test_a_record_settled_ahead_is_passed_with_the_one_before_it_though_it_waits_no_more() -> None:
-    ahead = replace(START, next_offset=1, settled=(2, 3), last_offset=0)
+    ahead = replace(START, next_offset=1, settled=Offsets.of((2, 3)), last_offset=0)
     joined = advance(ahead, [1], [1], fingerprint_of=prints(1))
-    assert (joined.next_offset, joined.settled, joined.last_offset) == (4, (), 1)
-    late = advance(replace(START, settled=(0,)), [], [], fingerprint_of=prints())
-    assert (late.next_offset, late.settled, late.last_offset) == (1, (), -1)
+    assert (joined.next_offset, joined.settled, joined.last_offset) == (4, Offsets(), 1)
+    late = advance(replace(START, settled=Offsets.of([0])), [], [], fingerprint_of=prints())
+    assert (late.next_offset, late.settled, late.last_offset) == (1, Offsets(), -1)
 
 
 def test_offsets_that_kafka_left_out_are_passed_with_the_next_record() -> None:
@@ -191,6 +195,8 @@ def test_a_union_passes_exactly_what_either_passed(one: set[int], other: set[int
     union = a.union(b)
     assert [o for o in every if union.passes(o)] == [o for o in every if a.passes(o) or b.passes(o)]
     assert highest([a, b]) == union
+    missing = [o for o in every if b.passes(o) and not a.passes(o)]
+    assert a.lacks(b) == (missing[0] if missing else None)
 
 
 def test_the_highest_of_several_versions_is_of_the_last_era() -> None:
@@ -261,8 +267,47 @@ def test_age_and_release_make_room() -> None:
 def test_the_position_has_a_bound_in_bytes() -> None:
     most = 2**63 - 1
     topic = TopicIdentity(cluster_id="c" * 64, topic="t" * 249, topic_id="i" * 22)
-    full = replace(start_of(topic, most), settled=tuple(range(most - AHEAD_MAX, most)), era=most, last_sha256="a" * 64)
-    assert sum(map(len, encode_metadata(full, {}).values())) <= 24 * 1024
+    listed = Offsets.of(range(most - 2 * LISTED_MAX, most, 2))
+    full = replace(start_of(topic, most - 2 * LISTED_MAX), settled=listed, era=most, last_sha256="a" * 64)
+    assert sum(map(len, encode_metadata(full, {}).values())) <= 8 * 1024
+    # Whatever joins while there is room, from records side by side to those that lie a million apart.
+    for step in (1, 2, 60, 5_000, 1_000_000):
+        position, at = replace(full, next_offset=most // 2, settled=Offsets()), most // 2
+        while position.room:
+            more = range(at + step, at + step * min(position.room, 64) + 1, step)
+            position, at = replace(position, settled=position.settled.union(Offsets.of(more))), more[-1]
+            assert position.settled.range_count <= RANGES_MAX
+            if step == 1 and at > most // 2 + 100_000:
+                break
+        metadata = encode_metadata(position, {})
+        assert sum(map(len, metadata.values())) <= 17 * 1024
+        assert decode_position(metadata) == position
+        assert step == 1 or len(position.settled) > (2400 if step == 1_000_000 else 3000)
+
+
+@pytest.mark.parametrize("count", [LISTED_MAX, LISTED_MAX + 1])
+def test_an_older_committer_reads_a_position_that_lists_its_offsets_and_refuses_to_run_on_others(count: int) -> None:
+    position = replace(START, settled=Offsets.of(range(1, count + 1)))
+    metadata, is_listed = encode_metadata(position, {}), count <= LISTED_MAX
+    assert metadata[FORMAT_KEY] == ("1" if is_listed else "2")
+    assert json.loads(metadata[POSITION_KEY])["settled"] == (list(range(1, count + 1)) if is_listed else "A/8B")
+    assert decode_position(metadata) == position
+    assert encode_metadata(advance(position, [0], [0], fingerprint_of=prints(0)), {})[FORMAT_KEY] == "1"
+
+
+@pytest.mark.parametrize(
+    "wrong", ['"!"', '"gA=="', '"AgA="', '"////////////////////"', '"/v//////////Aw=="', "1", "[-1]", '["1"]']
+)
+def test_settled_offsets_that_someone_spoilt_are_named(wrong: str) -> None:
+    text = encode_metadata(START, {})[POSITION_KEY].replace("[]", wrong)
+    with pytest.raises(CorruptTable, match="can't be read"):
+        decode_position({POSITION_KEY: text})
+
+
+def test_people_see_ranges() -> None:
+    position = replace(START, next_offset=3, settled=Offsets.of((5, 6, 9)))
+    assert position.shown()["settled"] == [[5, 7], [9, 10]]
+    assert json.dumps(position.shown())
 
 
 @pytest.mark.parametrize("run", ["r", "r" * 1024, "\U0001f600" * 256, "\x00" * 1024, '"' * 1024, "é" * 512, ""])

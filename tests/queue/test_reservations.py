@@ -14,10 +14,10 @@ from pyroaring import BitMap
 from committerd.lance.conflicts.key_filter import KeyFilter
 from committerd.lance.format.kind import Kind
 from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment
-from committerd.queue.position import AHEAD_MAX
 from committerd.queue.reservations import (
     COOLDOWN_FACTOR,
     EVERYTHING_LINE_MAX,
+    EVERYTHING_MAX,
     ROWS_ATTEMPT_MAX,
     ROWS_LINE_MAX,
     ROWS_MAX,
@@ -167,15 +167,15 @@ class TestHolds:
         queue.at(12.0)
         assert not queue.hold
 
-    def test_it_has_room_for_as_many_as_a_position_can_carry(self) -> None:
-        queue, many = Queue(), [str(number) for number in range(AHEAD_MAX + 5)]
-        assert queue.refuse(*many) == many[AHEAD_MAX:]
-        assert queue.hold == many[:AHEAD_MAX]
+    def test_it_has_room_for_so_many(self) -> None:
+        queue, many = Queue(), [str(number) for number in range(EVERYTHING_MAX + 5)]
+        assert queue.refuse(*many) == many[EVERYTHING_MAX:]
+        assert queue.hold == many[:EVERYTHING_MAX]
         assert queue.refuse("late") == ["late"]
         queue.at(11.0, arrived=many)
-        queue.settle(*many[:AHEAD_MAX])
+        queue.settle(*many[:EVERYTHING_MAX])
         queue.at(14.0)
-        assert queue.hold == [*many[AHEAD_MAX:], "late"]
+        assert queue.hold == [*many[EVERYTHING_MAX:], "late"]
 
     def test_no_more_than_so_many_wait_for_it(self) -> None:
         queue, many = Queue(), [str(number) for number in range(EVERYTHING_LINE_MAX + 1)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from committerd.errors import RefusedToRun
+from committerd.queue.offsets import Offsets
 from committerd.queue.port import Acknowledged, Record, TopicIdentity, record_sha256
 from committerd.queue.position import Position, start_of
 from committerd.queue.start import (
@@ -87,7 +88,7 @@ def test_what_was_told_in_an_earlier_era_proves_nothing() -> None:
 
 
 def test_a_position_covers_answers_that_were_settled_ahead() -> None:
-    ahead = replace(AT_50, settled=(70,))
+    ahead = replace(AT_50, settled=Offsets.of([70]))
     assert starting_position(ahead, replace(FACTS, outcomes=[answered(70)]), table_exists=True) == ahead
 
 

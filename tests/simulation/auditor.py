@@ -508,8 +508,8 @@ class Auditor:
     def _in_order(self, seen: Seen, position: Position) -> None:
         """Check that no record passes an earlier one of its application, and that few enough pass others."""
         version = seen.settled.version
-        if len(position.settled) > positions.AHEAD_MAX:
-            self.fail(f"version {version} has {len(position.settled)} offsets settled ahead")
+        if position.settled.range_count > positions.RANGES_MAX:
+            self.fail(f"version {version} has {position.settled.range_count} ranges settled ahead")
         waiting = {
             asked.app.app_id: offset
             for (topic_id, offset), asked in reversed(self.asked.items())

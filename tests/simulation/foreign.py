@@ -15,6 +15,7 @@ from committerd.committer import direct
 from committerd.errors import CommitterError
 from committerd.lance.format.manifest_file import encode
 from committerd.lance.format.own_keys import KEY_PREFIX
+from committerd.queue.offsets import Offsets
 from committerd.queue.position import FORMAT_KEY, AppMark, Pause, Position, encode_metadata
 from committerd.stores.port import ObjectStore
 from committerd.table.backoff import Backoff
@@ -95,7 +96,12 @@ class ForeignWriter:
         manifest = self._first(transaction)
         manifest.version, manifest.branch = 1, "exp"
         main = Position(
-            cluster_id="cluster", topic="main.staged", topic_id="of main", next_offset=1000, settled=(1003,), era=2
+            cluster_id="cluster",
+            topic="main.staged",
+            topic_id="of main",
+            next_offset=1000,
+            settled=Offsets.of([1003]),
+            era=2,
         )
         used_ms = int(EPOCH.timestamp() * 1000)
         mark = AppMark(run="r", version=3, uuid=str(new_uuid(self.rng)), table_version=1, used_ms=used_ms, offset=7)

@@ -47,8 +47,9 @@ from committerd.lance.operations import append, update
 from committerd.lance.rows import group
 from committerd.lance.rows.change import RowChange
 from committerd.lance.rows.group import RowGroup
-from committerd.queue import dedupe, grouping, ledger, position, rounds
+from committerd.queue import dedupe, grouping, ledger, position
 from committerd.queue import start as startup
+from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
@@ -416,7 +417,7 @@ def publishes_at_start_only_what_is_in_order(patch: pytest.MonkeyPatch) -> None:
     publish_again = Starter._publish_again
 
     async def in_order(self: Starter, current: CurrentHead, *arguments: Any) -> None:
-        alone = replace(current.head, position=replace(current.head.position, settled=()))
+        alone = replace(current.head, position=replace(current.head.position, settled=Offsets()))
         await publish_again(self, replace(current, head=alone), *arguments)
 
     patch.setattr(Starter, "_publish_again", in_order)
@@ -445,7 +446,7 @@ def waits_at_what_was_settled_ahead(patch: pytest.MonkeyPatch) -> None:
         after = advance(before, pending, settled, **named)
         reached = next((o for o in range(before.next_offset, after.next_offset) if o not in pending), after.next_offset)
         passed = (*after.settled, *range(reached, after.next_offset))
-        return replace(after, next_offset=reached, settled=tuple(sorted(passed)))
+        return replace(after, next_offset=reached, settled=Offsets.of(passed))
 
     patch.setattr(members, "advance", hesitant)
 
@@ -607,8 +608,7 @@ def takes_turns_without_a_bound(patch: pytest.MonkeyPatch) -> None:
     """Takes from all producers, however many records are settled ahead then."""
     patch.setattr(assembling, "count_beyond", lambda taken, waiting: 0)
     patch.setattr(deciding, "count_beyond", lambda taken, waiting: 0)
-    for module in (position, rounds, assembling):
-        patch.setattr(module, "AHEAD_MAX", FEW_AHEAD)
+    patch.setattr(position, "RANGES_MAX", FEW_AHEAD)
 
 
 def takes_what_was_settled_ahead_again(patch: pytest.MonkeyPatch) -> None:
@@ -633,7 +633,7 @@ def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
         known = with_outcomes(situation)
         if known is None or not known.settled:
             return known
-        return replace(known, next_offset=known.settled[-1] + 1, settled=())
+        return replace(known, next_offset=known.settled.bounds[-1], settled=Offsets())
 
     patch.setattr(operate, "with_outcomes", overtaken)
 

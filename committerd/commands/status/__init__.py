@@ -133,7 +133,7 @@ def _table_json(table: TableSummary) -> dict[str, Any]:
     return {
         "uri": table.uri,
         "version": table.versions[0].version if table.versions else 0,
-        "position": None if position is None else asdict(position),
+        "position": None if position is None else position.shown(),
         "paused": None if table.pause is None else asdict(table.pause),
         "versions": [
             {
