@@ -1,15 +1,16 @@
-"""Clients that wait for each of their Appends while another producer floods the queue: how long do they wait?
+"""Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
-    python -m bench.flood
+    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10]
 
-Six processes append 20 rows each, one call after the other. Meanwhile a producer stages raw Appends of one file each,
-as fast as they are committed: at most `WAITING` of them have no outcome. Measured are the clients alone, the flood
-alone, and both at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is
-started).
+Six processes upsert 20 rows each, one call after the other. Meanwhile a producer stages raw Appends of one file each
+that say which keys they bring, as fast as they are committed: at most `--waiting` of them have no outcome. Measured
+are the clients alone, the flood alone, and both at once, with a committer and a Kafka of this machine
+(`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last lines compare them.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import tempfile
@@ -19,27 +20,27 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from committerd_client import SyncCommitClient
+from committerd_client import SyncCommitClient, staging
 from committerd_common.messages import Transaction
 from harness.kafka import kafka_broker
 from harness.scene import Scene
 
-CLIENTS, ROWS, SECONDS = 6, 20, 10
-APPENDS, WAITING = 6_000, 4_000
+CLIENTS, ROWS = 6, 20
 _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
 
 
-def append(uri: str, kafka: str, name: str, number: int, *, until: Any, seconds: Any) -> None:
-    """Append until the event is set; puts the seconds that each call took into the queue."""
+def upsert(uri: str, kafka: str, name: str, number: int, *, until: Any, seconds: Any) -> None:
+    """Upsert until the event is set; puts the seconds that each call took into the queue."""
     with SyncCommitClient(kafka, dataset=name, dataset_uri=uri) as client:
         first = 10**6 * (number + 1)
         while not until.is_set():
             began = time.monotonic()
-            client.append(pa.table({"id": range(first, first + ROWS)}))
+            client.upsert(pa.table({"id": range(first, first + ROWS)}), on="id")
             seconds.put(time.monotonic() - began)
 
 
@@ -53,7 +54,7 @@ class Clients:
         given = scene.table.uri, kafka, scene.name
         shared = {"until": self._until, "seconds": self._seconds}
         self._running = [
-            spawned.Process(target=append, args=(*given, number), kwargs=shared) for number in range(CLIENTS)
+            spawned.Process(target=upsert, args=(*given, number), kwargs=shared) for number in range(CLIENTS)
         ]
         self._collecting = threading.Thread(target=self._collect)
 
@@ -77,19 +78,23 @@ class Clients:
         while (took := self._seconds.get()) is not None:
             self.seconds.append(took)
 
+    def quantile(self, share: float) -> float:
+        """Of the seconds of the calls of the block so far."""
+        return sorted(self.seconds)[int(share * (len(self.seconds) - 1))]
+
     def shown(self) -> str:
-        """Count and quantiles of the seconds of the block so far."""
-        sorted_ = sorted(self.seconds)
-        p50, p99 = (sorted_[int(share * (len(sorted_) - 1))] for share in (0.5, 0.99))
-        return f"{len(sorted_)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {sorted_[-1]:.3f} s"
+        p50, p99, slowest = map(self.quantile, (0.5, 0.99, 1))
+        return f"{len(self.seconds)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {slowest:.3f} s"
 
 
-def prepared(scene: Scene) -> list[bytes]:
+def prepared(scene: Scene, count: int) -> list[bytes]:
     """Appends of a file each. The files are links to one."""
-    one = scene.table.append()
+    rows = pa.table({"id": scene.table.new_ids(1)})
+    fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
+    one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
     (file,) = one.append.fragments[0].files
     data, made = Path(scene.table.uri) / "data", list[bytes]()
-    for _ in range(APPENDS):
+    for _ in range(count):
         copy = Transaction()
         copy.CopyFrom(one)
         copy.uuid = str(uuid.uuid4())
@@ -99,15 +104,15 @@ def prepared(scene: Scene) -> list[bytes]:
     return made
 
 
-def flood(kafka: str, name: str, appends: list[bytes]) -> float:
-    """Stage these; returns how many of them are committed a second."""
+def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float:
+    """Stage these; returns how many of them are committed a second. `waiting`: as many have no outcome at most."""
     answered = TopicPartition(f"{name}.outcomes", _PARTITION)
     headers = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
     consumer: Any = KafkaConsumer(bootstrap_servers=kafka)
     producer: Any = KafkaProducer(bootstrap_servers=kafka, acks="all", linger_ms=5, batch_size=256 * 1024)
     before, staged, began = consumer.end_offsets([answered])[answered], 0, time.monotonic()
     while (done := consumer.end_offsets([answered])[answered] - before) < len(appends):
-        for append in appends[staged : done + WAITING]:
+        for append in appends[staged : done + waiting]:
             producer.send(f"{name}.staged", value=append, headers=headers, partition=0)
             staged += 1
         producer.flush()
@@ -119,20 +124,29 @@ def flood(kafka: str, name: str, appends: list[bytes]) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--appends", type=int, default=6_000)
+    parser.add_argument("--waiting", type=int, default=4_000)
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
             scene.started()
             with Clients(scene, servers) as clients:
-                time.sleep(SECONDS)
+                time.sleep(given.seconds)
+                alone = clients.quantile(0.99)
                 print(f"alone: {clients.shown()}", flush=True)
-            print(f"alone: {flood(servers, name, prepared(scene)):.0f} Appends/s", flush=True)
-            appends = prepared(scene)
+            rate_alone = flood(servers, name, prepared(scene, given.appends), waiting=given.waiting)
+            print(f"alone: {rate_alone:.0f} Appends/s", flush=True)
+            appends = prepared(scene, given.appends)
             with Clients(scene, servers) as clients:
-                rate = flood(servers, name, appends)
+                rate = flood(servers, name, appends, waiting=given.waiting)
                 print(f"beside them: {clients.shown()}", flush=True)
+                beside = clients.quantile(0.99)
             print(f"beside them: {rate:.0f} Appends/s", flush=True)
+    print(f"p99 {beside / alone:.1f}x of what it is alone, the flood at {rate / rate_alone:.2f}x of its own rate")
 
 
 if __name__ == "__main__":

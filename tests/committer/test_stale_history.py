@@ -15,6 +15,7 @@ from committerd.committer.head import Head
 from committerd.committer.intake import Intake
 from committerd.committer.members import FormedVersion
 from committerd.errors import StoreUnavailable
+from committerd.queue import position
 from committerd.queue.port import Record
 from committerd.stores.port import Tail
 from committerd_common.messages import Transaction
@@ -126,7 +127,10 @@ async def test_those_of_the_same_writer_keep_their_order(scene: Scene, headers: 
         tasks.cancel_scope.cancel()
 
 
-async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(scene: Scene) -> None:
+async def test_no_more_are_refused_ahead_of_it_than_a_position_can_carry(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "RANGES_MAX", 200)  # fewer than a version settles
     reading = Reading(scene)
     head = await reading.head()
     async with anyio.create_task_group() as tasks:
