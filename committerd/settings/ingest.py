@@ -32,13 +32,14 @@ class IngestSettings(SettingsGroup):
         description="What the value of a record is: json, one object with a field for each column; avro or protobuf, "
         "as the serializers of a schema registry write it; or raw, bytes that go into value_column as they are.",
     )
-    mode: Literal["append", "upsert", "delete"] = Field(
+    mode: Literal["append", "upsert", "delete", "cdc"] = Field(
         default="append",
         description="What a record does: append adds a row; upsert puts its row in the place of the one with the same "
-        "keys, and without a value (a tombstone) takes that one out; delete takes out the row with its key.",
+        "keys, and without a value (a tombstone) takes that one out; delete takes out the row with its key; "
+        "cdc does what the envelope of Debezium says.",
     )
     keys: Listed = Field(
-        default=(), description="The key columns, for upsert and delete, separated by commas: they find a row."
+        default=(), description="The key columns, for upsert, delete and cdc, separated by commas: they find a row."
     )
     key_format: Literal["json", "avro", "protobuf", "raw"] | None = Field(
         default=None,
@@ -143,9 +144,11 @@ class IngestSettings(SettingsGroup):
         if (self.format in ("avro", "protobuf")) != (self.registry_url is not None):
             raise ValueError("format avro or protobuf needs registry_url, and only these need it")
         if (self.mode == "append") != (not self.keys):
-            raise ValueError("mode upsert or delete needs keys, and only these need them")
+            raise ValueError("mode upsert, delete or cdc needs keys, and only these need them")
         if self.mode == "upsert" and self.format == "raw":
             raise ValueError("mode upsert needs a format with fields: json, avro or protobuf")
+        if self.mode == "cdc" and self.format not in ("json", "avro"):
+            raise ValueError("mode cdc needs format json or avro, in which Debezium writes")
         if self.key_format in ("avro", "protobuf") and self.key_format != self.format:
             raise ValueError("key_format avro or protobuf needs the same format for values")
         if self.registry_url is None and (self.schema_mode == "merge" or self.create_from == "registry"):

@@ -45,6 +45,15 @@ _LOGICAL = {
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
 """A logical type that is not here is read as the type below it, as the specification says."""
+_DEBEZIUM = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.Timestamp": "local-timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "local-timestamp-nanos",
+}
+"""The logical types for the names that Debezium gives to its times (`connect.name`)."""
 _DIGITS_MAX = 76
 """Of Arrow's decimals."""
 _EXACT = decimal.Context(prec=_DIGITS_MAX + 20, traps=[decimal.Inexact, decimal.InvalidOperation])
@@ -89,6 +98,29 @@ class AvroRows:
         """A row for each record."""
         made = pa.array(values, self._type)
         return pa.Table.from_arrays(made.flatten(), schema=self.columns)
+
+
+class AvroPart:
+    """One record inside the values of a schema, such as `after` in an envelope."""
+
+    def __init__(self, whole: AvroRows, name: str) -> None:
+        """Raises `UnusableSchema` if the values have no such record."""
+        if name not in whole.columns.names or not pa.types.is_struct(whole.columns.field(name).type):
+            raise UnusableSchema(f"its values have no record {name!r}")
+        self._whole, self._name, self._type = whole, name, whole.columns.field(name).type
+        self.columns = pa.schema(list(self._type))
+
+    def split(self, rest: bytes) -> tuple[AvroPart, bytes]:
+        """All that stands behind the id is the value."""
+        return self, rest
+
+    def value(self, body: bytes) -> Any:
+        """The record inside, as a dict."""
+        return self._whole.value(body)[self._name]
+
+    def rows(self, values: Sequence[Any]) -> pa.Table:
+        """A row for each record."""
+        return pa.Table.from_arrays(pa.array(values, self._type).flatten(), schema=self.columns)
 
 
 class _Types:
@@ -170,7 +202,7 @@ def _readable(schema: Any) -> Any:
             {**one, "type": _readable(one["type"])} if isinstance(one, dict) and "type" in one else one
             for one in made["fields"]
         ]
-    kind, logical = made.get("type"), made.pop("logicalType", None)
+    kind, logical = made.get("type"), made.pop("logicalType", None) or _DEBEZIUM.get(str(made.get("connect.name")))
     if kind == "map":
         made["logicalType"] = _ENTRIES
     elif kind in ("bytes", "fixed") and logical == "decimal" and _is_decimal(made):

@@ -168,7 +168,7 @@ class Decoder:
         """Rows of records of JSON, or of bytes."""
         good: list[Record] = []
         for record in records:
-            reason = _no_object(record.value) if self._format == "json" else None
+            reason = no_object(record.value) if self._format == "json" else None
             if reason is None:
                 good.append(record)
             else:
@@ -188,7 +188,7 @@ class Decoder:
                 kind, body = schema.split(rest)
                 made = kind.value(body)
             except Exception as error:  # noqa: BLE001  # the libraries raise errors of any class for bytes that are none
-                bad.append(BadRecord(record, _described(error)))
+                bad.append(BadRecord(record, described(error)))
                 continue
             _, found, values = kinds.setdefault(id(kind), (kind, [], []))
             found.append(record)
@@ -215,7 +215,7 @@ class Decoder:
             for field in kind.columns:
                 cast(nulls(0, field.type), self.schema.field(field.name))
         except StagingError as error:
-            return _described(error)
+            return described(error)
         return None
 
     def _parts(
@@ -274,7 +274,7 @@ class Decoder:
 
     def _reason(self, record: Record, error: Exception) -> str:
         if self._format in ("avro", "protobuf"):
-            return _described(error)
+            return described(error)
         text = str(error).removesuffix(" in row 0")
         if text.endswith("unexpected field") and record.value is not None:
             unknown = json_text.unknown_field(json.loads(record.value), pa.struct(list(self._parsed)))
@@ -295,7 +295,7 @@ def _maker(kind: RowsOf, values: Sequence[Any]) -> Callable[[slice], pa.Table]:
     return lambda part: kind.rows(values[part])
 
 
-def _described(error: Exception) -> str:
+def described(error: Exception) -> str:
     """What is wrong with a record, in a sentence."""
     if isinstance(error, (StagingError, UnusableSchema)) or (type(error) is ValueError and str(error)):
         return str(error)[:_REASON_CHARS_MAX]
@@ -328,7 +328,7 @@ def _chunks(records: Sequence[Record]) -> list[Sequence[Record]]:
     return found
 
 
-def _no_object(value: bytes | None) -> str | None:
+def no_object(value: bytes | None) -> str | None:
     """Why a value is not one JSON object; None if it is. pyarrow alone would take two objects for two rows.
 
     pyarrow 24 ends the process for a `null` where an object should be.

@@ -6,12 +6,17 @@ writers for Spark, Ray and Daft share (`committerd_batch`, mode `cdc`): the late
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client.casting import nulls
+from committerd_ingest.avro import AvroPart, AvroRows
+from committerd_ingest.debezium import Effect, effect, members, payload
 from committerd_ingest.decoding import (
     BadRecord,
     Decoded,
@@ -20,10 +25,13 @@ from committerd_ingest.decoding import (
     RecordColumns,
     Schemas,
     WrongColumns,
+    described,
+    no_object,
     schema_ids,
 )
 from committerd_ingest.records import Partition, Record
 from committerd_ingest.settings import Pipeline
+from committerd_ingest.wire_format import Schema, UnusableSchema, split
 
 OP, ORDER = "__committerd_op", "__committerd_offset"
 """Columns that no table has: whether a row is put in (`upsert`) or taken out (`delete`), and its record's offset."""
@@ -45,7 +53,7 @@ class KeyedDecoder:
         partition: int,
         merge: bool = False,
     ) -> None:
-        """`mode`: upsert or delete. `keys`: the columns by which rows are found. The others are as of a `Decoder`.
+        """`mode`: upsert, delete or cdc. `keys`: the columns by which rows are found. The others are as of a `Decoder`.
 
         Raises `WrongColumns`.
         """
@@ -81,29 +89,84 @@ class KeyedDecoder:
 
     def new_columns(self, records: Sequence[Record], schemas: Schemas) -> pa.Schema | None:
         """As of a `Decoder`."""
-        return self._rows.new_columns([one for one in records if self._puts(one)], schemas)
+        if self._mode is Mode.DELETE:
+            return None
+        return self._rows.new_columns([one for one in records if one.value is not None], self._of_rows(schemas))
 
     def decode(self, records: Sequence[Record], schemas: Schemas | None = None) -> Decoded:
         """The changes, and the records that make none. A record without a value takes a row out."""
-        put = self._rows.decode([one for one in records if self._puts(one)], schemas)
-        taken = [one for one in records if not self._puts(one)]
-        named = {one.offset: one for one in taken}
-        out = self._keys.decode(
-            [self._key(one) for one in taken], None if self._key_format in ("json", "raw") else schemas
-        )
-        bad = [BadRecord(named[one.record.offset], f"the key: {one.reason}", one.stops) for one in out.bad]
-        rows = pa.concat_tables([_marked(put.rows, "upsert", self._schema), _marked(out.rows, "delete", self._schema)])
-        return Decoded(rows, sorted([*put.bad, *bad], key=lambda one: one.record.offset))
+        put: list[Record] = []
+        taken: list[Record] = []
+        bad: list[BadRecord] = []
+        for record in records:
+            try:
+                done, row = self._effect(record, schemas)
+            except Exception as error:  # noqa: BLE001  # the libraries raise errors of any class for bytes that are none
+                bad.append(BadRecord(record, described(error)))
+                continue
+            if done == "put":
+                put.append(row)
+            elif done == "take":
+                taken.append(self._key(record))
+        rows = self._rows.decode(put, None if schemas is None else self._of_rows(schemas))
+        keys = self._keys.decode(taken, schemas if self._key_format in ("avro", "protobuf") else None)
+        given = {one.offset: one for one in records}
+        bad += [BadRecord(given[one.record.offset], one.reason, one.stops) for one in rows.bad]
+        bad += [BadRecord(given[one.record.offset], f"the key: {one.reason}", one.stops) for one in keys.bad]
+        made = [_marked(rows.rows, "upsert", self._schema), _marked(keys.rows, "delete", self._schema)]
+        return Decoded(pa.concat_tables(made), sorted(bad, key=lambda one: one.record.offset))
 
-    def _puts(self, record: Record) -> bool:
-        return self._mode is Mode.UPSERT and record.value is not None
+    def _effect(self, record: Record, schemas: Schemas | None) -> tuple[Effect, Record]:
+        """What a record does, and the record whose value is the row. Raises errors of any class if it is bad."""
+        value = record.value
+        if self._mode is Mode.DELETE or value is None:
+            return "take", record
+        if self._mode is Mode.UPSERT:
+            return "put", record
+        if schemas is not None:
+            number, rest = split(value)
+            schema = schemas[number]
+            if isinstance(schema, UnusableSchema):
+                raise schema
+            kind, body = schema.split(rest)
+            envelope = kind.value(body)
+            return effect(envelope.keys(), envelope.get("op"), has_row=envelope.get("after") is not None), record
+        reason = no_object(value)
+        if reason is not None:
+            raise ValueError(reason)
+        found = members(payload(value.decode()))
+        row = found.get("after", "null")
+        op = json.loads(found["op"]) if "op" in found else None
+        return effect(found.keys(), op, has_row=row != "null"), replace(record, value=row.encode())
+
+    def _of_rows(self, schemas: Schemas) -> Schemas:
+        """The schemas of the rows: with cdc, those of what is in `after`."""
+        if self._mode is not Mode.CDC:
+            return schemas
+        found: dict[int, Schema | UnusableSchema] = {}
+        for number, schema in schemas.items():
+            try:
+                found[number] = schema if isinstance(schema, UnusableSchema) else row_schema(schema)
+            except UnusableSchema as error:
+                found[number] = error
+        return found
 
     def _key(self, record: Record) -> Record:
         """The record that has the key as its value."""
         key = record.key
+        if self._mode is Mode.CDC and key is not None and self._key_format == "json":
+            with contextlib.suppress(ValueError):  # the decoder says what is wrong with it
+                key = payload(key.decode()).encode()
         if key is not None and self._key_format == "json" and self._one and not key.lstrip().startswith(b"{"):
             key = b'{"%s":%s}' % (self._one.encode(), key)
         return Record(record.offset, record.timestamp_ms, None, key or b"", [])
+
+
+def row_schema(envelope: Schema) -> Schema:
+    """The schema of the rows in envelopes of this schema. Raises `UnusableSchema` if it is that of none."""
+    if not isinstance(envelope, AvroRows):
+        raise UnusableSchema("it is no schema of Avro")
+    return AvroPart(envelope, "after")
 
 
 def _marked(rows: pa.Table, op: str, schema: pa.Schema) -> pa.Table:

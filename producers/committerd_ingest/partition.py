@@ -24,7 +24,7 @@ from committerd_ingest.buffering import Buffer
 from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
-from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
+from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of, row_schema
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
 from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
@@ -251,7 +251,8 @@ class PartitionWork:
         try:
             if schema is None:
                 assert self._registry is not None
-                kind, _ = (await self._registry.newest(new.subject or f"{topic}-value")).split(b"\0")
+                found = await self._registry.newest(new.subject or f"{topic}-value")
+                kind, _ = (row_schema(found) if self._pipeline.mode is Mode.CDC else found).split(b"\0")
                 schema = self._pipeline.columns.added_to(kind.columns)
             await self._settled(self._table.create(schema))
         except RegistryUnavailable as error:

@@ -40,7 +40,7 @@ class Pipeline:
     """The time between two looks for topics that match the pattern."""
     format: Format
     mode: Mode = Mode.APPEND
-    """append, upsert or delete."""
+    """append, upsert, delete or cdc."""
     keys: tuple[str, ...] = ()
     """The columns by which upserts and deletes find rows."""
     key_format: Format = "json"

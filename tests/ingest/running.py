@@ -148,7 +148,7 @@ class Flow:
     def exists(self) -> bool:
         try:
             return bool(self.schema().names)
-        except ValueError:  # pylance has no class for it
+        except (OSError, ValueError):  # pylance has no class for it
             return False
 
     def count(self) -> int:

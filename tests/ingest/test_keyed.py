@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import io
 import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import lance
 import pyarrow as pa
 import pytest
 
 from committerd_batch.target import Mode
+from committerd_ingest.avro import AvroRows
 from committerd_ingest.decoding import Decoded, RecordColumns, WrongColumns
 from committerd_ingest.keyed import OP, ORDER, KeyedDecoder
 from committerd_ingest.records import Record
@@ -105,6 +110,121 @@ def test_key_columns_that_the_table_does_not_have_are_said() -> None:
         decoded(TWO_KEYS, ["a", "b"], key_format="raw")
 
 
+# Debezium
+
+
+ROWS = pa.schema([("id", pa.int64()), ("v", pa.decimal128(20, 10))])
+
+
+def envelope(op: str, after: str = "null", *, schema: bool = False) -> bytes:
+    text = f'{{"before": null, "after":{after} , "source":{{"table":"t"}}, "op":"{op}","ts_ms":1}}'
+    return (f'{{"schema":{{"type":"struct"}},"payload":{text}}}' if schema else text).encode()
+
+
+def test_envelopes_of_debezium_do_what_they_say() -> None:
+    row = '{"id": 1,"v":0.1234567890}'
+    records: list[tuple[bytes | None, bytes | None]] = [
+        (b'{"id":1}', envelope("r", row)),
+        (b'{"id":1}', envelope("c", row, schema=True)),
+        (b'{"schema":{},"payload":{"id":1}}', envelope("d")),
+        (b'{"id":1}', None),
+        (b'{"id":1}', envelope("u", row)),
+        (None, b'{"ts_ms":1}'),
+        (None, envelope("m")),
+        (None, b'{"status":"BEGIN","id":"1"}'),
+        (None, b'{"source":{},"databaseName":"x","ddl":"CREATE"}'),
+    ]
+    found = decoded(ROWS, ["id"], *records, mode=Mode.CDC)
+    assert not found.bad
+    kinds = ["upsert", "upsert", "delete", "delete", "upsert"]
+    value = decimal.Decimal("0.1234567890")
+    assert changes(found) == [(n, op, 1, value if op == "upsert" else None) for n, op in enumerate(kinds)]
+
+
+def test_envelopes_that_change_no_row_by_its_key_are_bad_and_say_why() -> None:
+    cases: list[tuple[bytes | None, bytes, str]] = [
+        (b'{"id":1}', envelope("t"), "has truncated its table"),
+        (b'{"id":1}', envelope("x"), "op is 'x', which is none of c, r, u, d, m, t"),
+        (b'{"id":1}', envelope("u"), "no row in after"),
+        (None, envelope("d"), "the key: the value is not JSON"),
+        (b'{"id":1}', envelope("u", '{"id":1,"w":1}'), "field 'w' is not in the table"),
+        (b'{"id":1}', envelope("u", '{"v":1}'), "column 'id' may not be null"),
+        (b'{"id":1}', b'{"id":1,"v":1}', "no envelope of Debezium"),
+        (b'{"id":1}', b'{"schema":{},"payload":null}', "no envelope of Debezium"),
+        (b'{"id":1}', b"[]", "JSON array"),
+        (b'{"id":1}', b'{"op":"c"', "not JSON"),
+        (b'{"id":1}', b"\xff", "not UTF-8"),
+    ]
+    found = decoded(ROWS, ["id"], *((key, value) for key, value, _ in cases), mode=Mode.CDC)
+    assert found.rows.num_rows == 0
+    said = [(reason, one.reason) for (*_, reason), one in zip(cases, found.bad, strict=True)]
+    assert [pair for pair in said if pair[0] not in pair[1]] == []
+
+
+def test_envelopes_in_avro_are_read_by_the_schema_of_the_row() -> None:
+    day = {"type": "int", "connect.name": "io.debezium.time.Date"}
+    at = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
+    fields: list[dict[str, Any]] = [
+        {"name": "id", "type": "long"},
+        {"name": "day", "type": day},
+        {"name": "at", "type": ["null", at]},
+    ]
+    value = {"type": "record", "name": "Value", "fields": fields}
+    whole: dict[str, Any] = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", value], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "op", "type": "string"},
+        ],
+    }
+    key: dict[str, Any] = {"type": "record", "name": "Key", "fields": fields[:1]}
+    beat: dict[str, Any] = {"type": "record", "name": "Heartbeat", "fields": [{"name": "ts_ms", "type": "long"}]}
+    schemas = {number: AvroRows(json.dumps(one)) for number, one in enumerate((whole, key, beat))}
+
+    def written(number: int, given: Any) -> bytes:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema([whole, key, beat][number]), given)
+        return bytes([0, 0, 0, 0, number]) + stream.getvalue()
+
+    row = {"id": 5, "day": 1, "at": 2}
+    table = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    made = KeyedDecoder(
+        table,
+        mode=Mode.CDC,
+        keys=["id"],
+        format="avro",
+        key_format="avro",
+        columns=RecordColumns(),
+        topic="t",
+        partition=0,
+    )
+    values = [
+        written(0, {"before": None, "after": row, "op": "c"}),
+        written(0, {"before": row, "after": None, "op": "d"}),
+        written(2, {"ts_ms": 1}),
+        written(0, {"before": row, "after": None, "op": "t"}),
+    ]
+    records = [Record(number, 0, written(1, {"id": 5}), one) for number, one in enumerate(values)]
+    found = made.decode(records, schemas)
+    at_2 = datetime.datetime(1970, 1, 1, 0, 0, 0, 2)  # noqa: DTZ001  # the source's column has no zone
+    assert changes(found) == [(0, "upsert", 5, datetime.date(1970, 1, 2), at_2), (1, "delete", 5, None, None)]
+    assert ["truncated" in one.reason for one in found.bad] == [True]
+    new = KeyedDecoder(
+        table.remove(2),
+        mode=Mode.CDC,
+        keys=["id"],
+        format="avro",
+        key_format="avro",
+        columns=RecordColumns(),
+        topic="t",
+        partition=0,
+    ).new_columns(records, schemas)
+    assert new is not None
+    assert new.names == ["at"]
+
+
 @pytest.fixture
 def flow(kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch) -> Iterator[Flow]:
     with flow_of(kafka.bootstrap_servers, tmp_path, launch, partitions=2) as made:
@@ -114,8 +234,9 @@ def flow(kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch) -> I
 class History:
     """Changes of 40 keys, and what is left of them. A key has its partition."""
 
-    def __init__(self, flow: Flow, seed: int) -> None:
+    def __init__(self, flow: Flow, seed: int, *, debezium: bool) -> None:
         self._flow, self._chance = flow, random.Random(seed)
+        self._debezium = debezium
         self.rows: dict[int, str] = {}
         self.ends = [0] * flow.topic.partitions
 
@@ -123,14 +244,18 @@ class History:
         for number in range(count):
             key = self._chance.randrange(40)
             partition = key % self._flow.topic.partitions
-            value: bytes | None = None
+            there = key in self.rows
+            values: list[bytes | None] = [None]
             if self._chance.random() < 0.7:
                 self.rows[key] = f"{number}-{self._chance.random()}"
-                value = json.dumps({"id": key, "text": self.rows[key]}).encode()
+                row = json.dumps({"id": key, "text": self.rows[key]})
+                values = [envelope("u" if there else "c", row)] if self._debezium else [row.encode()]
             else:
                 self.rows.pop(key, None)
-            self._flow.topic.send_value(value, key=b"%d" % key, partition=partition)
-            self.ends[partition] += 1
+                values = [envelope("d"), None, b'{"ts_ms":1}'] if self._debezium else [None]
+            for value in values:
+                self._flow.topic.send_value(value, key=b'{"id":%d}' % key, partition=partition)
+                self.ends[partition] += 1
         self._flow.topic.flush()
 
     def reached(self) -> bool:
@@ -151,9 +276,10 @@ class History:
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.slow
-def test_upserts_and_tombstones_leave_what_a_dict_has_over_kills(flow: Flow) -> None:
-    history = History(flow, 7)
-    processes = [flow.ingest(INGEST__MODE="upsert", INGEST__KEYS="id", INGEST__FLUSH_ROWS="50") for _ in range(2)]
+@pytest.mark.parametrize("mode", ["upsert", "cdc"])
+def test_upserts_and_deletes_leave_what_a_dict_has_over_kills(flow: Flow, mode: str) -> None:
+    history = History(flow, 7, debezium=mode == "cdc")
+    processes = [flow.ingest(INGEST__MODE=mode, INGEST__KEYS="id", INGEST__FLUSH_ROWS="50") for _ in range(2)]
     with stopping(processes):
         for one in processes:
             one.start()
@@ -184,7 +310,7 @@ def test_deletes_by_key_take_rows_out_and_change_nothing_where_there_is_none(flo
     flow.topic.flush()
     assert "ingest.keys" not in flow.command("ingest", "--dry-run", INGEST__MODE="delete", INGEST__KEYS="id")
     lacks = flow.command("ingest", "--dry-run", good=False, INGEST__MODE="delete")
-    assert "mode upsert or delete needs keys" in lacks
+    assert "mode upsert, delete or cdc needs keys" in lacks
     ingest = flow.ingest(INGEST__MODE="delete", INGEST__KEYS="id")
     with stopping([ingest]):
         ingest.start()
