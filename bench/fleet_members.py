@@ -7,7 +7,7 @@ has ten versions. The settings are the chart's defaults of a group, but for `kaf
 tables with eight partitions each are ten thousand partitions for the one broker.
 
 * created: from the start of all members until each table has a committer; its topics are created meanwhile.
-* served: the same, with topics that are there.
+* served: the same, with topics that are there. Both with the processor time of all members until then.
 * idle: memory, processor and requests of all members.
 * killed: `kill -9` of a member; how long each of its tables is without a committer.
 * rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each of
@@ -158,7 +158,9 @@ def _measured(members: Members, count: int, idle_seconds: float) -> Any:
         began = time.time()
         for _ in range(count):
             members.start()
-        yield what, _times(members.wait(names, began))
+        found = _times(members.wait(names, began))
+        used = sum(one.processor_seconds() for one in members.running)
+        yield what, {**found, "processor_s": round(used, 1)}
         members.settle()
         if what == "created":
             members.stop()

@@ -23,6 +23,7 @@ from pathlib import Path
 import anyio
 
 from committerd.commands import run
+from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loading, load
 from committerd.daemon import process as daemon
 from committerd.memory import resident_bytes
@@ -43,7 +44,7 @@ async def start(folder: Path, *, ledger_bytes: int, s3_latency_ms: int | None) -
         before = resident_mib()
         began, cpu = time.monotonic(), time.process_time()
         table = Table(store)
-        loaded = await load(table, Loading(monotonic=time.monotonic, ledger_bytes=ledger_bytes, later=True))
+        loaded = await load(table, Loading(monotonic=time.monotonic, part=lone_part(ledger_bytes), later=True))
         seconds, progress = time.monotonic() - began, 0
 
         def progressed() -> None:

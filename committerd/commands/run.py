@@ -19,7 +19,7 @@ from committerd.commands.options import branch_option, config_option, served, se
 from committerd.commands.system import Accounts, monotonic, wall_clock
 from committerd.daemon import logs
 from committerd.daemon import process as daemon
-from committerd.daemon.dataset import Dependencies
+from committerd.daemon.dataset import Dependencies, ProcessMemory
 from committerd.daemon.process import Surroundings
 from committerd.daemon.producers_file import admission
 from committerd.daemon.threads import HeavyThread
@@ -90,6 +90,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     work = HeavyThread()
+    memory = ProcessMemory(served.shared.memory)
     async with AsyncExitStack() as stack:
         accounts = Accounts(stack, metrics.process)
         if served.is_one:  # raises for what can never be served, before anything starts
@@ -101,7 +102,8 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
         @asynccontextmanager
         async def open_dataset(configured: Settings, telemetry: Telemetry) -> AsyncIterator[Dependencies]:
             dataset = configured.dataset
-            open_store = partial((await accounts.stores_of(configured)).open, telemetry=telemetry)
+            stores = await accounts.stores_of(configured)
+            open_store = partial(stores.open, telemetry=telemetry)
             store = open_store(dataset.place)  # raises for an unsupported URI, before connecting to Kafka
             topic = topics_of(configured.kafka, dataset.queue).staged
             admits = admission(configured.commit.producers_file, topic=topic)
@@ -110,6 +112,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
             async with builder as pylance, member.serving(dataset.queue) as queue:
                 yield Dependencies(
                     store=store,
+                    neighbours=stores.neighbours(dataset.place),
                     check_branch=check,
                     queue=queue,
                     member=queue,
@@ -118,6 +121,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                     monotonic=monotonic,
                     rng=random.Random(),
                     new_uuid=uuid.uuid4,
+                    memory=memory,
                     open_store=open_store,
                     admission=admits,
                     work=work,

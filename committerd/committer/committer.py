@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -56,6 +57,8 @@ class Components:
     outcome_maker: OutcomeMaker
     prove_store: Callable[[], Awaitable[None]]
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
+    start_turn: AbstractAsyncContextManager[object]
+    """Entered while it reads table and queue: other tables of the process may have to wait for that."""
     starter: Starter
     assembler: Assembler
     putter: Putter
@@ -155,10 +158,10 @@ class Committer:
         while self._goes_on(generation):
             self.state.show("starting", "reads the table and the queue")
             try:
-                await self._parts.prove_store()
-                self.current = current = await self._parts.starter.start(
-                    generation, partial(self.state.show, "starting")
-                )
+                current = await self._start(generation)
+                if current is None:
+                    break
+                self.current = current
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 await self._parts.assembler.require_buildable(current.head)
@@ -189,8 +192,17 @@ class Committer:
                 error = self._note_unavailable(raised)
                 _log.warning("start.unavailable", extra={"code": error.code, "error": str(error)})
                 await backoff.wait()
+        self._parts.starter.loading.part.leave()
         self._parts.telemetry.active.set(0)
         self._parts.telemetry.paused.set(0)
+
+    async def _start(self, generation: int) -> CurrentHead | None:
+        """Read the table and the queue; None if the assignment is over before its turn comes."""
+        async with self._parts.start_turn:
+            if not self._goes_on(generation):
+                return None
+            await self._parts.prove_store()
+            return await self._parts.starter.start(generation, partial(self.state.show, "starting"))
 
     async def _commit_groups(self, current: CurrentHead) -> None:
         """Commit waiting records, version by version."""
@@ -200,6 +212,7 @@ class Committer:
             parts.intake.require_fetching()
             await self._drop_settled_elsewhere(current)
             current.head = current.head.without_what_is_gone()
+            current.keep_within(parts.starter.loading.part)
             self._metrics.show(current)
             unread = current.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
@@ -374,6 +387,7 @@ class Committer:
 
     async def _refuse(self, error: RefusedToRun | UnsupportedTable | CorruptTable, generation: int | None) -> None:
         """Report why the committer refuses to run, log each cause once, and wait: an operator may resolve it."""
+        self._parts.starter.loading.part.leave()
         self._parts.telemetry.active.set(0)
         self._parts.telemetry.paused.set(0)
         cause = error.code if isinstance(error, RefusedToRun) else type(error).code

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from committerd.committer.head import Head, StartAgain
+from committerd.committer.ledgers import LedgerPart
 from committerd.committer.loading import News, read_new, require_same
 from committerd.committer.older_history import OlderHistory
 from committerd.table.manifests import RECENT_SECONDS_MAX
@@ -55,6 +56,13 @@ class CurrentHead:
         """Add what was read of the older history by now to the head's ledger."""
         if self.head.ledger.unread_below:
             self.head = replace(self.head, ledger=self.older.added_to(self.head.ledger))
+
+    def keep_within(self, part: LedgerPart) -> None:
+        """Keep the ledger within its part of the memory: drop the oldest versions that are beyond it."""
+        bytes_max = part.bound(max(self.head.ledger.bytes, self.older.bytes))
+        if bytes_max != self.head.ledger.bytes_max:
+            self.older.keep_within(bytes_max)
+            self.head = replace(self.head, ledger=self.head.ledger.within(bytes_max))
 
     def follow(self, head: Head, *, read_at: float) -> None:
         """Move to a head whose version was known to be the latest at `read_at` (monotonic seconds)."""

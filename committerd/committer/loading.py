@@ -16,6 +16,7 @@ from typing import NamedTuple
 import anyio.lowlevel
 
 from committerd.committer.head import Head, StartAgain
+from committerd.committer.ledgers import LedgerPart, lone_part
 from committerd.committer.older_history import BATCH_MAX, FIRST_BATCH, OlderHistory, brief_of
 from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, UnsupportedTable
@@ -45,8 +46,8 @@ class Loading:
 
     monotonic: Callable[[], float]
     """A clock in seconds that keeps counting while the machine sleeps."""
-    ledger_bytes: int = LEDGER_BYTES
-    """Maximum bytes of memory for the ledger."""
+    part: LedgerPart = field(default_factory=partial(lone_part, LEDGER_BYTES))
+    """Bounds the memory of the ledger."""
     report: Callable[[str], None] = lambda text: None
     """Called with a text about the progress."""
     owed_from: Callable[[Position], int] = lambda position: position.next_offset
@@ -125,7 +126,7 @@ async def load(table: Table, how: Loading) -> Loaded:
     """
     read_at = how.monotonic()
     versions = await table.versions()
-    older = OlderHistory(table, versions, ledger_bytes=how.ledger_bytes)
+    older = OlderHistory(table, versions, part=how.part)
     if not versions:
         return Loaded(table=table, read_at=read_at, ledger=older.ledger(), older=older)
     newest = versions[-1]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
+from committerd.committer.ledgers import LedgerPart
 from committerd.concurrency import map_each
 from committerd.errors import Unavailable
 from committerd.queue.ledger import KNOWN_VERSIONS, Ledger, OlderVersions, hashes_of
@@ -85,17 +86,19 @@ class OutcomeVersions:
 class OlderHistory:
     """What was read of a table's versions, from the newest down. Start reads the first ones, and leaves the others."""
 
-    def __init__(self, table: Table, versions: Sequence[int], *, ledger_bytes: int) -> None:
-        """`versions`: all that have a manifest, ascending. `ledger_bytes`: the bound of the ledger."""
+    def __init__(self, table: Table, versions: Sequence[int], *, part: LedgerPart) -> None:
+        """`versions`: all that have a manifest, ascending. `part`: bounds the ledger."""
         self._table = table
         self._versions = frozenset(versions)
         self._newest = self._next = versions[-1] if versions else 0
-        self._ledger_bytes = ledger_bytes
-        self._hashes = OlderVersions(ledger_bytes)
+        self._part = part
+        self._hashes = OlderVersions(part.bound(0))
         self.outcome_versions = OutcomeVersions()
         """The versions that settle records, newest first, as far as they are read."""
         self._is_full = False
         self._read = self._shown = 0
+        self._known: tuple[Ledger, int]
+        """What was last shown: the ledger, and below which version all are unread; 0 = none is."""
         self._show()
 
     @property
@@ -114,6 +117,11 @@ class OlderHistory:
         return 0 if self.is_read else self.versions - self._read
 
     @property
+    def bytes(self) -> int:
+        """The memory of the hashes that were read."""
+        return self._hashes.bytes
+
+    @property
     def versions(self) -> int:
         """The number of versions that have a manifest."""
         return len(self._versions)
@@ -121,12 +129,18 @@ class OlderHistory:
     def ledger(self) -> Ledger:
         """Return the ledger of all versions that were read."""
         self._show()
-        return self.added_to(Ledger(self._ledger_bytes).with_unread(self._newest + 1, newest=self._newest))
+        return self.added_to(Ledger(self._part.bound(self.bytes)).with_unread(self._newest + 1, newest=self._newest))
 
     def added_to(self, ledger: Ledger) -> Ledger:
         """Return a ledger of newer versions with what was known of the older ones when that was last shown."""
         older, unread_below = self._known
         return ledger.with_older(older, unread_below=unread_below)
+
+    def keep_within(self, bytes_max: int) -> None:
+        """Drop the oldest versions that were read beyond this bound."""
+        self._hashes.keep_within(bytes_max)
+        older, unread_below = self._known
+        self._known = older.within(bytes_max), unread_below
 
     def next(self, size: int) -> list[int]:
         """The versions to read next, from the newest down to the first number without one; at most `size`."""
@@ -134,6 +148,7 @@ class OlderHistory:
 
     def add(self, briefs: Sequence[Brief | None]) -> None:
         """Add the next versions; None for an unreadable one."""
+        self._hashes.keep_within(self._part.bound(self.bytes))
         for brief in briefs:
             if brief is not None:
                 self.outcome_versions.add(brief)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -18,6 +18,7 @@ from committerd.committer.containing import Containment
 from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
 from committerd.committer.intake import Intake
+from committerd.committer.ledgers import Ledgers
 from committerd.committer.loading import Loading
 from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.prefetching import Prefetcher
@@ -31,8 +32,9 @@ from committerd.queue.port import Queue
 from committerd.queue.producers import Admission
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
+from committerd.settings.memory import MemorySettings
 from committerd.stores.port import ObjectStore
-from committerd.stores.probing import Prover
+from committerd.stores.probing import Neighbours, Prover
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
 from committerd.table.case import Sources
@@ -40,7 +42,7 @@ from committerd.table.fetching import BuildWithPylance
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.knowledge import Knowledge
 from committerd.table.staged_files import FileLimits
-from committerd.table.versions import Table
+from committerd.table.versions import Table, budgets_of
 from committerd.telemetry import Telemetry
 from committerd_common.messages import Outcome, Refusal
 
@@ -97,11 +99,23 @@ class Membership(Protocol):
         ...
 
 
+class ProcessMemory:
+    """The memory that the tables of a process share: the group `memory` bounds all of them together."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        self.ledgers = Ledgers(settings.ledger_bytes)
+        self.caches = budgets_of(
+            footprint_bytes=settings.footprint_bytes, deletion_vector_bytes=settings.deletion_vector_bytes
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
     """The store, queue, clocks, random numbers and ids of one committer."""
 
     store: ObjectStore
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    """What the tables of the store's bucket share."""
     check_branch: Callable[[], Awaitable[None]] | None = None
     """Raises `RefusedToRun` if the branch does not exist; None for the main branch."""
     queue: Queue
@@ -111,6 +125,7 @@ class Dependencies:
     monotonic: Callable[[], float]
     rng: random.Random
     new_uuid: Callable[[], UUID]
+    memory: ProcessMemory = field(default_factory=lambda: ProcessMemory(MemorySettings()))
     open_store: Callable[[str], ObjectStore] | None = None
     admission: Admission | None = None
     """Which producers may stage what; None = whoever may write to the topic may stage anything."""
@@ -141,7 +156,7 @@ def _decide_options(settings: CommitSettings) -> DecideOptions:
 
 def _prove(settings: Settings, around: Dependencies) -> Callable[[], Awaitable[None]]:
     """A function that checks that the branch exists, and then tests the store unless the settings trust it."""
-    prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid)
+    prover = Prover(around.store, wall_clock=around.wall_clock, new_uuid=around.new_uuid, neighbours=around.neighbours)
     tests_store = prover.prove if settings.store.probe else anyio.lowlevel.checkpoint
     check_branch = around.check_branch
     if check_branch is None:
@@ -179,7 +194,9 @@ def make_committer(
     options = _decide_options(settings.commit)
     lookups = around.telemetry.deletion_vector_lookups
     deletion_vectors = DeletionVectorCache(
-        settings.memory.deletion_vector_bytes, note=lambda found: lookups.add(found="kept" if found else "read")
+        settings.memory.deletion_vector_bytes,
+        around.memory.caches.deletion_vectors,
+        note=lambda found: lookups.add(found="kept" if found else "read"),
     )
     around.telemetry.deletion_vector_bytes.track(lambda: deletion_vectors.bytes)
     decoder = Decoder(
@@ -202,6 +219,7 @@ def make_committer(
         publisher=publisher,
         outcome_maker=outcome_maker,
         prove_store=_prove(settings, around),
+        start_turn=around.neighbours.starts,
         starter=Starter(
             queue=around.queue,
             clock=clock,
@@ -212,10 +230,11 @@ def make_committer(
                 around.store,
                 footprint_bytes_max=settings.memory.footprint_bytes,
                 deletion_vectors=deletion_vectors,
+                budgets=around.memory.caches,
             ),
             loading=Loading(
                 monotonic=around.monotonic,
-                ledger_bytes=settings.memory.ledger_bytes,
+                part=around.memory.ledgers.part(settings.memory.ledger_bytes),
                 builds_unknown=around.pylance is not None,
             ),
             republish_max=settings.commit.republish_max,
@@ -229,7 +248,7 @@ def make_committer(
             prefetcher=Prefetcher(
                 intake=intake,
                 decoder=decoder,
-                table=Table(around.store, deletion_vectors=deletion_vectors),
+                table=Table(around.store, deletion_vectors=deletion_vectors, budgets=around.memory.caches),
                 file_limits=options.file_limits,
                 verifies=options.verifies,
                 wall_clock=clock.now,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -36,6 +37,10 @@ _VERSION_BITS = 64 - _HASH_BITS
 _VERSIONS_MAX = 1 << _VERSION_BITS
 _RUN_ENTRIES_MAX = 512 * 1024
 """Two runs of half this size are merged in 40 ms."""
+_SPARE = 8
+"""A run is cut where it takes more than this share of the bound, and then this share stays free: to cut 4 MiB takes a
+fifth of a second.
+"""
 _RECENT_BYTES_MAX = 4 * 1024 * 1024
 """Maximum bytes of what is stored in full, without the newest version."""
 _UUID_BYTES = 150
@@ -204,11 +209,19 @@ class Ledger:
         return replace(ledger, _layers=(*layers, newest))
 
     def with_runs(self, runs: list[_Run]) -> Ledger:
-        """This ledger with these runs instead of its own. It drops the oldest ones beyond `bytes_max`."""
-        floor = self.floor
-        while _entries(runs) * _ENTRY_BYTES > self.bytes_max:
-            floor = max(floor, runs.pop(0).high)
+        """This ledger with these runs instead of its own. It drops the oldest versions beyond `bytes_max`."""
+        floor, most = self.floor, self.bytes_max // _ENTRY_BYTES
+        while (excess := _entries(runs) - most) > 0:
+            oldest, spare = runs.pop(0), most // _SPARE
+            floor = max(floor, oldest.high)
+            if len(oldest.entries) > spare and (newest := _newest(oldest, len(oldest.entries) - excess - spare)):
+                floor = max(self.floor, newest.low - 1)
+                runs.insert(0, newest)
         return replace(self, floor=floor, _runs=tuple(runs))
+
+    def within(self, bytes_max: int) -> Ledger:
+        """This ledger with another bound. It drops the oldest runs beyond it."""
+        return self if bytes_max == self.bytes_max else replace(self, bytes_max=bytes_max).with_runs(list(self._runs))
 
     def rules_out(self, uuid: str, after: int) -> bool:
         """Whether certainly no known version holds or has refused this uuid, and all versions above `after` are known.
@@ -255,6 +268,15 @@ class OlderVersions:
         self._hashes = array("Q")
         """Those of the run that grows, unsorted; `_low` and `_high` are its range of versions, 0 while it is empty."""
         self._low = self._high = 0
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the hashes that were added."""
+        return self._ledger.bytes + len(self._hashes) * _ENTRY_BYTES
+
+    def keep_within(self, bytes_max: int) -> None:
+        """Take another bound, and drop the oldest runs beyond it."""
+        self._ledger = self._ledger.within(bytes_max)
 
     def add(self, version: int, hashes: array[int]) -> bool:
         """Add a version below all others, with what `hashes_of` returns for it.
@@ -319,6 +341,19 @@ def _entry(uuid: str, version: int) -> int:
 
 def _run(low: int, high: int, entries: Iterable[int]) -> _Run:
     return _Run(low, high, array("Q", sorted(entries)))
+
+
+def _newest(run: _Run, most: int) -> _Run | None:
+    """The newest versions of a run that have at most so many entries, which are not all; None if there is none."""
+    counts = Counter(entry % _VERSIONS_MAX for entry in run.entries)
+    lowest, left = run.high + 1, most
+    while counts[(lowest - 1) % _VERSIONS_MAX] <= left:
+        lowest -= 1
+        left -= counts[lowest % _VERSIONS_MAX]
+    if lowest > run.high:
+        return None
+    kept = (one for one in run.entries if run.high - (run.high - one) % _VERSIONS_MAX >= lowest)
+    return _Run(lowest, run.high, array("Q", kept))
 
 
 def _join(older: _Run, newer: _Run) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
 from committerd.errors import SettingsError
 from committerd.settings.clouds import CloudSettings
@@ -16,6 +17,7 @@ from committerd.stores.external_manifests import ExternalManifests
 from committerd.stores.local import LocalStore, local_path
 from committerd.stores.measured import MeasuredLocalStore, MeasuredManifests, MeasuredStore
 from committerd.stores.port import ObjectStore
+from committerd.stores.probing import Neighbours
 from committerd.stores.retries import Fault, ignored
 from committerd.stores.watched import WatchedManifests, WatchedStore
 
@@ -51,6 +53,13 @@ class Stores:
         self._telemetry = telemetry
         self._clients: dict[str, AwsClient] = {}
         self._containers: dict[str, ObstoreClient] = {}
+        self._neighbours: dict[str, Neighbours] = {}
+
+    def neighbours(self, uri: str) -> Neighbours:
+        """What the table at this URI shares with the others in its bucket; a folder on a file system is by itself."""
+        parts = urlsplit(uri)
+        place = uri if local_path(uri) is not None else f"{parts.scheme}://{parts.netloc}?{parts.query}"
+        return self._neighbours.setdefault(place, Neighbours())
 
     def open(self, uri: str, telemetry: Telemetry | None = None) -> ObjectStore:
         """Open the store that a URI names; with the telemetry of a dataset, its requests are measured.

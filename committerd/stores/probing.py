@@ -18,6 +18,7 @@ from functools import partial
 from uuid import UUID
 
 import anyio
+from anyio import CapacityLimiter
 
 from committerd.concurrency import for_each, map_each
 from committerd.errors import CommitterError, PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
@@ -36,6 +37,7 @@ _LEFTOVER_SECONDS = 3600
 _CLEANING_SECONDS_MAX = 10.0
 _TRIES = 5
 _BODY = bytes(range(256))
+_STARTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +85,46 @@ async def probe(store: ObjectStore, *, now: datetime, new_uuid: Callable[[], UUI
             await trial.clean(now)
 
 
+class Neighbours:
+    """What the tables of one bucket share in a process: the proof of the bucket, and the turns to start."""
+
+    def __init__(self) -> None:
+        self.is_proved = False
+        """Whether the bucket has passed the probe: the guarantees are the bucket's, not the table's."""
+        self.probing = anyio.Lock()
+        self.starts = CapacityLimiter(_STARTS_AT_ONCE)
+        """The tables that read their versions and topics at a time. All at once would wait for each other so long that
+        their requests time out, and they would begin again. A bucket that hangs takes the turns of no other."""
+
+
 class Prover:
     """Probes a store until it passes once, then never again."""
 
-    def __init__(self, store: ObjectStore, *, wall_clock: Callable[[], datetime], new_uuid: Callable[[], UUID]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        wall_clock: Callable[[], datetime],
+        new_uuid: Callable[[], UUID],
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        """`neighbours`: the other tables of the bucket; None = this is the only one."""
         self._store = store
         self._wall_clock = wall_clock
         self._new_uuid = new_uuid
-        self._proved = False
+        self._neighbours = neighbours or Neighbours()
 
     async def prove(self) -> None:
-        """Probe the store unless it has passed before.
+        """Probe the store unless it, or another table of its bucket, has passed before.
 
         Raises `RefusedToRun` (`store_unsafe`) for a store that fails, and `StoreUnavailable` as `probe`.
         """
-        if self._proved:
-            return
+        if not self._neighbours.is_proved:
+            async with self._neighbours.probing:
+                if not self._neighbours.is_proved:
+                    await self._probe()
+
+    async def _probe(self) -> None:
         start, uri = anyio.current_time(), self._store.uri
         checks = await probe(self._store, now=self._wall_clock(), new_uuid=self._new_uuid)
         faults = [f"{check.name}: {check.fault}" for check in checks if not check.good]
@@ -109,7 +135,7 @@ class Prover:
                 "including proxies on the way); `committerd probe` tries again",
                 code="store_unsafe",
             )
-        self._proved = True
+        self._neighbours.is_proved = True
         _log.info("store.proved", extra={"uri": uri, "duration_seconds": round(anyio.current_time() - start, 3)})
 
 

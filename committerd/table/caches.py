@@ -14,6 +14,7 @@ from pyroaring import BitMap
 
 from committerd.lance.format.fragment_reuse import Content
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.table.budget import Budget
 from committerd_common.messages import DataFragment, IndexMetadata
 
 DELETION_VECTOR_BYTES_MAX = 32 * 1024 * 1024
@@ -36,8 +37,10 @@ _V = TypeVar("_V")
 class Cache(Generic[_K, _V]):
     """Values by key. A value that is larger than the bound is not cached."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, budget: Budget | None = None) -> None:
+        """`budget`: bounds this cache and others together; None = this one is by itself."""
         self._bytes_max = bytes_max
+        self._share = (budget or Budget(bytes_max)).share(self)
         self._values: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
         """Least recently used first, each with its size in bytes."""
         self.bytes = 0
@@ -49,6 +52,7 @@ class Cache(Generic[_K, _V]):
         if known is None:
             return None
         self._values.move_to_end(key)
+        self._share.use(self.bytes)
         return known[0]
 
     def put(self, key: _K, value: _V, size: int) -> None:
@@ -58,24 +62,36 @@ class Cache(Generic[_K, _V]):
         _, before = self._values.pop(key, (None, 0))
         self._values[key] = value, size
         self.bytes += size - before
-        while self.bytes > self._bytes_max:
+        self.shrink(self.bytes - self._bytes_max)
+        self._share.use(self.bytes)
+
+    def shrink(self, by: int) -> int:
+        """Drop this many bytes or more, what was used least recently first. Returns the bytes that are left."""
+        bound = self.bytes - by
+        while self._values and self.bytes > bound:
             _, (_, dropped) = self._values.popitem(last=False)
             self.bytes -= dropped
+        return self.bytes
 
     def clear(self) -> None:
         """Drop all values."""
         self._values.clear()
         self.bytes = 0
+        self._share.use(0)
 
 
 class DeletionVectorCache(Cache[tuple[str, str], BitMap]):
     """The deleted rows that deletion files hold: those read, and those written. No caller changes a bitmap in place."""
 
     def __init__(
-        self, bytes_max: int = DELETION_VECTOR_BYTES_MAX, *, note: Callable[[bool], None] = lambda found: None
+        self,
+        bytes_max: int = DELETION_VECTOR_BYTES_MAX,
+        budget: Budget | None = None,
+        *,
+        note: Callable[[bool], None] = lambda found: None,
     ) -> None:
-        """`note`: called at each look-up with whether the content was found."""
-        super().__init__(bytes_max)
+        """`budget`: as for `Cache`. `note`: called at each look-up with whether the content was found."""
+        super().__init__(bytes_max, budget)
         self._note = note
 
     def rows(self, uri: str, key: str, fragment: DataFragment) -> BitMap | None:
@@ -119,14 +135,16 @@ class ManifestCache:
     (`FragmentList`). A chunk counts once towards the bound, however many versions share it.
     """
 
-    def __init__(self, *, versions_max: int, bytes_max: int) -> None:
-        """`bytes_max` bounds all versions but the newest, which always stays."""
+    def __init__(self, *, versions_max: int, bytes_max: int, budget: Budget | None = None) -> None:
+        """`bytes_max` bounds all versions but the newest, which always stays. `budget`: as for `Cache`."""
+        self._share = (budget or Budget(bytes_max)).share(self)
         self._versions_max = versions_max
         self._bytes_max = bytes_max
         self._files: OrderedDict[int, ManifestFile] = OrderedDict()
         """By version, least recently used first."""
         self._sharers: Counter[int] = Counter()
         """Number of versions that share a chunk of fragments, by the chunk's `id`."""
+        self._newest_bytes = 0
         self.bytes = 0
         """Estimated memory of the versions, in bytes."""
 
@@ -138,6 +156,7 @@ class ManifestCache:
         file = self._files.get(version)
         if file is not None:
             self._files.move_to_end(version)
+            self._share.use(self._share.bytes)
         return file
 
     def put(self, version: int, file: ManifestFile) -> None:
@@ -150,15 +169,24 @@ class ManifestCache:
             self._sharers[id(chunk)] += 1
             if self._sharers[id(chunk)] == 1:
                 self.bytes += len(chunk.body)
-        bound = self._bytes_max + _own_bytes(file) + file.fragments.size
-        while len(self._files) > 1 and (len(self._files) > self._versions_max or self.bytes > bound):
+        self._newest_bytes = _own_bytes(file) + file.fragments.size
+        while len(self._files) > self._versions_max:
             self._drop(next(iter(self._files)))
+        self._share.use(self.shrink(self.bytes - self._newest_bytes - self._bytes_max))
+
+    def shrink(self, by: int) -> int:
+        """As `Cache.shrink`; the version that was used last stays, and does not count."""
+        bound = self.bytes - by
+        while len(self._files) > 1 and self.bytes > bound:
+            self._drop(next(iter(self._files)))
+        return max(0, self.bytes - self._newest_bytes)
 
     def clear(self) -> None:
         """Drop all versions."""
         self._files.clear()
         self._sharers.clear()
         self.bytes = 0
+        self._share.use(0)
 
     def _drop(self, version: int) -> None:
         file = self._files.pop(version)

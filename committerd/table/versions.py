@@ -28,7 +28,15 @@ from committerd.lance.transactions.transaction import footprint_of_theirs, needs
 from committerd.queue.ledger import names
 from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore, Tail
-from committerd.table.caches import REUSE_BYTES_MAX, Cache, DeletionVectorCache, ManifestCache, ReuseCache
+from committerd.table.budget import Budget, Budgets
+from committerd.table.caches import (
+    DELETION_VECTOR_BYTES_MAX,
+    REUSE_BYTES_MAX,
+    Cache,
+    DeletionVectorCache,
+    ManifestCache,
+    ReuseCache,
+)
 from committerd.table.manifests import ENTRY_BYTES, Manifests, digest_of
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import VERSION_MAX
@@ -40,7 +48,7 @@ MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 FOOTPRINT_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of cached footprints: 100,000 Appends, about a day at one version a second."""
 
-_SETTLED_BYTES_MAX = 8 * 1024 * 1024
+SETTLED_BYTES_MAX = 8 * 1024 * 1024
 """Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match."""
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
@@ -96,6 +104,75 @@ def committed_by(transaction: Transaction | None, file: ManifestFile, *, before:
     )
 
 
+def budgets_of(
+    *,
+    footprint_bytes: int = FOOTPRINT_BYTES_MAX,
+    deletion_vector_bytes: int = DELETION_VECTOR_BYTES_MAX,
+    manifest_bytes: int = MANIFEST_BYTES_MAX,
+) -> Budgets:
+    """New budgets, for all tables of a process or for one alone."""
+    return Budgets(
+        footprints=Budget(footprint_bytes),
+        deletion_vectors=Budget(deletion_vector_bytes),
+        manifests=Budget(manifest_bytes),
+        outcomes=Budget(SETTLED_BYTES_MAX),
+        reuse=Budget(REUSE_BYTES_MAX),
+    )
+
+
+class FootprintCache:
+    """The facts about versions. What exceeds the bound goes from the lowest version up; the highest stays."""
+
+    def __init__(self, bytes_max: int, budget: Budget | None = None) -> None:
+        """`budget`: bounds this cache and others together; None = this one is by itself."""
+        self._bytes_max = bytes_max
+        self._share = (budget or Budget(bytes_max)).share(self)
+        self._committed: dict[int, Committed] = {}
+        self.bytes = 0
+        """Estimated memory of all facts, in bytes."""
+
+    def __contains__(self, version: int) -> bool:
+        return version in self._committed
+
+    @property
+    def highest(self) -> int:
+        """The highest version; 0 = none."""
+        return max(self._committed, default=0)
+
+    def get(self, version: int) -> Committed | None:
+        """Return the facts about a version; None if there are none."""
+        return self._committed.get(version)
+
+    def put(self, committed: Committed) -> None:
+        """Add the facts about a version."""
+        self._drop(committed.version)
+        self._committed[committed.version] = committed
+        self.bytes += committed.bytes
+        if self.bytes > self._bytes_max:
+            self.shrink(int(self.bytes - self._bytes_max * _KEPT_SHARE))
+        self._share.use(self.bytes)
+
+    def shrink(self, by: int) -> int:
+        """Drop this many bytes or more, as far as possible. Returns the bytes that are left."""
+        bound = self.bytes - by
+        for version in sorted(self._committed)[:-1]:
+            if self.bytes <= bound:
+                break
+            self._drop(version)
+        return self.bytes
+
+    def clear(self) -> None:
+        """Drop all facts."""
+        self._committed.clear()
+        self.bytes = 0
+        self._share.use(0)
+
+    def _drop(self, version: int) -> None:
+        dropped = self._committed.pop(version, None)
+        if dropped is not None:
+            self.bytes -= dropped.bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A version that can't be read."""
@@ -114,30 +191,33 @@ class Table(Manifests):
         manifest_bytes_max: int = MANIFEST_BYTES_MAX,
         footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
         deletion_vectors: DeletionVectorCache | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
+        """`budgets`: bound the caches of this table and of others together; None = this one is by itself."""
         super().__init__(store)
+        shared = budgets or budgets_of(footprint_bytes=footprint_bytes_max, manifest_bytes=manifest_bytes_max)
         self.deletion_vectors = deletion_vectors or DeletionVectorCache()
         """The content of deletion files that were read or written."""
-        self.reuse = ReuseCache(REUSE_BYTES_MAX)
+        self.reuse = ReuseCache(REUSE_BYTES_MAX, shared.reuse)
         """The content of fragment reuse indices that were read."""
-        self._footprint_bytes_max = footprint_bytes_max
-        self._footprint_bytes = 0
-        self._manifests = ManifestCache(versions_max=manifests_max, bytes_max=manifest_bytes_max)
+        self._manifests = ManifestCache(
+            versions_max=manifests_max, bytes_max=manifest_bytes_max, budget=shared.manifests
+        )
         self._newest: tuple[int, Tail] | None = None
         """The highest version read or created so far, and the end of its object."""
         self._gone = 0
         """The highest version that a lookup found deleted; 0 = none."""
         self._ends: dict[int, bytes] = {}
         """By version that was read or created: a digest of its object's size and end."""
-        self._committed: dict[int, Committed] = {}
+        self._committed = FootprintCache(footprint_bytes_max, shared.footprints)
         self.compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
         """For `History`, by read version: the comparison of its Appends, and the last version that it covers."""
-        self._settled = Cache[int, Settled](_SETTLED_BYTES_MAX)
+        self._settled = Cache[int, Settled](SETTLED_BYTES_MAX, shared.outcomes)
 
     @property
     def footprint_bytes(self) -> int:
         """Estimated memory of the cached footprints, in bytes."""
-        return self._footprint_bytes
+        return self._committed.bytes
 
     def cache_bytes(self) -> dict[str, int]:
         """Return the estimated memory of the other caches, in bytes, by their names among the metrics."""
@@ -157,7 +237,7 @@ class Table(Manifests):
             tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
             if self._newest != (version, tail):
                 self.forget()
-        elif version < max(self._committed, default=0):
+        elif version < self._committed.highest:
             self.forget()
         return await self.read(version)
 
@@ -216,7 +296,7 @@ class Table(Manifests):
         if transaction is not None and needs_version_below(transaction):
             below = await self.readable(version - 1)
         known = committed_by(transaction, file, before=below.outline if below is not None else None)
-        self._note(known)
+        self._committed.put(known)
         return known
 
     async def settled(self, version: int, *, keep: bool = True) -> Settled | None:
@@ -273,12 +353,12 @@ class Table(Manifests):
     def remember(self, file: ManifestFile, body: Body, committed: Committed) -> None:
         """Cache a version that this process has created, so that it is never read."""
         self._keep(file.version, file, Tail(body=body.tail(TAIL_BYTES), size=len(body)))
-        self._note(committed)
+        self._committed.put(committed)
 
     def learn(self, committed: Committed) -> None:
         """Cache the facts about a version that another `Table` has read from the same store."""
         if committed.version not in self._committed:
-            self._note(committed)
+            self._committed.put(committed)
 
     def forget(self) -> None:
         """Drop the whole cache."""
@@ -287,7 +367,6 @@ class Table(Manifests):
         self._gone = 0
         self._ends.clear()
         self._committed.clear()
-        self._footprint_bytes = 0
         self._settled.clear()
         self.compared_appends.clear()
         self.reuse.clear()
@@ -300,22 +379,6 @@ class Table(Manifests):
                 del self._ends[low]
         if self._newest is None or version >= self._newest[0]:
             self._newest = version, tail
-
-    def _note(self, committed: Committed) -> None:
-        self._drop(committed.version)
-        self._committed[committed.version] = committed
-        self._footprint_bytes += committed.bytes
-        if self._footprint_bytes > self._footprint_bytes_max:
-            # Drop the lowest versions first, which are needed least. The highest stays, whatever its size.
-            for version in sorted(self._committed)[:-1]:
-                self._drop(version)
-                if self._footprint_bytes <= self._footprint_bytes_max * _KEPT_SHARE:
-                    break
-
-    def _drop(self, version: int) -> None:
-        dropped = self._committed.pop(version, None)
-        if dropped is not None:
-            self._footprint_bytes -= dropped.bytes
 
 
 def _footprint(transaction: Transaction | None, file: ManifestFile, before: Manifest | None) -> Footprint | Unreadable:

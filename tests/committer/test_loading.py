@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from committerd.committer.head import Head, StartAgain
+from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loaded, Loading, load, read_new
 from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import NOT_SEEN
@@ -33,7 +34,7 @@ def nothing_is_owed(position: Position) -> int:
 
 
 async def loaded_from(bucket: Bucket, owed_from: Callable[[Position], int] = nothing_is_owed) -> Loaded:
-    how = Loading(monotonic=lambda: 0.0, ledger_bytes=LITTLE, owed_from=owed_from)
+    how = Loading(monotonic=lambda: 0.0, part=lone_part(LITTLE), owed_from=owed_from)
     return await load(Table(FakeStore(bucket)), how)
 
 

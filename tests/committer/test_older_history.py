@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from committerd.committer.current_head import CurrentHead
+from committerd.committer.ledgers import Ledgers, lone_part
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.concurrency import beside
 from committerd.errors import StoreUnavailable
@@ -143,7 +144,7 @@ async def test_it_ends_at_a_gap_and_skips_what_is_damaged() -> None:
 
 
 async def test_it_ends_when_the_ledger_is_full() -> None:
-    loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, ledger_bytes=LITTLE))
+    loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, part=lone_part(LITTLE)))
     current, older = current_of(loaded), loaded.older
     await older.read_beside(backoff=no_wait, progressed=lambda: None)
     current.learn_history()
@@ -152,7 +153,7 @@ async def test_it_ends_when_the_ledger_is_full() -> None:
 
 
 async def test_nothing_is_left_unread_when_the_ledger_is_full_at_start() -> None:
-    owed = replace(HOW, ledger_bytes=LITTLE, owed_from=lambda position: 300)
+    owed = replace(HOW, part=lone_part(LITTLE), owed_from=lambda position: 300)
     loaded = await load(Table(FakeStore(history_of(500))), owed)
     assert loaded.older.is_read
     assert (loaded.ledger.unread_below, loaded.ledger.floor > 300) == (0, True)
@@ -209,3 +210,35 @@ async def test_what_runs_beside_a_block_ends_with_it() -> None:
     with pytest.raises(Broken):
         async with beside(endless):
             raise Broken
+
+
+_ROOM = 6_000
+"""Bytes: more than 500 versions of a record take."""
+
+
+async def test_the_ledger_gives_back_what_other_tables_need_and_says_so_of_each_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("committerd.committer.ledgers._PART_BYTES_MIN", 0)
+    ledgers = Ledgers(_ROOM)
+    part, other = ledgers.part(_ROOM), ledgers.part(_ROOM)
+    loaded = await load(Table(FakeStore(history_of(500))), replace(HOW, part=part, later=False))
+    current = current_of(loaded)
+    current.keep_within(part)
+    assert current.head.ledger.floor == 0
+    before = current.head.ledger.bytes
+    assert current.older.bytes == before > _ROOM // 2
+    other.bound(_ROOM // 2)
+    current.keep_within(part)
+    assert max(current.head.ledger.bytes, current.older.bytes) <= _ROOM // 2
+    assert 0 < current.head.ledger.floor < 500
+    floor = current.head.ledger.floor
+    for version in range(1, 501):
+        settled = await loaded.table.settled(version)
+        assert settled is not None
+        (uuid,) = (member.uuid for member in settled.members)
+        assert not current.head.ledger.rules_out(uuid, version - 1)
+        if version > floor:
+            assert list(current.head.ledger.known(uuid).maybe) == [version]
+    assert current.head.ledger.rules_out("new", floor)
+    assert not current.head.ledger.rules_out("new", floor - 1)

@@ -13,6 +13,7 @@ import pytest
 
 from committerd.commands.committing import sources
 from committerd.committer.head import StartAgain
+from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.committer.older_history import OlderHistory
 from committerd.committer.operate import Situation, adopted, rewound, undecided_below, write
@@ -62,7 +63,7 @@ def situation(
         version=versions[1],
         newest_ours=versions[0],
         ledger=Ledger(),
-        older=OlderHistory(Table(LocalStore(Path("nowhere"))), (), ledger_bytes=0),
+        older=OlderHistory(Table(LocalStore(Path("nowhere"))), (), part=lone_part(0)),
         position=carried,
     )
     refusal = RefusedToRun("refused", code=code) if code else None

@@ -330,6 +330,43 @@ def test_nothing_that_was_dropped_counts_as_new(bytes_max: int, at_start: int, s
     assert (known.floor == 0) is (bytes_max == 1_000_000)
 
 
+@pytest.mark.parametrize("at_start", [0, 150, 300])
+@pytest.mark.usefixtures("small")
+def test_nothing_counts_as_new_that_was_dropped_when_other_tables_needed_the_memory(at_start: int) -> None:
+    rng = random.Random(f"within {at_start}")
+    versions = [version_of(1 + n, [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(5)]) for n in range(300)]
+    older = OlderVersions()
+    bound = LEDGER_BYTES
+    for one in reversed(versions[:at_start]):
+        bound = rng.choice([4_000, 8_000, bound])
+        older.keep_within(bound)
+        add(older, one)
+        assert older.bytes <= bound + 8 * 5 * 100
+    known = older.ledger()
+    for one in versions[at_start:]:
+        known = known.within(rng.choice([2_000, 4_000, 8_000, known.bytes_max])).then(one)
+    known = known.within(2_000)
+    assert known.within(2_000) is known
+    assert 0 < known.floor < 300
+    assert known.bytes <= 2_000 + 8_000
+    for settled in versions:
+        for member in settled.members:
+            assert not known.rules_out(member.uuid, settled.version - 1)
+            assert settled.version <= known.floor or possible(known, member.uuid) == [settled.version]
+
+
+def test_a_ledger_that_gives_memory_back_keeps_the_newest_versions_that_fit() -> None:
+    versions = [version_of(1 + n, [f"u{n}-{m}" for m in range(9)]) for n in range(100)]
+    known = loaded(*versions)
+    assert (known.bytes, known.floor) == (100 * 72, 0)
+    smaller = known.within(4_000)
+    assert (smaller.bytes, smaller.floor) == (48 * 72, 52)
+    assert not any(smaller.rules_out(f"u{n}-3", n) for n in range(100))
+    assert all(possible(smaller, f"u{n}-3") == [1 + n] for n in range(52, 100))
+    assert smaller.within(100).floor == 99
+    assert smaller.within(7) == Ledger(7, floor=100)
+
+
 def test_once_it_is_full_nothing_older_is_taken_in() -> None:
     older = OlderVersions(160)
     assert add(older, version_of(9, ["i"]))

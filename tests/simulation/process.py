@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
 
 from committerd.committer import Committer
-from committerd.daemon.dataset import Dependencies, make_committer
+from committerd.daemon.dataset import Dependencies, ProcessMemory, make_committer
+from committerd.table.budget import Budget, Budgets
 from tests.simulation.faults import Weather, When
 from tests.simulation.pylance import Pylance
 from tests.simulation.queue import FakeQueue
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_CROWDED_EACH = 3
+"""In one of so many simulations, other tables of the process take all memory of the caches, again and again."""
 _UNORDERED_EACH = 4
 """In each fourth seed, the store's listings have no order."""
 
@@ -123,8 +127,16 @@ class Process:
             monotonic=anyio.current_time,
             rng=self.rng,
             new_uuid=lambda: new_uuid(self.rng),
+            memory=self._memory(),
             pylance=Pylance(self.weather, self.rng) if self.world.scenario.by_pylance else None,
         )
+
+    def _memory(self) -> ProcessMemory:
+        memory = ProcessMemory(self.world.settings.memory)
+        if self.world.seed % _CROWDED_EACH == 0:
+            nothing = {one.name: Budget(0) for one in fields(Budgets)}
+            memory.caches = Budgets(**nothing)
+        return memory
 
     def _wall_clock(self) -> datetime:
         return EPOCH + timedelta(seconds=anyio.current_time() + self.clock_skew)

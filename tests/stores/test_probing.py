@@ -9,12 +9,16 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio
 import pytest
 from click.testing import CliRunner, Result
 
 from committerd.__main__ import cli
 from committerd.errors import PutUnknown, RefusedToRun, SettingsError, StoreUnavailable
+from committerd.settings.dynamodb import DynamoDBSettings
+from committerd.settings.s3 import S3Settings
 from committerd.stores.local import LocalStore
+from committerd.stores.open import Stores
 from committerd.stores.port import Created, Exists, ObjectStore, Tail
 from committerd.stores.probing import Check, Prover, probe
 from committerd.stores.s3 import S3Store
@@ -53,6 +57,36 @@ async def test_a_sound_store_passes_and_nothing_is_left(server: FakeS3, tmp_path
     assert not list((tmp_path / "t/_versions").iterdir())
     # The contenders for one key were in flight at the same time, each on its own connection.
     assert sum("~probe" in request for request in server.requests) > 40
+
+
+async def test_the_tables_of_a_bucket_are_proved_once_and_a_failure_of_one_proves_none(server: FakeS3) -> None:
+    settings = server.settings(attempts=1)
+    stores = Stores(settings, DynamoDBSettings())
+    uris = [f"s3://bucket/t{number}" for number in range(20)]
+    async with stores:
+        provers = [
+            Prover(stores.open(uri), wall_clock=lambda: NOW, new_uuid=uuid.uuid4, neighbours=stores.neighbours(uri))
+            for uri in uris
+        ]
+        server.honest = False
+        with pytest.raises(RefusedToRun, match="s3://bucket/t0"):
+            await provers[0].prove()
+        server.honest = True
+        server.requests.clear()
+        async with anyio.create_task_group() as tasks:
+            for one in provers:
+                tasks.start_soon(one.prove)
+        probed = {uri for uri in uris if any(f"{uri[5:]}/_versions" in request for request in server.requests)}
+        assert len(probed) == 1
+        assert stores.neighbours("s3://bucket/t30").is_proved
+        assert not stores.neighbours("s3://another/t0").is_proved
+        assert not stores.neighbours("s3+ddb://bucket/t0?ddbTableName=t").is_proved
+
+
+def test_each_folder_on_a_file_system_is_by_itself(tmp_path: Path) -> None:
+    stores = Stores(S3Settings(), DynamoDBSettings())
+    assert stores.neighbours(f"{tmp_path}/a") is not stores.neighbours(f"{tmp_path}/b")
+    assert stores.neighbours(f"{tmp_path}/a") is stores.neighbours(f"{tmp_path}/a")
 
 
 async def test_a_server_that_takes_no_notice_of_conditions_is_refused_with_the_reason(server: FakeS3) -> None:

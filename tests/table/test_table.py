@@ -18,7 +18,7 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import Created, Exists, Tail
 from committerd.table import manifests as manifests_module
 from committerd.table import versions as table_module
-from committerd.table.versions import Gap, Table, VersionState, committed_by
+from committerd.table.versions import Gap, Table, VersionState, budgets_of, committed_by
 from committerd_common.messages import IndexMetadata, Manifest, Member, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
 from tests.lance import samples
@@ -246,6 +246,20 @@ class TestHistory:
         assert len((await history(table, 2, 3))[0]) == 1
         assert store.reads == before
 
+    async def test_many_tables_stay_within_one_bound_and_read_again_what_they_gave_back(self, scene: Scene) -> None:
+        scene.write_versions(*range(1, 13))
+        budgets = budgets_of(footprint_bytes=30_000, manifest_bytes=0)
+        tables = [Table(CountingStore(scene.root, durable=False), budgets=budgets) for _ in range(12)]
+        first = []
+        for table in tables:
+            await table.latest()
+            first.append(await history(table, 0, 12))
+            assert budgets.footprints.bytes <= 30_000
+            assert budgets.footprints.bytes == sum(one.footprint_bytes for one in tables)
+        assert tables[-1].footprint_bytes > 3 * tables[0].footprint_bytes > 0
+        assert [await history(table, 0, 12) for table in tables] == first
+        assert budgets.footprints.bytes <= 30_000
+
     async def test_manifests_are_kept_by_size_too(self, scene: Scene) -> None:
         scene.write_versions(1, 2, 3)
         store = CountingStore(scene.root, durable=False)
@@ -416,7 +430,7 @@ class TestSettled:
     ) -> None:
         scene.write_versions(1, 2, 3)
         store = CountingStore(scene.root, durable=False)
-        monkeypatch.setattr("committerd.table.versions._SETTLED_BYTES_MAX", 1300)
+        monkeypatch.setattr("committerd.table.versions.SETTLED_BYTES_MAX", 1300)
         table = Table(store)
         await table.latest_version()
         first = await table.settled(1)
