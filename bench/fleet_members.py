@@ -8,7 +8,8 @@ tables with eight partitions each are ten thousand partitions for the one broker
 
 * created: from the start of all members until each table has a committer; its topics are created meanwhile.
 * served: the same, with topics that are there. Both with the processor time of all members until then.
-* idle: memory, processor and requests of all members.
+* idle: memory, processor and requests of all members, and what a table costs in a month at list prices, if cores and
+  memory are paid for as they are used (`CORE_DOLLARS`, `GIB_DOLLARS`).
 * killed: `kill -9` of a member; how long each of its tables is without a committer.
 * rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each of
   its tables is without a committer, from SIGTERM on.
@@ -41,6 +42,9 @@ from harness.daemon import Daemon
 from harness.kafka import KafkaBroker
 from harness.places import StorePlace
 
+CORE_DOLLARS = 0.0405 * 720
+GIB_DOLLARS = 0.0044 * 720
+"""For a month: AWS Fargate, us-east-1, November 2026."""
 _VERSIONS = 10
 _LOOK_SECONDS = 0.5
 _SETTLING_SECONDS = 15.0
@@ -186,15 +190,23 @@ def _measured(members: Members, count: int, idle_seconds: float) -> Any:
 
 
 def _idle(members: Members, seconds: float) -> Mapping[str, float]:
+    asked_at = time.monotonic()
     before = [Used.by(one) for one in members.running]
-    at = time.monotonic()
+    # What is scraped takes processor time too, and does not count.
+    at, used = time.monotonic(), sum(one.processor_seconds() for one in members.running)
     time.sleep(seconds)
     passed = time.monotonic() - at
-    spent = [Used.by(one).since(used) for one, used in zip(members.running, before, strict=True)]
+    processor = sum(one.processor_seconds() for one in members.running) - used
+    spent = [Used.by(one).since(first) for one, first in zip(members.running, before, strict=True)]
+    asked = time.monotonic() - asked_at
+    memory = sum(psutil.Process(one.pid).memory_info().rss for one in members.running)
+    requests = 30 * 86_400 / asked * sum(one.dollars for one in spent) / len(members.tables)
+    machine = (CORE_DOLLARS * processor / passed + GIB_DOLLARS * memory / 2**30) / len(members.tables)
     return {
-        "mib": round(sum(psutil.Process(one.pid).memory_info().rss for one in members.running) / 2**20),
-        "millicores": round(1000 * sum(used.processor_seconds for used in spent) / passed),
-        "dollars_of_requests_a_month": round(30 * 86_400 / passed * sum(used.dollars for used in spent), 2),
+        "mib": round(memory / 2**20),
+        "millicores": round(1000 * processor / passed),
+        "dollars_of_requests_a_table_and_month": round(requests, 2),
+        "dollars_of_cores_and_memory_a_table_and_month": round(machine, 2),
     }
 
 
