@@ -64,7 +64,7 @@ from committerd.table import prepare as preparing
 from committerd.table.needs import FoundFile, StagedFacts
 from committerd.table.places import Location
 from committerd.table.prepare import Prepared
-from committerd.table.versions import Table, VersionState
+from committerd.table.versions import FootprintCache, Table, VersionState
 from committerd.table.writing import put
 from committerd_common.messages import Transaction
 from tests.simulation.queue import FakeBroker
@@ -231,7 +231,7 @@ def begins_before_it_knows_what_it_owes(patch: pytest.MonkeyPatch) -> None:
 def never_drops_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
     """Drops neither uuids nor footprints."""
     patch.setattr(ledger.Ledger, "is_full", lambda self, entries: False)
-    patch.setattr(Table, "_drop", lambda self, version: None)
+    patch.setattr(FootprintCache, "_drop", lambda self, version: None)
 
 
 def hashes_meet(patch: pytest.MonkeyPatch) -> None:
