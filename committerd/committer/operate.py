@@ -106,7 +106,8 @@ async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> i
         middle = (newest + oldest) // 2
         position = await position_of(loaded.table, versions[middle])
         if position is not None and await _holds_last_record(queue, position, facts):
-            unchanged, oldest = max(unchanged, position.next_offset), middle
+            # Not up to the next offset: what lies between was settled ahead, and nothing proves that it is still there.
+            unchanged, oldest = max(unchanged, position.last_offset + 1), middle
         else:
             newest = middle + 1
     return unchanged

@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from committerd.commands.committing import sources
+from committerd.committer import operate
 from committerd.committer.head import StartAgain
 from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loaded, Loading, load
@@ -23,7 +25,7 @@ from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import Ledger
 from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import encode_settled
-from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity, record_sha256
 from committerd.queue.position import LostHistory, Pause, Position, encode_metadata, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
@@ -167,6 +169,26 @@ def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
     found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
     assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
     assert undecided_below(found, 100) == 100 - next_offset
+
+
+async def test_what_was_settled_ahead_of_the_last_record_is_not_proven_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Log:
+        async def read(self, start: int, end: int) -> list[Record]:
+            return [Record(offset=offset, value=b"%d" % offset) for offset in range(start, end)]
+
+    (last,) = await Log().read(59, 60)
+    position = replace(start_of(TOPIC, 64), last_offset=59, last_sha256=record_sha256(last))  # 60 to 63 went ahead
+
+    async def position_of(*_: object) -> Position:
+        return position
+
+    monkeypatch.setattr(operate, "position_of", position_of)
+    found = SimpleNamespace(
+        table=None, older=SimpleNamespace(is_read=True, outcome_versions=SimpleNamespace(between=lambda *_: [7]))
+    )
+    assert await operate._unchanged_below(cast("Any", Log()), cast("Any", found), FACTS) == 60
 
 
 SETTLED = replace(start_of(TOPIC, 60), last_offset=59, last_sha256="00" * 32)
