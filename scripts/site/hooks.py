@@ -1,6 +1,7 @@
 """What MkDocs does to our pages. It runs in MkDocs' own environment, so it imports nothing of ours.
 
 * An entry `folder/*` of the navigation stands for the pages of that folder.
+* A page is found by the questions that it answers, and some pages count less in a search.
 * The first time that a page uses a word of the glossary, the word leads there.
 """
 
@@ -15,6 +16,20 @@ from posixpath import relpath
 from typing import Any
 
 GLOSSARY = "docs/glossary.md"
+QUESTIONS = "docs/questions.md"
+_BOOSTS = {
+    "docs/upstream/": 0.05,
+    "docs/decisions/": 0.3,
+    "docs/runbooks/": 0.5,
+    "docs/reference/json-api.md": 0.1,
+    "docs/reference/": 0.5,
+    "docs/bench/": 0.3,
+    "ARCHITECTURE.md": 0.2,
+    "CONTRIBUTING.md": 0.2,
+    "CHANGELOG.md": 0.2,
+}
+"""What counts less in a search: most people look for a guide, and do not change committerd."""
+_ANSWER = re.compile(r"^\| ([^|]+) \| \[[^]]+\]\(([^)#]+\.md)", re.MULTILINE)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _NO_LINKS_IN = frozenset({"a", "code", "pre", "h1", "h2", "h3", "h4", "h5", "h6", "script", "style", "svg", "nav"})
 _EMPTY = frozenset(
@@ -44,6 +59,20 @@ def _many(entry: Any, folder: Path) -> Iterator[Any]:
         yield from (str(path.relative_to(folder)) for path in found)
     else:
         yield _expanded(entry, folder)
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Say how much the page counts in a search, and let the questions that it answers find it."""
+    path = page.file.src_uri
+    boost = next((boost for prefix, boost in _BOOSTS.items() if path.startswith(prefix)), 1)
+    page.meta["search"] = {"boost": boost}
+    questions = files.get_file_from_path(QUESTIONS)
+    if questions is not None:
+        text = Path(questions.abs_src_path).read_text(encoding="utf-8")
+        asked = [words for words, target in _ANSWER.findall(text) if f"docs/{target}" == path]
+        if asked:
+            page.meta["tags"] = asked
+    return markdown
 
 
 def on_page_content(content: str, *, page: Any, config: Any, files: Any) -> str:

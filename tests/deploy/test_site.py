@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import configparser
 import functools
 import http.server
+import json
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 
 import committerd_client
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
+from committerd.settings.load import load_settings
 from harness import PartMissingError
-from harness.chromium import chromium
+from harness.chromium import BrowserPage, chromium
 from harness.node import NodeProgram
 from scripts.programs import ROOT
 from scripts.site.__main__ import build
 from scripts.site.markdown import for_python_markdown
 from scripts.site.pages import sources
+from tests.deploy import alerts
+from tests.deploy.test_readme import missing
 
 AXE = NodeProgram("axe", "4.10.2", "axe-core/axe.min.js")
 _AXE = """axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
 rules: {"scrollable-region-focusable": {enabled: false}}})
 .then(found => found.violations.map(one => one.id + ": " + one.nodes.map(node => node.html).join(" ")))"""
 """The theme lets the keyboard scroll wide code where a pointer can hover, which a headless browser has not."""
+_RESULT = ".md-search-result__item > a"
 _LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 _EMPTY = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 _NOT_READ = {"code", "pre", "script", "style", "svg"}
@@ -142,3 +150,108 @@ async def test_a_page_is_accessible_and_asks_for_nothing_elsewhere(served: str, 
             assert await page.value(_AXE) == []
         assert page.requested
         assert all(url.startswith((served, "data:", "blob:")) for url in page.requested), page.requested
+
+
+_FOUND_WITHIN = 5
+_SEARCHES = {
+    "kafka tls password": "docs/connecting/",
+    "storage_options s3 credentials": "docs/connecting/",
+    "timeout": "docs/connecting/",
+    "read table while writing": "docs/reading/",
+    "several tables one process": "docs/fleet/",
+    "drop table": "docs/how-to/drop-a-table/",
+    "debezium": "docs/how-to/debezium/",
+    "upgrade": "docs/day-two/",
+    "backup": "docs/day-two/",
+    "systemd": "docs/how-to/systemd/",
+    "pytest fixture": "docs/how-to/test-your-application/",
+    "undecided": "docs/how-to/undecided/",
+    "nothing happens": "docs/client/",
+    "dead letter replay": "docs/commands/",
+    "spark streaming": "docs/spark/",
+    "csv": "docs/commands/",
+    "kafka topic into table": "docs/ingest/",
+    "compaction": "docs/maintenance/",
+    "vector index": "docs/client/",
+    "acl": "docs/operating/",
+    "error message": "docs/troubleshooting/",
+}
+"""What people type, and the page that they look for: among the first results, not counting the list of questions."""
+
+
+async def test_what_people_type_finds_the_page_that_they_look_for(served: str) -> None:
+    try:
+        async with chromium() as page:
+            found = {typed: await _results(page, served, typed) for typed in _SEARCHES}
+    except PartMissingError as error:
+        pytest.skip(str(error))
+    first = {typed: paths[:_FOUND_WITHIN] for typed, paths in found.items()}
+    assert not {typed: first[typed] for typed, wanted in _SEARCHES.items() if wanted not in first[typed]}
+
+
+def test_each_question_has_a_page_that_is_found_by_it(site: Path) -> None:
+    """The questions are terms of the search: the index has each with its page."""
+    rows = re.findall(
+        r"^\| ([^|]+) \| \[[^]]+\]\(([^)#]+)\.md(?:#[^)]*)?\) \|$",
+        (ROOT / "docs" / "questions.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(rows) >= 25
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    tags = {page["location"]: page.get("tags", []) for page in index["docs"]}
+    for asked, target in rows:
+        assert asked in tags[f"docs/{target}/"], asked
+
+
+async def _results(page: BrowserPage, served: str, asked: str) -> list[str]:
+    """The pages that the search finds, best first, without the list of questions."""
+    url = f"{served}docs/glossary/?q={quote(asked)}"
+    await page.open(url)
+    await page.until(f"location.href.startsWith('{url}') && document.querySelectorAll('{_RESULT}').length > 0")
+    found = await page.value(f"[...document.querySelectorAll('{_RESULT}')].map(one => one.getAttribute('href'))")
+    paths = [urlsplit(urljoin(url, one)).path.removeprefix("/") for one in found]
+    return [path for path in dict.fromkeys(paths) if path != "docs/questions/"]
+
+
+def test_the_page_on_troubleshooting_names_every_alert() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(runbooks/(\w+)\.md\)", page)) == {rule["alert"] for rule in alerts.alerts()}
+
+
+def test_each_row_on_compatibility_names_tests_and_targets_that_exist() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for row in rows:
+        by = row.rstrip(" |").rpartition("|")[2]
+        tests, makes = re.findall(r"`(tests/[^`]+)`", by), re.findall(r"`make ([\w-]+)`", by)
+        assert tests or makes or "all tests" in by, row
+        assert all((ROOT / test).is_file() for test in tests), row
+        assert all(re.search(rf"^{target}:", targets, re.MULTILINE) for target in makes), row
+
+
+def test_a_page_leads_to_the_glossary_by_the_first_use_of_a_word(site: Path) -> None:
+    page = (site / "docs" / "conflicts" / "index.html").read_text(encoding="utf-8")
+    assert page.count('<a class="term" href="../glossary/#read-version">') == 1
+    words = set(re.findall(r'class="term" href="[^"]*#([\w-]+)"', page))
+    known = set(
+        re.findall(r'<h2 id="([\w-]+)">', (site / "docs" / "glossary" / "index.html").read_text(encoding="utf-8"))
+    )
+    assert len(words) > 3
+    assert words <= known
+
+
+def test_the_unit_and_the_settings_of_systemd_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "how-to" / "systemd.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "events.toml").write_text(settings, encoding="utf-8")
+    monkeypatch.setenv("COMMITTERD_CONFIG", str(tmp_path / "events.toml"))
+    assert load_settings().dataset.name == "events"
+    (text,) = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # as the documentation of configparser says
+    unit.read_string(text)
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "committerd"
+    assert missing(shlex.join(["committerd", *words])) is None
+    assert int(unit["Service"]["TimeoutStopSec"]) > load_settings().daemon.drain_seconds

@@ -23,7 +23,7 @@ _ENDS_SECONDS = 60
 _LOCK = "9464.lock"
 
 
-def _share_lock(cache: Path) -> None:
+def share_lock(cache: Path) -> None:
     """Let all tests of this machine share the lock of the usual port of metrics, which is in the cache."""
     lock = cache / "dev" / _LOCK
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class Dev:
     ) -> None:
         """`cache`: the folder in which Kafka's data is kept. `environment`: more variables. `command`: committerd's."""
         self._mark = Mark()
-        _share_lock(cache)
+        share_lock(cache)
         bare = {
             name: value
             for name, value in os.environ.items()

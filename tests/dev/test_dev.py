@@ -19,7 +19,6 @@ import lance
 import psutil
 import pytest
 
-from committerd.dev.jars import KAFKA, folder_of, jars
 from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, to_paste
 from committerd_client import SyncCommitClient
@@ -31,21 +30,6 @@ from harness.scene import until
 from tests.dev.running import Dev
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-@pytest.fixture(scope="session")
-def kafka_jars() -> Path:
-    """Kafka's jars, downloaded by whoever was first."""
-    return jars(KAFKA)
-
-
-@pytest.fixture
-def cache(tmp_path: Path, kafka_jars: Path) -> Path:
-    """A cache of its own, in which Kafka's jars are already."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    (folder / folder_of(KAFKA).name).symlink_to(kafka_jars)
-    return folder
 
 
 def client_of(facts: dict[str, str]) -> SyncCommitClient:
