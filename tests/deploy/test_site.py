@@ -34,6 +34,7 @@ _AXE = """axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa
 rules: {"scrollable-region-focusable": {enabled: false}}})
 .then(found => found.violations.map(one => one.id + ": " + one.nodes.map(node => node.html).join(" ")))"""
 """The theme lets the keyboard scroll wide code where a pointer can hover, which a headless browser has not."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _RESULT = ".md-search-result__item > a"
 _LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 _EMPTY = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}

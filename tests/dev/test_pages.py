@@ -13,7 +13,7 @@ import pytest
 
 from tests.dev.running import Dev, share_lock
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(1800)]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
