@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import yaml
+
 from scripts.programs import ROOT
 from scripts.site.markdown import for_python_markdown
 from scripts.site.messages import with_messages
@@ -14,6 +16,7 @@ _OUTSIDE_DOCS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
     *("deploy/README.md", "helm/committerd/README.md", "producers/README.md", "examples/java/README.md"),
 )
+_ALERTS = "<!-- alerts -->"
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -30,7 +33,7 @@ def collect(target: Path) -> None:
     shutil.copyfile(Path(__file__).with_name("site.css"), target / "site.css")
     pages = sources()
     for page in pages:
-        text = with_messages(page.read_text(encoding="utf-8"))
+        text = with_messages(page.read_text(encoding="utf-8")).replace(_ALERTS, alerts_table())
         copy = target / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(for_python_markdown(_linked(text, page)), encoding="utf-8")
@@ -39,6 +42,19 @@ def collect(target: Path) -> None:
                 beside = target / file.relative_to(ROOT)
                 beside.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, beside)
+
+
+def alerts_table() -> str:
+    """What each alert says, with its runbook, in Markdown for a page in docs/; `…` stands for what differs."""
+    rows = ["| what the alert says | runbook |", "|---|---|"]
+    file = ROOT / "helm" / "committerd" / "files" / "alerts.yml"
+    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule:
+                said = rule["annotations"]["summary"].replace("{{ with $labels.dataset }}{{ . }}: {{ end }}", "")
+                said = re.sub(r"\{\{.*?\}\}B?", "…", re.sub(r" \(\{\{.*?\}\}\)", "", said)).replace("|", "\\|")
+                rows.append(f"| {said} | [{rule['alert']}](runbooks/{rule['alert']}.md) |")
+    return "\n".join(rows)
 
 
 def _linked(text: str, page: Path) -> str:
