@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import random
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +28,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.memory import return_large_blocks
 from committerd.settings.load import ServedDatasets, Settings
+from committerd.stretches import Stretches
 from committerd.table.branches import require_branch
 from committerd.telemetry import Metrics, Telemetry
 
@@ -35,6 +37,10 @@ _log = logging.getLogger(__name__)
 _LARGE_BYTES = 8 * 1024 * 1024
 """Blocks of at least this size go back to the system when they are freed. The C library keeps smaller blocks, such
 as those of most manifests: it takes the system a millisecond to provide 8 MiB again.
+"""
+_SWITCH_SECONDS = 0.001
+"""How long a thread computes, at most, while another one waits for the interpreter: each request to Kafka or a disk has
+several such waits.
 """
 
 
@@ -84,12 +90,13 @@ def _collect_garbage_rarely() -> None:
 
 async def commit_until_stopped(served: ServedDatasets) -> None:
     """Run the daemon until SIGTERM or SIGINT."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     _collect_garbage_rarely()
     return_large_blocks(_LARGE_BYTES)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a series to each counter and histogram, and no query needs them
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    work = HeavyThread()
+    work, stretches = HeavyThread(), Stretches()
     memory = ProcessMemory(served.shared.memory)
     async with AsyncExitStack() as stack:
         accounts = Accounts(stack, metrics.process)
@@ -125,6 +132,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                     open_store=open_store,
                     admission=admits,
                     work=work,
+                    give_way=stretches.of_one(),
                     pylance=pylance,
                 )
 

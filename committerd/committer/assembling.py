@@ -21,6 +21,7 @@ from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import count_beyond
+from committerd.stretches import GiveWay, to_all
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.judge import require_buildable_by_any
@@ -48,6 +49,7 @@ class Assembler:
     """Builds versions where committerd's knowledge ends; None = `Sources.knowledge` is not set."""
     work: HeavyWork = at_once
     """Runs steps that may take long."""
+    give_way: GiveWay = to_all
     _records_max: int | None = None
     """The most records in a version, after a group could not be built; None = as many as the settings allow.
 
@@ -183,7 +185,8 @@ class Assembler:
 
     async def _run(self, steps: Steps[_T], head: Head) -> _T:
         """Run a decision, and observe how long its stages take."""
-        fetcher, stage, began = Fetcher(head.table, self.open_store, self.pylance), "", anyio.current_time()
+        fetcher = Fetcher(head.table, self.open_store, self.pylance, give_way=self.give_way)
+        stage, began = "", anyio.current_time()
 
         async def fetch(need: Need) -> Any:
             nonlocal stage, began

@@ -331,11 +331,11 @@ class Committer:
         later = self._holding.settle(current.head.position, refusals, pending, rows_and_keys)
         for of, entry in entries:
             if entry.offset in later:
-                self._holding.hold_back(entry.offset, entry.uuid, make([(of, entry)]))
+                self._holding.hold_back(entry.offset, entry.uuid, await make([(of, entry)]))
         self._holding.note_settled(current.head.acknowledgeable())
         room = parts.intake.settle(current.head.position)
         await parts.publisher.give(
-            make([one for one in entries if one[1].offset not in later]),
+            await make([one for one in entries if one[1].offset not in later]),
             generation=current.generation,
             acknowledge=self._holding.acknowledgeable(),
             room=room,

@@ -44,7 +44,9 @@ from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
 _AT_ONCE = 64
-"""Records to judge before other tasks take their turn: a few milliseconds of work."""
+"""The most records to look at for a version that holds a single one."""
+_IN_A_STRETCH = 4
+"""Records to judge before the stretch of work may end: less than a millisecond."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 _CULPRITS_MAX = 4
@@ -260,8 +262,8 @@ class Decider:
         `part`: None = the records, of which there is one, are versions of their own.
         """
         hold = group.reservations.hold
-        for number, one in enumerate(records, start=1):
-            if number % _AT_ONCE == 0:
+        for place, one in enumerate(records):
+            if place % _IN_A_STRETCH == 0:
                 yield Checkpoint()
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):

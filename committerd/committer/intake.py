@@ -24,6 +24,7 @@ from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record,
 from committerd.queue.position import Position
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import Turns
+from committerd.stretches import GiveWay, to_all
 from committerd_common.request import who_asked
 
 
@@ -58,6 +59,8 @@ class Pending:
 
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
+_IN_A_STRETCH = 256
+"""Records to take before the stretch of work may end."""
 _COMPARE_ATTEMPTS = 5
 _COMPARE_PAUSE_SECONDS = 0.5
 
@@ -90,10 +93,17 @@ NO_ROOM = Room(0, 0)
 class Intake:
     """The records that the queue has delivered to this member."""
 
-    def __init__(self, queue: Queue, *, note_time: Callable[[int], None] = lambda timestamp_ms: None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        note_time: Callable[[int], None] = lambda timestamp_ms: None,
+        give_way: GiveWay = to_all,
+    ) -> None:
         """`note_time`: called with the timestamp, in Unix milliseconds, of the last record of each delivery."""
         self._queue = queue
         self._note_time = note_time
+        self._give_way = give_way
         self._changed = anyio.Event()
         self.generation: int | None = None
         """Generation of the assignment that this member holds; None while it stands by."""
@@ -258,7 +268,11 @@ class Intake:
                     self.fetch_failure = problem
                     return
             unbroken = True
-            self._take(part)
+            for start in range(0, len(part), _IN_A_STRETCH):
+                await self._give_way()
+                if self._begun != begun:
+                    return
+                self._take(part[start : start + _IN_A_STRETCH])
 
     async def _rewritten(self, last: _Last) -> str:
         """Compare this record with the log; returns the problem, or an empty string when it is unchanged."""

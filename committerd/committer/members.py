@@ -34,13 +34,16 @@ from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MA
 from committerd.queue.rounds import Part, part_of
 from committerd.table.case import Sources
 from committerd.table.judge import Judged
-from committerd.table.needs import Steps
+from committerd.table.needs import Checkpoint, Steps
 from committerd.table.prepare import Prepared, build_version
 from committerd.table.row_groups import DeletionFiles, recorded
 from committerd.telemetry import Telemetry
 from committerd_common.index_details import MEM_WAL_INDEX
 from committerd_common.messages import Member, Refusal
 from committerd_common.request import Request
+
+_IN_A_STRETCH = 64
+"""Members to describe before the stretch of work may end."""
 
 
 @dataclass(slots=True)
@@ -268,10 +271,12 @@ def _together(
     else:
         together = transactions[0]
     reserved = (0, 0) if is_shared else reserved_range(head.manifest.outline if head.manifest else None, together)
-    members = [
-        member_of(one, shared=is_shared, reserved=reserved, note=judged_one.note)
-        for one, judged_one in zip(group.requests, group.judged, strict=True)
-    ]
+    members = list[Member]()
+    for place, (one, judged_one) in enumerate(zip(group.requests, group.judged, strict=True)):
+        if place % _IN_A_STRETCH == 0:
+            yield Checkpoint()
+        members.append(member_of(one, shared=is_shared, reserved=reserved, note=judged_one.note))
+    yield Checkpoint()
     stored = with_entries(together, members, group.refusals, topic_id=topic_id, uuid=uuid if is_shared else "")
     return replace(judged, transaction=stored), members
 

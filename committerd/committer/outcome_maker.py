@@ -15,10 +15,14 @@ from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
 from committerd.queue.port import Publication, Queue, Record
 from committerd.queue.position import Position
+from committerd.stretches import GiveWay, to_all
 from committerd.telemetry import Telemetry
 from committerd_common.messages import COMMITTED, Member, Outcome, Refusal
 
 _log = logging.getLogger(__name__)
+
+_IN_A_STRETCH = 32
+"""Outcomes to make before the stretch of work may end."""
 
 Entry = tuple[Settled, Member | Refusal]
 
@@ -41,6 +45,7 @@ class OutcomeMaker:
     log_all: bool = False
     note: Callable[[Sequence[Outcome]], None] = lambda outcomes: None
     """Called with the outcomes of new versions."""
+    give_way: GiveWay = to_all
 
     async def make_again(self, entries: Sequence[Entry], position: Position) -> AsyncIterator[OutcomeBatch]:
         """Yield the outcomes of entries (by ascending offset) again, from the table alone, in some batches.
@@ -53,10 +58,10 @@ class OutcomeMaker:
         async for records in read_parts(self.queue, bad):
             end = bisect_right(entries, records[-1].offset, key=lambda one: one[1].offset)
             some = {record.offset: record for record in records}
-            yield self.make(entries[made:end], position, records=some)
+            yield await self.make(entries[made:end], position, records=some)
             made = end
         if made < len(entries):
-            yield self.make(entries[made:], position, records={})
+            yield await self.make(entries[made:], position, records={})
 
     def make_before_table(self, refusal: Refusal, position: Position) -> OutcomeBatch:
         """Make the outcome of a record that is refused while there is no table. A version counts and logs it later."""
@@ -67,7 +72,7 @@ class OutcomeMaker:
         )
         return OutcomeBatch(outcomes=[_publication(refusal, outcome, position)])
 
-    def make(
+    async def make(
         self,
         entries: Iterable[Entry],
         position: Position,
@@ -81,7 +86,9 @@ class OutcomeMaker:
         the outcomes were published before, so they are not counted and logged.
         """
         made, outcomes, letters, submitted = [], [], [], []
-        for settled, entry in entries:
+        for place, (settled, entry) in enumerate(entries):
+            if place % _IN_A_STRETCH == 0:
+                await self.give_way()
             record, timings = records.get(entry.offset), Timings()
             if record is not None and put is not None:
                 timings = Timings(max(put.began_ms - record.timestamp_ms, 0), put.commit_ms)

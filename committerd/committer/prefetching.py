@@ -27,6 +27,7 @@ from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import named_fragments
 from committerd.queue.dedupe import Refused
 from committerd.queue.rounds import Part, part_of
+from committerd.stretches import GiveWay, to_all
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.fetching import Fetcher
 from committerd.table.heavy_work import LIGHT_BYTES_MAX, HeavyWork, at_once
@@ -48,6 +49,8 @@ The real memory is far less: that of an Append is four times its size.
 _RECORDS_AT_ONCE = 256
 """Maximum number of records in one batch: few enough that no record waits long for the others."""
 _BATCHES_AT_ONCE = 8
+_IN_A_STRETCH = 16
+"""Records to decode, or whose files to list, before the stretch of work may end."""
 _AFTER_ERROR_SECONDS = 1.0
 """Pause after a read that has failed, before it is tried again in the background."""
 _FACTS_SECONDS_MAX = 300.0
@@ -63,12 +66,12 @@ class Prefetched:
     facts: StagedFacts
     at: float
     """When its facts were fetched, on the event loop's clock, in seconds."""
+    bytes: int = field(init=False)
+    """The most memory that the decoded transaction takes. It is added up for all that wait, often."""
 
-    @property
-    def bytes(self) -> int:
-        """The most memory that the decoded transaction takes."""
+    def __post_init__(self) -> None:
         size = self.decoded.size if isinstance(self.decoded, Request) else len(self.pending.record.value)
-        return decoded_bytes_max(size)
+        object.__setattr__(self, "bytes", decoded_bytes_max(size))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class Prefetcher:
     wall_clock: Callable[[], datetime]
     work: HeavyWork = at_once
     """Lists the files of a heavy record."""
+    give_way: GiveWay = to_all
     latest: ManifestFile | None = None
     """The latest version, as far as the committer knows; None = none is known."""
     _fetch: Fetcher = field(init=False)
@@ -99,7 +103,7 @@ class Prefetcher:
     """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
 
     def __post_init__(self) -> None:
-        self._fetch = Fetcher(self.table)
+        self._fetch = Fetcher(self.table, give_way=self.give_way)
 
     def switch(self, *, on: bool) -> None:
         """Switch prefetching on or off. It is off while there is no table. Forgets what was prefetched before."""
@@ -231,8 +235,8 @@ class Prefetcher:
         bodies: dict[str, bytes | None] = await self._contained(partial(small_bodies, self.table.store, claimed), {})
         decoded = list[tuple[Pending, Request | Refused]]()
         for place, pending in enumerate(batch):
-            if pending.size > LIGHT_BYTES_MAX:
-                await anyio.lowlevel.checkpoint()  # lets other tasks run
+            if place % _IN_A_STRETCH == 0 or pending.size > LIGHT_BYTES_MAX:
+                await self.give_way()
             key = keys.get(pending.number)
             if key is None or key in bodies or (is_first and not place):
                 decoded.append((pending, await self.decoder.decode(pending.record, self.table, bodies=bodies)))
@@ -242,7 +246,9 @@ class Prefetcher:
         """Fetch what is needed to judge these requests, by `Pending.number`."""
         now_ms = int(self.wall_clock().timestamp() * 1000)
         numbers, needs, requests = list[int](), list[Staged](), list[Request]()
-        for pending, request in decoded:
+        for place, (pending, request) in enumerate(decoded):
+            if place % _IN_A_STRETCH == 0:
+                await self.give_way()
             if isinstance(request, Request):
                 verifies = self.verifies(now_ms - pending.record.timestamp_ms)
                 listed = partial(needed_ahead, request.transaction, self.file_limits, verifies=verifies)

@@ -35,6 +35,7 @@ from committerd.settings.load import Settings
 from committerd.settings.memory import MemorySettings
 from committerd.stores.port import ObjectStore
 from committerd.stores.probing import Neighbours, Prover
+from committerd.stretches import GiveWay, to_all
 from committerd.table.backoff import Backoff
 from committerd.table.caches import DeletionVectorCache
 from committerd.table.case import Sources
@@ -130,6 +131,7 @@ class Dependencies:
     admission: Admission | None = None
     """Which producers may stage what; None = whoever may write to the topic may stage anything."""
     work: HeavyWork = at_once
+    give_way: GiveWay = to_all
     pylance: BuildWithPylance | None = None
     """Builds versions where committerd's knowledge ends; None = it is refused."""
 
@@ -174,13 +176,14 @@ def make_committer(
 ) -> Committer:
     """A committer with these settings. `note`: called with the outcomes of new versions."""
     clock = QueueClock(around.wall_clock, around.monotonic)
-    intake = Intake(around.queue, note_time=clock.note)
+    intake = Intake(around.queue, note_time=clock.note, give_way=around.give_way)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
     outcome_maker = OutcomeMaker(
         queue=around.queue,
         telemetry=around.telemetry,
         log_all=settings.log.transactions == "all",
         note=note,
+        give_way=around.give_way,
     )
     machine = Machine(lambda lacks: around.telemetry.machine_errors.add(lacks=lacks))
     containment = Containment(around.telemetry, machine)
@@ -229,6 +232,7 @@ def make_committer(
             new_table=lambda: Table(
                 around.store,
                 footprint_bytes_max=settings.memory.footprint_bytes,
+                give_way=around.give_way,
                 deletion_vectors=deletion_vectors,
                 budgets=around.memory.caches,
             ),
@@ -253,11 +257,13 @@ def make_committer(
                 verifies=options.verifies,
                 wall_clock=clock.now,
                 work=around.work,
+                give_way=around.give_way,
             ),
             telemetry=around.telemetry,
             open_store=around.open_store,
             pylance=around.pylance,
             work=around.work,
+            give_way=around.give_way,
         ),
         putter=putter,
         telemetry=around.telemetry,

@@ -68,7 +68,8 @@ _REST_SECONDS = 0.5
 _REST_SECONDS_UNSETTLED = 0.1
 _FRUITLESS_SECONDS = 0.01
 """How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again."""
-_POLL_RECORDS_MAX = 2_500
+_POLL_RECORDS_MAX = 1_000
+"""Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _BOOTSTRAP_MS = 5_000

@@ -183,8 +183,14 @@ def must_join(consumer: KafkaConsumer) -> bool:
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher
-    if not fetcher._next_partition_records:
+    current, waiting = fetcher._next_partition_records, fetcher._completed_fetches
+    if not current:
         fetcher._next_partition_records = None  # else it never takes up the records of a partition that was paused
+    elif waiting and not consumer._subscription.is_paused(waiting[0].topic_partition):
+        # Many records of one partition go on after those of the others.
+        fetcher._paused_partition_records[current.topic_partition] = current
+        fetcher._next_partition_records = None
+        fetcher._next_partition_records = fetcher._parse_fetched_data(waiting.popleft())
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
     records, _ = fetcher.fetch_records(records_max, timeout_ms=0)

@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, assert_never
 
-import anyio.lowlevel
-
 from committerd.concurrency import map_each
 from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable, UnsupportedRequest
 from committerd.lance.format.fragment_reuse import Content, ExternalContent, decode_content, reuse_content
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.port import ObjectStore
+from committerd.stretches import GiveWay, to_all
 from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
 from committerd.table.heavy_work import HeavyWork, at_once
@@ -99,15 +98,21 @@ class Fetcher:
     """Fetches facts about one table."""
 
     def __init__(
-        self, table: Table, open_store: OpenStore | None = None, pylance: BuildWithPylance | None = None
+        self,
+        table: Table,
+        open_store: OpenStore | None = None,
+        pylance: BuildWithPylance | None = None,
+        *,
+        give_way: GiveWay = to_all,
     ) -> None:
         """`open_store`: opens the store of a base path or of the source of a Clone; None = those can't be read.
 
-        `pylance`: needed if `Sources.knowledge` is set.
+        `pylance`: needed if `Sources.knowledge` is set. `give_way`: called at each `Checkpoint`.
         """
         self._table = table
         self._open_store = open_store
         self._pylance = pylance
+        self._give_way = give_way
         self._deletions = DeletionFileReader(self.open, table.deletion_vectors)
 
     async def __call__(self, need: Need) -> Any:
@@ -147,14 +152,14 @@ class Fetcher:
             case InThread() | Stage():
                 return None
             case Checkpoint():
-                await anyio.lowlevel.checkpoint()
+                await self._give_way()
                 return None
             case _:
                 assert_never(need)
 
     async def staged(self, needs: Sequence[Staged]) -> list[StagedFacts]:
         """As for each `Staged`, for many at once."""
-        return await read_staged(needs, self.open, self._deletions)
+        return await read_staged(needs, self.open, self._deletions, give_way=self._give_way)
 
     def open(self, location: Location) -> ObjectStore:
         """The store that has an object. Raises `InvalidRequest` (`base_unreadable`)."""

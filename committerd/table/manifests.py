@@ -23,6 +23,7 @@ from committerd.lance.format.manifest_file import (
 )
 from committerd.queue.outcomes import Settled, settled_by
 from committerd.stores.port import ObjectStore, Tail
+from committerd.stretches import GiveWay, to_all
 from committerd_common.messages import DecodeError, Manifest, Transaction, TransactionLabel
 from committerd_common.paths import (
     VERSION_MAX,
@@ -64,8 +65,10 @@ _END_BYTES = 4096
 class Manifests:
     """The manifests of one table."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, give_way: GiveWay = to_all) -> None:
+        """`give_way`: called before a version is decoded for its queue entries alone."""
         self.store = store
+        self._give_way = give_way
         self.key_room = key_room(store.uri)
         """Maximum bytes that the key of an object of this table may have."""
         self.scheme: NamingScheme | None = None
@@ -261,6 +264,7 @@ class Manifests:
                 async with self._reading.taking(2 * length):
                     if start + len(head) < end:
                         head += await self.store.get_range(key, start + len(head), end) or b""
+                    await self._give_way()
                     label = _usable(head[SECTION_HEAD_BYTES:])
                     if label is None:
                         return None

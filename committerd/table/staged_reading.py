@@ -9,6 +9,7 @@ from functools import partial
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, InvalidRequest, ObjectUnreadable, StoreUnavailable
 from committerd.stores.port import ObjectStore, TailOrError
+from committerd.stretches import GiveWay, to_all
 from committerd.table.data_files import END_BYTES, DataFileFacts
 from committerd.table.deletion_files import DeletionFileReader
 from committerd.table.needs import FoundDeletions, FoundFile, Staged, StagedFacts
@@ -20,11 +21,18 @@ from committerd_common.paths import DATA
 _ENDS_AT_ONCE = 256
 """Maximum number of files whose ends are read in one go."""
 
+_IN_A_STRETCH = 16
+"""Files of which to decode the ends before the stretch of work may end."""
+
 _Found = dict[Location, FoundFile | CommitterError | None]
 
 
 async def read_staged(
-    needs: Sequence[Staged], open_store: Callable[[Location], ObjectStore], deletions: DeletionFileReader
+    needs: Sequence[Staged],
+    open_store: Callable[[Location], ObjectStore],
+    deletions: DeletionFileReader,
+    *,
+    give_way: GiveWay = to_all,
 ) -> list[StagedFacts]:
     """Return what is known of the files of each of these transactions. Raises `StoreUnavailable`.
 
@@ -37,7 +45,7 @@ async def read_staged(
         files = [(number, one.location) for number, need in enumerate(needs) for one in need.files]
         own = [(number, one) for number, one in files if one.base is None]
         if own:
-            await _look_in_folder(open_store(own[0][1]), own, found)
+            await _look_in_folder(open_store(own[0][1]), own, found, give_way)
         await for_each(
             [(number, one) for number, one in files if one.base is not None],
             lambda one: _look_in_base(open_store, one[1], found[one[0]]),
@@ -54,7 +62,9 @@ async def read_staged(
     ]
 
 
-async def _look_in_folder(store: ObjectStore, files: Sequence[tuple[int, Location]], found: Sequence[_Found]) -> None:
+async def _look_in_folder(
+    store: ObjectStore, files: Sequence[tuple[int, Location]], found: Sequence[_Found], give_way: GiveWay
+) -> None:
     """Look at files in the table's folder: (number of the transaction, file). Adds what is found of each."""
     missing, facts, ends = Counter[int](), DataFileFacts(store), dict[str, FoundFile | CommitterError | None]()
     for start in range(0, len(files), _ENDS_AT_ONCE):
@@ -64,7 +74,9 @@ async def _look_in_folder(store: ObjectStore, files: Sequence[tuple[int, Locatio
             size = END_BYTES if in_data else 1
             wanted = [key for key in keys if key.startswith(DATA) is in_data]
             tails = await _tails(store, wanted, size=size)
-            for key, tail in zip(wanted, tails, strict=True):
+            for place, (key, tail) in enumerate(zip(wanted, tails, strict=True)):
+                if place % _IN_A_STRETCH == 0:
+                    await give_way()
                 ends[key] = await _found(store, key, tail, size=size, facts=facts if in_data else None)
         missing.update(number for number, one in some if ends[one.key] is None)
     await facts.finish()

@@ -28,6 +28,7 @@ from committerd.lance.transactions.transaction import footprint_of_theirs, needs
 from committerd.queue.ledger import names
 from committerd.queue.outcomes import Settled
 from committerd.stores.port import ObjectStore, Tail
+from committerd.stretches import GiveWay, to_all
 from committerd.table.budget import Budget, Budgets
 from committerd.table.caches import (
     DELETION_VECTOR_BYTES_MAX,
@@ -192,9 +193,10 @@ class Table(Manifests):
         footprint_bytes_max: int = FOOTPRINT_BYTES_MAX,
         deletion_vectors: DeletionVectorCache | None = None,
         budgets: Budgets | None = None,
+        give_way: GiveWay = to_all,
     ) -> None:
         """`budgets`: bound the caches of this table and of others together; None = this one is by itself."""
-        super().__init__(store)
+        super().__init__(store, give_way=give_way)
         shared = budgets or budgets_of(footprint_bytes=footprint_bytes_max, manifest_bytes=manifest_bytes_max)
         self.deletion_vectors = deletion_vectors or DeletionVectorCache()
         """The content of deletion files that were read or written."""
