@@ -1,6 +1,6 @@
 """What a table costs in a process for many, and what a flood of one table does to the others.
 
-    .venv/bin/python -m bench.fleet [--tables 100] [--idle-seconds 60] [--flood 5000]
+    .venv/bin/python -m bench.fleet [--tables 100] [--idle-seconds 60] [--flood 30000]
 
 It starts a Kafka, creates local tables, and measures one process: with one table, and with all of them. Then clients
 that wait for each outcome append to a few quiet tables, first alone, and then beside a flood of Appends to another.
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=100)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
-    parser.add_argument("--flood", type=int, default=5_000, help="Appends of the flood.")
+    parser.add_argument("--flood", type=int, default=30_000, help="Appends of the flood.")
     options = parser.parse_args()
     names = [f"t{number:03}" for number in range(options.tables)]
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as folder, KafkaBroker() as kafka:
@@ -108,14 +108,18 @@ def flood(fleet: Fleet, daemon: Daemon, names: Sequence[str], servers: str, *, c
     with ThreadPoolExecutor(len(quiet)) as pool:
         alone = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
         flooded.stage(*(_again(model) for _ in range(count)))
+        began, waited = time.monotonic(), daemon.metric("committerd_queue_lag_records", dataset=flooded.name)
         beside = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
-    left = daemon.metric("committerd_queue_lag_records", dataset=flooded.name)
+    left, passed = daemon.metric("committerd_queue_lag_records", dataset=flooded.name), time.monotonic() - began
     return {
         "alone_p50_ms": _quantile(alone, 50),
         "alone_p99_ms": _quantile(alone, 99),
         "beside_p50_ms": _quantile(beside, 50),
         "beside_p99_ms": _quantile(beside, 99),
+        "p50_ratio": round(_quantile(beside, 50) / _quantile(alone, 50), 2),
+        "p99_ratio": round(_quantile(beside, 99) / _quantile(alone, 99), 2),
         "flood_left_at_the_end": left,
+        "flood_records_a_second": round((waited - left) / passed),
         "flood": count,
     }
 

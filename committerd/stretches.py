@@ -1,8 +1,8 @@
 """Long work on the event loop is done in stretches of two milliseconds, and gives way to other work between them.
 
-What many records need would otherwise hold the loop for tens of milliseconds, in several tasks at once, and each response
-from the store or Kafka for another table would wait for all of them. So in each round of the loop one stretch runs, of
-all tables of the process, and tables that have work take turns.
+What many records need would otherwise hold the loop for tens of milliseconds, in several tasks at once, and each
+response from the store or Kafka for another table would wait for all of them. So in each round of the loop one stretch
+runs, of all tables of the process, and tables that have work take turns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stretches:
             try:
                 await anyio.lowlevel.checkpoint()
             finally:
-                self._begin()
+                self._begin(table)
             return
         turn = anyio.Event()
         self._lines.setdefault(table, deque()).append(turn)
@@ -57,19 +57,21 @@ class Stretches:
             await turn.wait()
         finally:
             if turn.is_set():
-                self._begin()
+                self._begin(table)
             else:
                 self._leave(table, turn)
 
-    def _begin(self) -> None:
-        """Begin a stretch; the next one begins in the next round of the loop."""
+    def _begin(self, table: object) -> None:
+        """Begin a stretch; the next one, of another table if any waits, begins in the next round of the loop."""
         self._ends_at = self._processor_time() + _STRETCH_SECONDS
+        if table in self._lines:
+            self._lines.move_to_end(table)
         self._is_taken = bool(self._lines)
         if self._is_taken:
-            table, line = self._lines.popitem(last=False)
+            following, line = self._lines.popitem(last=False)
             line.popleft().set()
             if line:
-                self._lines[table] = line
+                self._lines[following] = line
 
     def _leave(self, table: object, turn: anyio.Event) -> None:
         line = self._lines[table]
