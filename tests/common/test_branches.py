@@ -11,6 +11,7 @@ from committerd_common.branches import (
     branch_uri,
     checked_branch,
     is_branch_folder,
+    is_branch_queue,
 )
 
 
@@ -77,3 +78,4 @@ def test_no_two_branches_share_a_queue() -> None:
     assert len(names) == 5
     assert branch_queue("events", "a/b") == "events.tree.a..b"
     assert branch_queue("events", "") == "events"
+    assert {name: is_branch_queue(name) for name in names} == {name: name != "events" for name in names}
