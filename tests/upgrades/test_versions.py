@@ -46,6 +46,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with release 0.1."""
     folder = tmp_path_factory.mktemp("committerd-0.1")
     with tarfile.open(ARCHIVE) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in Python before 3.11.4
         archive.extractall(folder)
     return folder
 
