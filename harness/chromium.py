@@ -89,8 +89,10 @@ class BrowserPage:
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     async def prefer(self, scheme: str) -> None:
-        """Show the page as for a user who prefers `dark` or `light`."""
-        await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        """Show the page as for a user who prefers `dark` or `light`, and no motion: colours are there at once."""
+        wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wanted.items()]
+        await self.call("Emulation.setEmulatedMedia", features=features)
 
     async def screenshot(self) -> bytes:
         """The visible part of the page as PNG."""
