@@ -6,11 +6,10 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness import cache_folder
+from harness import cache_folder, made_in_cache
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "requirements"
@@ -43,14 +42,10 @@ def program(name: str, *, locked: str) -> Path:
     digest = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = cache_folder() / f"{locked}-tools-{digest}"
     if not folder.exists():
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{locked}-tools-", dir=cache_folder()) as scratch:
-            made = Path(scratch, "environment")
+        with made_in_cache(folder, needed=folder) as made:
             uv("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, made)
             uv(
                 "pip", "install", "--quiet", "--require-hashes", "--python", made / "bin" / "python",
                 "--requirement", lock,
             )  # fmt: skip
-            if not folder.exists():
-                made.rename(folder)
     return folder / "bin" / name
