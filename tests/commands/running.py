@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from committerd.__main__ import run_command_line
+import click
+
+from committerd.__main__ import cli, run_command_line
 from harness.scene import Scene
 
 _PATIENT = {
@@ -68,3 +70,15 @@ def printed(scene: Scene, *words: str, code: int = 0, **settings: str) -> str:
 def answered(scene: Scene, *words: str, code: int = 0, **settings: str) -> Any:
     """Run it with `--json`; it must end with this code."""
     return json.loads(printed(scene, *words, "--json", code=code, **settings))
+
+
+def commands() -> set[str]:
+    """The names of all commands, such as `dead list`."""
+    context, names = click.Context(cli), set[str]()
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            names |= {f"{name} {sub}" for sub in command.commands}
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            names.add(name)
+    return names

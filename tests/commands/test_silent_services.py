@@ -9,17 +9,15 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from committerd import waiting
-from committerd.__main__ import cli
 from committerd_common.messages import Transaction
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from harness.toxiproxy import Toxiproxy
-from tests.commands.running import run
+from tests.commands.running import commands, run
 
 _UUID = "3f0c6b1e-58c3-4f57-9b9e-0a4f0b8f8f3a"
 _SHORT = {"KAFKA__REQUEST_TIMEOUT_MS": "3000", "KAFKA__DELIVERY_TIMEOUT_MS": "3000", "KAFKA__FETCH_MAX_WAIT_MS": "100"}
@@ -62,15 +60,7 @@ _WITHOUT_STORE = {
 
 
 def test_the_matrix_has_every_command() -> None:
-    context = click.Context(cli)
-    named = set()
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        if isinstance(command, click.Group):
-            named |= {f"{name} {sub}" for sub in command.commands}
-        if not isinstance(command, click.Group) or command.invoke_without_command:
-            named.add(name)
-    assert named == {*_COMMANDS, *_DAEMONS}
+    assert commands() == {*_COMMANDS, *_DAEMONS}
 
 
 @pytest.fixture(autouse=True)

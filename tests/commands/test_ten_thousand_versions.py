@@ -9,18 +9,16 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-import click
 import pytest
 
 from bench.long_history import uuid_of, write
-from committerd.__main__ import cli
 from committerd.commands import printing
 from committerd.queue.port import TopicIdentity
 from committerd.stores.local import LocalStore
 from committerd_common.messages import Outcome, Status
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
-from tests.commands.running import answered, run
+from tests.commands.running import answered, commands, run
 
 pytestmark = [pytest.mark.kafka]
 
@@ -64,20 +62,8 @@ _CHANGES = {
 """They write, or don't end by themselves."""
 
 
-def _names() -> set[str]:
-    context = click.Context(cli)
-    names = set()
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        if isinstance(command, click.Group):
-            names |= {f"{name} {sub}" for sub in command.commands}
-        if not isinstance(command, click.Group) or command.invoke_without_command:
-            names.add(name)
-    return names
-
-
 def test_each_command_is_here() -> None:
-    assert _names() <= {*_READS_ANYTHING, *_READS_ALL, *_CHANGES}
+    assert commands() <= {*_READS_ANYTHING, *_READS_ALL, *_CHANGES}
 
 
 @pytest.fixture(scope="module", params=sorted(_SHAPES))
