@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import subprocess
@@ -38,7 +39,10 @@ def main() -> int:
     print(f"built: {folder}; python -m scripts.site --serve shows it")
     if serve:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-        with http.server.ThreadingHTTPServer(("localhost", _PORT), handler) as server:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            http.server.ThreadingHTTPServer(("localhost", _PORT), handler) as server,
+        ):
             server.serve_forever()
     return 0
 
