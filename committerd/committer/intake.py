@@ -201,8 +201,8 @@ class Intake:
     def first(self, count: int, *, behind: Position) -> list[Pending]:
         """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset."""
         start = bisect_left(self.pending, behind.next_offset, key=_offset_of)
-        some = islice(self.pending, start, start + count + len(behind.settled))
-        return [pending for pending in some if not behind.passes(pending.offset)][:count]
+        upcoming = islice(self.pending, start, None)
+        return list(islice((pending for pending in upcoming if not behind.passes(pending.offset)), count))
 
     def records(self, offsets: Collection[int]) -> dict[int, Pending]:
         """Return the waiting records that have one of these offsets, by offset."""
