@@ -9,8 +9,8 @@ while there is no table, and while it refuses to run. It never skips a record an
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -158,10 +158,10 @@ class Committer:
         while self._goes_on(generation):
             self.state.show("starting", "reads the table and the queue")
             try:
-                current = await self._start(generation)
-                if current is None:
-                    break
-                self.current = current
+                await self._parts.prove_store()
+                self.current = current = await self._parts.starter.start(
+                    generation, partial(self.state.show, "starting"), turn=partial(self._turn, generation)
+                )
                 backoff = self._parts.backoff()
                 self._refused_code = ""
                 await self._parts.assembler.require_buildable(current.head)
@@ -196,13 +196,13 @@ class Committer:
         self._parts.telemetry.active.set(0)
         self._parts.telemetry.paused.set(0)
 
-    async def _start(self, generation: int) -> CurrentHead | None:
-        """Read the table and the queue; None if the assignment is over before its turn comes."""
+    @asynccontextmanager
+    async def _turn(self, generation: int) -> AsyncIterator[None]:
+        """The turn to read table and queue. Raises `StartAgain` if the assignment is over before it comes."""
         async with self._parts.start_turn:
             if not self._goes_on(generation):
-                return None
-            await self._parts.prove_store()
-            return await self._parts.starter.start(generation, partial(self.state.show, "starting"))
+                raise StartAgain("the assignment was over before it was the table's turn to start")
+            yield
 
     async def _commit_groups(self, current: CurrentHead) -> None:
         """Commit waiting records, version by version."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -73,17 +74,27 @@ class Starter:
     """As `Putter.astray`."""
     containment: Containment = field(default_factory=Containment)
 
-    async def start(self, generation: int, report: Callable[[str], None] = lambda text: None) -> CurrentHead:
+    async def start(
+        self,
+        generation: int,
+        report: Callable[[str], None] = lambda text: None,
+        *,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> CurrentHead:
         """Read table and queue, publish outcomes that may be missing, and seek the queue to the position.
 
-        `report`: called with a text about the progress.
+        `report`: called with a text about the progress. `turn`: entered while it reads, and not while it waits for
+        Kafka to take outcomes: that may never end, and other tables wait for the turn.
 
         Raises `RefusedToRun`, `UnsupportedTable`, `CorruptTable`, `StartAgain`, or an `Unavailable`.
         """
         await self._publish_the_rest(report)
-        await self.clock.ask(self.queue)
         loading = replace(self.loading, report=report, later=True)
-        facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
+        report("waits for its turn to read the table and the queue")
+        async with turn():
+            report("reads the table and the queue")
+            await self.clock.ask(self.queue)
+            facts, loaded = await read_facts(self.queue, self.new_table(), loading, republish_max=self.republish_max)
         self._refuse_astray(loaded.table)
         position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
         await require_same_log(self.queue, position, facts)
