@@ -107,7 +107,10 @@ class KeyedDecoder:
             if done == "put":
                 put.append(row)
             elif done == "take":
-                taken.append(self._key(record))
+                if record.key is None:
+                    bad.append(BadRecord(record, "the record has no key, which would name the row to take out"))
+                else:
+                    taken.append(self._key(record, record.key))
         rows = self._rows.decode(put, None if schemas is None else self._of_rows(schemas))
         keys = self._keys.decode(taken, schemas if self._key_format in ("avro", "protobuf") else None)
         given = {one.offset: one for one in records}
@@ -151,15 +154,14 @@ class KeyedDecoder:
                 found[number] = error
         return found
 
-    def _key(self, record: Record) -> Record:
+    def _key(self, record: Record, key: bytes) -> Record:
         """The record that has the key as its value."""
-        key = record.key
-        if self._mode is Mode.CDC and key is not None and self._key_format == "json":
-            with contextlib.suppress(ValueError):  # the decoder says what is wrong with it
+        if self._mode is Mode.CDC and self._key_format == "json":
+            with contextlib.suppress(ValueError, RecursionError):  # the decoder says what is wrong with it
                 key = payload(key.decode()).encode()
-        if key is not None and self._key_format == "json" and self._one and not key.lstrip().startswith(b"{"):
+        if self._key_format == "json" and self._one and not key.lstrip().startswith(b"{"):
             key = b'{"%s":%s}' % (self._one.encode(), key)
-        return Record(record.offset, record.timestamp_ms, None, key or b"", [])
+        return Record(record.offset, record.timestamp_ms, None, key, [])
 
 
 def row_schema(envelope: Schema) -> Schema:

@@ -68,7 +68,7 @@ def test_records_that_name_no_row_are_bad_and_say_why() -> None:
         (b"1", b'{"a":1,"v":2}', "column 'b' may not be null"),
         (b"1", b'{"a":1,"b":null,"v":2}', "column 'b' may not be null"),
         (b"1", b'{"a":1,"b":"x"}', "column 'v' may not be null"),
-        (None, None, "the key: the value is not JSON"),
+        (None, None, "the record has no key"),
         (b"", None, "the key: the value is not JSON"),
         (b"1", None, "the key: the value is a JSON number"),
         (b'{"a":1}', None, "the key: column 'b' may not be null"),
@@ -94,9 +94,13 @@ def test_records_that_name_no_row_are_bad_and_say_why() -> None:
         (pa.string(), "raw", b"x", "x"),
         (pa.string(), "raw", b"\xff", None),
         (pa.binary(), "raw", b"\xff", b"\xff"),
+        (pa.string(), "raw", b"", ""),
+        (pa.string(), "raw", None, None),
     ],
 )
-def test_with_one_key_column_a_key_may_be_its_value_alone(kind: Any, format: str, key: bytes, expected: Any) -> None:
+def test_with_one_key_column_a_key_may_be_its_value_alone(
+    kind: Any, format: str, key: bytes | None, expected: Any
+) -> None:
     schema = pa.schema([("id", kind), ("v", pa.int64())])
     found = decoded(schema, ["id"], (key, b'{"no":"matter"}'), mode=Mode.DELETE, key_format=format)
     assert changes(found) == ([] if expected is None else [(0, "delete", expected, None)])
@@ -146,7 +150,8 @@ def test_envelopes_that_change_no_row_by_its_key_are_bad_and_say_why() -> None:
         (b'{"id":1}', envelope("t"), "has truncated its table"),
         (b'{"id":1}', envelope("x"), "op is 'x', which is none of c, r, u, d, m, t"),
         (b'{"id":1}', envelope("u"), "no row in after"),
-        (None, envelope("d"), "the key: the value is not JSON"),
+        (None, envelope("d"), "the record has no key"),
+        (b"[" * 100_000, envelope("d"), "the key: the value is JSON that is nested too deep"),
         (b'{"id":1}', envelope("u", '{"id":1,"w":1}'), "field 'w' is not in the table"),
         (b'{"id":1}', envelope("u", '{"v":1}'), "column 'id' may not be null"),
         (b'{"id":1}', b'{"id":1,"v":1}', "no envelope of Debezium"),
