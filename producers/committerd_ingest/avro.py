@@ -17,7 +17,7 @@ import fastavro
 import fastavro.read
 import pyarrow as pa
 
-from committerd_ingest.wire_format import UnusableSchema
+from committerd_ingest.wire_format import FIELDS_MAX, UnusableSchema
 
 _DECIMAL, _ENTRIES = "committerd-decimal", "committerd-entries"
 """Our own logical types, which fastavro reads by the functions below."""
@@ -72,11 +72,13 @@ class AvroRows:
             for text in references:
                 fastavro.parse_schema(_readable(json.loads(text)), named)
             self._schema = fastavro.parse_schema(_readable(json.loads(schema)), named)
+            kind = _Types(named).of(self._schema, "")
+        except UnusableSchema:
+            raise
         except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError) as error:
             raise UnusableSchema(f"it is no Avro schema: {type(error).__name__}: {error}") from error
-        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UnusableSchema(f"it is no Avro schema: {type(error).__name__}: {error}") from error
-        kind = _Types(named).of(self._schema, "")
         if not pa.types.is_struct(kind):
             raise UnusableSchema(f"its values are {kind}, and only a record has fields for columns")
         self._type = kind
@@ -130,6 +132,7 @@ class _Types:
         """`named`: the definitions of all names, as fastavro has parsed them."""
         self._named = named
         self._around: list[str] = []
+        self._fields = 0
 
     def of(self, schema: Any, path: str) -> pa.DataType:
         if isinstance(schema, list):
@@ -148,6 +151,9 @@ class _Types:
             return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
         match kind:
             case "record" | "error":
+                self._fields += len(schema["fields"])
+                if self._fields > FIELDS_MAX:
+                    raise UnusableSchema(f"a value has more than {FIELDS_MAX} fields")
                 self._around.append(schema["name"])
                 fields = [(one["name"], self.of(one["type"], _below(path, one["name"]))) for one in schema["fields"]]
                 self._around.pop()
@@ -215,6 +221,8 @@ def _readable(schema: Any) -> Any:
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
     """Whether precision and scale are valid and Arrow has such a decimal; otherwise the bytes stay bytes."""
     digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if schema.get("size") == 0:  # its values take no bytes
+        return False
     return isinstance(digits, int) and isinstance(scale, int) and 0 < digits <= _DIGITS_MAX and 0 <= scale <= digits
 
 

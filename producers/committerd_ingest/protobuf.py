@@ -32,7 +32,7 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from committerd_ingest.wire_format import UnusableSchema
+from committerd_ingest.wire_format import FIELDS_MAX, UnusableSchema
 
 _KNOWN = {
     one.DESCRIPTOR.name: one.DESCRIPTOR.serialized_pb
@@ -114,8 +114,13 @@ class ProtobufRows:
 
     def __init__(self, message: Descriptor) -> None:
         """Raises `UnusableSchema`."""
-        self._class = message_factory.GetMessageClass(message)
-        self._columns = [(one.name, *_column(one, one.name, (message,))) for one in message.fields]
+        try:
+            if _fields(message, {}) > FIELDS_MAX:
+                raise UnusableSchema(f"message {message.full_name} has more than {FIELDS_MAX} fields")
+            self._class = message_factory.GetMessageClass(message)
+            self._columns = [(one.name, *_column(one, one.name, (message,))) for one in message.fields]
+        except RecursionError as error:
+            raise UnusableSchema(f"message {message.full_name} has messages that are nested too deep") from error
         self.columns = pa.schema([(name, kind) for name, kind, _ in self._columns])
 
     def value(self, body: bytes) -> Message:
@@ -132,6 +137,15 @@ class ProtobufRows:
     def rows(self, values: Sequence[Any]) -> pa.Table:
         """A row for each message."""
         return pa.table([made(values) for *_, made in self._columns], names=self.columns.names)
+
+
+def _fields(message: Descriptor, known: dict[str, int]) -> int:
+    """The fields of a message and of those in it, each as often as it stands there. `known`: those that are counted."""
+    if message.full_name not in known:
+        known[message.full_name] = 0  # inside itself: such a message is refused where that is seen
+        below = [_fields(one.message_type, known) for one in message.fields if one.message_type is not None]
+        known[message.full_name] = len(message.fields) + sum(below)
+    return known[message.full_name]
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, text: str) -> None:

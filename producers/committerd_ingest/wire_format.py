@@ -12,6 +12,9 @@ import pyarrow as pa
 
 _HEAD_BYTES = 5
 
+FIELDS_MAX = 10_000
+"""Fields of a value, counted wherever a type stands: a few types that hold each other twice have billions."""
+
 
 class UnusableSchema(ValueError):
     """No value that was written with this schema makes a row; the text says why."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import io
 import json
@@ -18,6 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from committerd_ingest.avro import AvroRows
 from committerd_ingest.decoding import Decoded, Decoder, RecordColumns, schema_ids
+from committerd_ingest.protobuf import ProtobufSchema
 from committerd_ingest.records import Record
 from committerd_ingest.registry import Registry, RegistryFormat, RegistryUnavailable
 from committerd_ingest.wire_format import UnusableSchema
@@ -223,6 +225,42 @@ def test_what_is_no_schema_of_avro_is_unusable(text: str) -> None:
         AvroRows(text)
 
 
+def nested(depth: int) -> Any:
+    """Lists in lists."""
+    kind: Any = "int"
+    for _ in range(depth):
+        kind = {"type": "array", "items": kind}
+    return kind
+
+
+def doubled(depth: int) -> Any:
+    """Records that hold the next one twice."""
+    kind: Any = "int"
+    for number in range(depth):
+        again = f"Q{number - 1}" if number else "int"
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": again}]
+        kind = {"type": "record", "name": f"Q{number}", "fields": fields}
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (nested(700), "RecursionError"),
+        (doubled(16), "more than 10000 fields"),
+        (fixed(2**40), "OverflowError"),
+        ({"type": "array", "items": fixed(0)}, "a few bytes may hold billions"),
+        (
+            {"type": "array", "items": {**fixed(0), "logicalType": "decimal", "precision": 1}},
+            "a few bytes may hold billions",
+        ),
+    ],
+)
+def test_a_schema_of_avro_whose_values_have_no_bounds_is_unusable(kind: Any, reason: str) -> None:
+    with pytest.raises(UnusableSchema, match=reason):
+        AvroRows(json.dumps(record(kind)))
+
+
 # Protobuf
 
 PROTO = """
@@ -337,6 +375,22 @@ async def test_messages_that_make_no_row_are_bad_and_say_why(server: RegistrySer
     assert [one.record.offset for one in found.bad] == list(range(1, len(values) - 1))
     said = [(reason, one.reason) for (_, reason), one in zip(cases, found.bad, strict=True)]
     assert [pair for pair in said if pair[0] not in pair[1]] == []
+
+
+@pytest.mark.parametrize(("depth", "fields", "reason"), [(16, "ab", "10000 fields"), (600, "a", "nested too deep")])
+def test_a_message_whose_values_have_no_bounds_is_unusable(depth: int, fields: str, reason: str) -> None:
+    """Each message holds the next one, twice or to a great depth."""
+    file = descriptor_pb2.FileDescriptorProto(name="deep.proto", syntax="proto3")
+    for number in range(depth):
+        message = file.message_type.add(name=f"M{number}")
+        for place, name in enumerate(fields, 1):
+            field = message.field.add(name=name, number=place, label="LABEL_OPTIONAL")
+            field.type = field.TYPE_INT32
+            if number + 1 < depth:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".M{number + 1}"
+    made = ProtobufSchema(base64.b64encode(file.SerializeToString()).decode())
+    with pytest.raises(UnusableSchema, match=reason):
+        made.split(b"\0")
 
 
 async def test_a_schema_of_another_format_or_without_its_references_is_unusable(server: RegistryServer) -> None:
