@@ -42,6 +42,8 @@ _FAILED_SECONDS = 2.0
 _NOTE_LOOK_SECONDS = 3600.0
 _STOPPED_SECONDS_MAX = 3600.0
 """How long a partition stays stopped without an attempt, where each costs something."""
+_OF_RECORDS = ("bad_record", "refused", "registry_unavailable", "schema_differs", "unreadable")
+"""Reasons that lie in the records which come next: they are gone when these are in the table, or when none waits."""
 _EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
 """What Kafka, the store and the committer do; the log has no traceback of it."""
 
@@ -233,8 +235,8 @@ class PartitionWork:
         self._noted_at = time.monotonic()
         self._decoder(await self._says())
         self._behind = found.offset
-        if self.trouble is not None and not self.trouble.costly:
-            self.trouble = None
+        if self.trouble is not None and (found.offset >= self.end or self.trouble.reason not in _OF_RECORDS):
+            self.trouble = self._stopped_ms = None
         self._source.note(partition, found.offset)
         await self._source.seek(partition, found.offset)
 
@@ -322,9 +324,10 @@ class PartitionWork:
         self._written_ms = self.buffer.records[0].timestamp_ms
         self.busy = True
         try:
-            await self._schemas(self.buffer.records)  # before the wait: a registry that is silent holds nobody else up
+            # Before the wait: a registry that is silent holds nobody else up.
+            known = await self._schemas(self.buffer.records[: self._pipeline.flush.rows])
             async with self._writing:
-                await self._write(self.buffer.take(time.monotonic()))
+                await self._write(self.buffer.take(time.monotonic()), known)
         finally:
             self.busy = False
         self._written_ms = None
@@ -338,13 +341,14 @@ class PartitionWork:
         if said.note is None or now_ms() - said.note.at_ms >= NOTE_RENEWED_MS:
             await self._note(self.mark)
 
-    async def _write(self, records: Sequence[Record]) -> None:
+    async def _write(self, records: Sequence[Record], known: Schemas | None) -> None:
+        """Write records. `known`: schemas of the registry, of which some may be missing."""
         _, topic_id = await self._topics.identity(self.partition.topic)
         if topic_id != self._topic_id:
             raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
         said = await self._says()
         began = time.monotonic()
-        schemas = await self._schemas(records)
+        schemas = await self._schemas(records, known)  # of those that have arrived since then
         said = await self._merged(said, records, schemas)
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
@@ -365,12 +369,16 @@ class PartitionWork:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 
-    async def _schemas(self, records: Sequence[Record]) -> Schemas | None:
-        """The schemas that the records name; None if records of this format name none. Raises `Stopped`."""
+    async def _schemas(self, records: Sequence[Record], known: Schemas | None = None) -> Schemas | None:
+        """The schemas that the records name; None if records of this format name none. Raises `Stopped`.
+
+        `known`: those that need not be asked for; the registry is asked each time for an id that it does not have.
+        """
         if self._registry is None:
             return None
+        known = known or {}
         try:
-            return await self._registry.schemas(ids_of(self._pipeline, records))
+            return {**known, **await self._registry.schemas(ids_of(self._pipeline, records) - known.keys())}
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 

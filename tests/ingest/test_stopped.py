@@ -70,6 +70,21 @@ def test_a_bad_record_is_decoded_ever_more_rarely_until_the_table_says_something
         wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 0)
 
 
+def test_a_partition_whose_last_record_was_passed_over_counts_as_stopped_no_longer(flow: Flow) -> None:
+    flow.topic.send(30)
+    flow.topic.send_value(b"{")
+    flow.topic.flush()
+    ingest = flow.ingest(INGEST__RETRY_SECONDS="15")  # nothing is looked at before the first attempt
+    with stopping([ingest]):
+        ingest.start()
+        flow.wait_rows(30)
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 1)
+        flow.command("ingest", "move", flow.topic.name, "0", "--offset", "11", "--apply", "--reason", "no JSON")
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 0)
+        wait(lambda: ingest.metric("committerd_ingest_lag_records") == 0)
+        flow.check()
+
+
 def test_what_the_committer_refuses_is_staged_ever_more_rarely(
     kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
 ) -> None:
