@@ -25,7 +25,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import QUICK, STAYS, until
 from harness.topics import Topics
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 Version: TypeAlias = Literal["0.1", "0.2"]
 Upserts: TypeAlias = Literal["taken", "refused", "none"]
