@@ -80,8 +80,8 @@ def find(pattern: re.Pattern[str], uri: str, apply: bool, every: float | None) -
 
     Each topic {kafka.topic_prefix}NAME.staged is a dataset if the regular expression PATTERN matches the whole NAME.
     Processes that have the file serve a dataset seconds after its topics are there, and no longer once they are gone.
-    Datasets that the settings name themselves, and branches, are passed over. If no topic matches, the file stays as it
-    is.
+    Datasets that the settings name themselves, and branches, are passed over. Entries of the file whose names do not
+    match stay, and so do the settings of the others. If no topic matches, the file stays as it is.
     """
     if every is not None and not apply:
         raise click.UsageError("--every needs --apply")
@@ -119,7 +119,7 @@ async def _find(shared: SharedSettings, file: DatasetsFile, wanted: _Wanted) -> 
         raise SettingsError(
             f"no topic {shared.kafka.topic_prefix}NAME.staged has a NAME that matches {wanted.pattern.pattern!r}"
         )
-    changes = found(names, wanted.uri, file)
+    changes = found(names, wanted.uri, file, pattern=wanted.pattern)
     if wanted.apply and (changes.differs or not file.path.exists()):
         write(file, changes.content)
     _print_changes(changes, file, applied=wanted.apply)

@@ -29,7 +29,7 @@ class Found:
     added: list[str]
     removed: list[str]
     moved: list[str]
-    """Datasets whose tables have another URI, or other settings, than in the file."""
+    """Datasets whose tables have another URI than in the file."""
 
     @property
     def differs(self) -> bool:
@@ -46,9 +46,10 @@ def names_in(topics: Iterable[str], pattern: re.Pattern[str], *, topic_prefix: s
     return sorted(one for one in names if pattern.fullmatch(one) and not is_branch_queue(one))
 
 
-def found(names: Iterable[str], uri: str, file: DatasetsFile) -> Found:
+def found(names: Iterable[str], uri: str, file: DatasetsFile, *, pattern: re.Pattern[str]) -> Found:
     """The file for these datasets, without those that the settings name themselves.
 
+    What the file has stays: entries whose names do not match `pattern`, and the settings of the others but their URI.
     `uri`: of each table; {name} stands for the dataset's name. Raises `SettingsError` if the file can't be read, or if
     a process could not serve these datasets.
     """
@@ -56,10 +57,13 @@ def found(names: Iterable[str], uri: str, file: DatasetsFile) -> Found:
         raise SettingsError(f"--uri {uri!r} has no {_NAME}, so all datasets would be one table")
     if file.path.suffix != ".json":
         raise SettingsError(f"daemon.datasets_file {str(file.path)!r}: name a file that ends in .json")
-    entries = {name: {"uri": uri.replace(_NAME, name)} for name in sorted(names) if name not in file.others}
-    content = json.dumps({"datasets": entries}, indent=2) + "\n"
-    file.settings_in(content.encode())  # raises
     before = _read(file)
+    entries = {name: entry for name, entry in before.items() if not pattern.fullmatch(name)}
+    for name in names:
+        if name not in file.others:
+            entries[name] = {**before.get(name, {}), "uri": uri.replace(_NAME, name)}
+    content = json.dumps({"datasets": dict(sorted(entries.items()))}, indent=2) + "\n"
+    file.settings_in(content.encode())  # raises
     return Found(
         content=content,
         added=sorted(entries.keys() - before.keys()),
@@ -68,13 +72,13 @@ def found(names: Iterable[str], uri: str, file: DatasetsFile) -> Found:
     )
 
 
-def _read(file: DatasetsFile) -> Mapping[str, object]:
+def _read(file: DatasetsFile) -> Mapping[str, Mapping[str, object]]:
     """What the file holds by dataset; nothing if there is no file yet."""
     if not file.path.exists():
         return {}
     content = file.read()
     file.settings_in(content)  # raises if it is no such file
-    known: Mapping[str, object] = json.loads(content)["datasets"]
+    known: Mapping[str, Mapping[str, object]] = json.loads(content)["datasets"]
     return known
 
 
