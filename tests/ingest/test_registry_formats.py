@@ -225,6 +225,13 @@ def test_what_is_no_schema_of_avro_is_unusable(text: str) -> None:
         AvroRows(text)
 
 
+async def test_values_of_about_a_mebibyte_are_in_memory_at_once(server: RegistryServer) -> None:
+    number = server.register(json.dumps(record("bytes")))
+    values = [written(number, record("bytes"), {"x": b"x" * 600 * 1024}) for _ in range(4)]
+    found = await decoded(server, "avro", pa.schema([("x", pa.binary())]), *values)
+    assert [len(one) for one in found.rows["x"].chunks] == [2, 2]
+
+
 def nested(depth: int) -> Any:
     """Lists in lists."""
     kind: Any = "int"
