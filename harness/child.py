@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -91,3 +92,8 @@ def _is_stopped(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
         return False
     return set(states) == {"T"}
+
+
+def json_in(printed: str) -> Any:
+    """The JSON that a command has printed, without lines about what it waits for, on a busy machine."""
+    return json.JSONDecoder().raw_decode(printed, printed.index("{"))[0]

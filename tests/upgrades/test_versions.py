@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from committerd_common.messages import Status
-from harness.child import ChildProcess
+from harness.child import ChildProcess, json_in
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import QUICK, STAYS, until
@@ -178,6 +178,6 @@ def test_members_and_clients_of_both_versions_take_turns(versions: Versions) -> 
     assert [row["v"] for row in rows if row["id"] == -1] == [newest["id"]]
     for version in BOTH:
         versions.command(version, "audit")
-        letters = json.loads(versions.command(version, "dead", "list", "--json"))["letters"]
+        letters = json_in(versions.command(version, "dead", "list", "--json"))["letters"]
         undecodable = {one["staged_at"] for one in letters if one["reason"] == "record_undecodable"}
         assert len(undecodable) == len(PHASES), letters
