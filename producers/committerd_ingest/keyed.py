@@ -214,5 +214,6 @@ def ids_of(pipeline: Pipeline, records: Sequence[Record]) -> set[int]:
     """The ids of the schemas with which these records are read."""
     found = schema_ids(one.value for one in records) if pipeline.mode is not Mode.DELETE else set[int]()
     if pipeline.mode is not Mode.APPEND and pipeline.key_format in ("avro", "protobuf"):
-        found |= schema_ids(one.key for one in records if one.value is None or pipeline.mode is Mode.DELETE)
+        every = pipeline.mode is not Mode.UPSERT  # the envelope says whether the key is read
+        found |= schema_ids(one.key for one in records if every or one.value is None)
     return found

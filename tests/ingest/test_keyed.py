@@ -8,6 +8,7 @@ import io
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import pytest
 from committerd_batch.target import Mode
 from committerd_ingest.avro import AvroRows
 from committerd_ingest.decoding import Decoded, RecordColumns, WrongColumns
-from committerd_ingest.keyed import OP, ORDER, KeyedDecoder
+from committerd_ingest.keyed import OP, ORDER, KeyedDecoder, ids_of
 from committerd_ingest.records import Record
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.ingest.running import SCHEMA, Flow, flow_of, stopping, wait
+from tests.ingest.test_source import PIPELINE
 
 TWO_KEYS = pa.schema(
     [pa.field("a", pa.int64()), pa.field("b", pa.string()), pa.field("v", pa.float64(), nullable=False)]
@@ -228,6 +230,14 @@ def test_envelopes_in_avro_are_read_by_the_schema_of_the_row() -> None:
     ).new_columns(records, schemas)
     assert new is not None
     assert new.names == ["at"]
+
+
+def test_the_schema_of_a_key_is_read_wherever_the_key_may_be() -> None:
+    pipeline = replace(PIPELINE, format="avro", key_format="avro", keys=("id",))
+    records = [Record(0, 0, b"\0\0\0\0\1", b"\0\0\0\0\2"), Record(1, 0, b"\0\0\0\0\3", None)]
+    found = {mode: ids_of(replace(pipeline, mode=mode), records) for mode in (Mode.UPSERT, Mode.DELETE, Mode.CDC)}
+    assert found == {Mode.UPSERT: {2, 3}, Mode.DELETE: {1, 3}, Mode.CDC: {1, 2, 3}}
+    assert ids_of(replace(pipeline, mode=Mode.APPEND, keys=()), records) == {2}
 
 
 @pytest.fixture
