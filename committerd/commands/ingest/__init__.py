@@ -27,7 +27,8 @@ def ingest(context: click.Context, dry_run: bool) -> None:
 
     Start as many as you like for one pipeline: they share the partitions. A process holds no state and may be killed at
     any moment, because the table says how far it has each partition. The settings are those of group `ingest`;
-    `committerd run --help` lists them. The table must exist, and `committerd run` must serve it.
+    `committerd run --help` lists them. `committerd run` must serve the table, which must exist unless
+    ingest.create_from is set.
 
     Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance and fastavro (extra `ingest`).
     """
