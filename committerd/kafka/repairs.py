@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -186,15 +187,23 @@ def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, lis
     current, waiting = fetcher._next_partition_records, fetcher._completed_fetches
     if not current:
         fetcher._next_partition_records = None  # else it never takes up the records of a partition that was paused
-    elif waiting and not consumer._subscription.is_paused(waiting[0].topic_partition):
+    elif (following := _taken(consumer, waiting)) is not None:
         # Many records of one partition go on after those of the others.
         fetcher._paused_partition_records[current.topic_partition] = current
         fetcher._next_partition_records = None
-        fetcher._next_partition_records = fetcher._parse_fetched_data(waiting.popleft())
+        fetcher._next_partition_records = fetcher._parse_fetched_data(following)
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
     records, _ = fetcher.fetch_records(records_max, timeout_ms=0)
     return dict(records)
+
+
+def _taken(consumer: KafkaConsumer, waiting: deque[Any]) -> Any:
+    """Take the first of the responses that wait; None if there is none, or if its partition is paused."""
+    with suppress(IndexError):  # kafka-python's thread has removed it meanwhile
+        if not consumer._subscription.is_paused(waiting[0].topic_partition):
+            return waiting.popleft()
+    return None
 
 
 def requests_of(consumer: KafkaConsumer) -> list[Future]:
