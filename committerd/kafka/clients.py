@@ -24,12 +24,11 @@ from kafka.net.compat import KafkaNetClient
 
 from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.repairs import heard_at, repair_kafka_python
-from committerd_login.causes import cause_in
+from committerd_login.causes import LINES_KEPT, cause_in
 
 _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
 """Limits an attempt to connect: if it began during an outage, it ends within this time, and the next succeeds."""
-_LINES_KEPT = 10
 _LINE_LENGTH_MAX = 300
 
 Client = TypeVar("Client")
@@ -117,7 +116,7 @@ class _Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.kept: collections.deque[str] = collections.deque(maxlen=_LINES_KEPT)
+        self.kept: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)
         self._guard = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:

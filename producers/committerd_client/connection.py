@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from committerd_common.private_key import is_encrypted
 from committerd_login import LOGIN_OPTIONS, kafka_python_options
-from committerd_login.causes import cause_in
+from committerd_login.causes import LINES_KEPT, cause_in
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -139,7 +139,7 @@ class RecentWarnings(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._lines: deque[str] = deque(maxlen=3)
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Nothing: `kafka_log` passes on the lines of the client's own threads."""

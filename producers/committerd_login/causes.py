@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-_VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$")
-"""Object names with ports, and backoff times. Without them a repeated line equals the first."""
+_VARYING = re.compile(r"^<.*?>: | \(backoff [\d.]+ secs\)$| after [\d.]+ ms\b")
+"""Object names with ports, backoff times, and how long attempts took. Without them a repeated line equals the first."""
+LINES_KEPT = 10
+"""How many lines are kept: those of an attempt that was refused, and of later attempts that got no time."""
 _NO_CAUSE = re.compile(r"not ready; waiting|^Bootstrap failed")
 
 

@@ -65,6 +65,12 @@ class Candidate:
     def app(self) -> AppUnit | None:
         return self.envelope.app if self.envelope else None
 
+    @property
+    def line(self) -> tuple[str, str]:
+        """The producer, or else the application."""
+        producer = self.envelope.producer if self.envelope else ""
+        return producer, "" if producer or self.app is None else self.app.app_id
+
 
 @dataclass(slots=True)
 class Auditor:
@@ -320,6 +326,15 @@ class Auditor:
         self.versions[name.version] = seen
         self._there.add(name.version)
 
+    def _passes_its_line(self, offset: int, position: Position) -> bool:
+        """Whether a record before this one of the same producer, or else of the same application, still waits."""
+        line = self.asked[position.topic_id, offset].line
+        before = (self.asked.get((position.topic_id, one)) for one in range(position.next_offset, offset))
+        waiting = (
+            one for number, one in enumerate(before, start=position.next_offset) if number not in position.settled
+        )
+        return any(one is not None and one.line == line for one in waiting)
+
     def _keeps_the_pause(self, file: ManifestFile) -> None:
         """Check that only an operator commits to a paused queue, and that nobody else pauses it."""
         properties = file.transaction.transaction_properties if file.transaction is not None else {}
@@ -329,7 +344,10 @@ class Auditor:
         self.paused = pause
 
     def _turns(self, seen: Seen) -> None:
-        """Check that only re-executions pass others: one for each refused transaction, and of its producer."""
+        """Check that only re-executions pass others of their line: one for each refused transaction, of its producer.
+
+        Other lines may be passed, because versions take from them in turn (`committerd.queue.turns`).
+        """
         position, version = seen.position, seen.settled.version
         if position is None or not self.only_retries_pass:
             return
@@ -337,7 +355,7 @@ class Auditor:
             envelope = self.asked[position.topic_id, entry.offset].envelope
             retry_of = envelope.retry_of if envelope is not None else None
             is_of = envelope is not None and retry_of is not None and self._tickets.get(retry_of) == envelope.producer
-            if entry.offset in position.settled and not is_of:
+            if entry.offset in position.settled and not is_of and self._passes_its_line(entry.offset, position):
                 self.fail(f"version {version}: offset {entry.offset} passes others, and has no ticket of {retry_of}")
             if is_of and retry_of is not None:
                 del self._tickets[retry_of]

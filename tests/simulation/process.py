@@ -133,7 +133,7 @@ class Process:
 
     def _memory(self) -> ProcessMemory:
         memory = ProcessMemory(self.world.settings.memory)
-        if self.world.seed % _CROWDED_EACH == 0:
+        if self.world.seed % _CROWDED_EACH == 0 and not self.world.scenario.is_alone:
             nothing = {one.name: Budget(0) for one in fields(Budgets)}
             memory.caches = Budgets(**nothing)
         return memory

@@ -52,7 +52,7 @@ def run(seed: int, together: Sequence[str]) -> Report:
         producers.together = together
 
     settings = {"refusal_interval_seconds": 1.0}
-    scenario = Scenario(records=120, seconds=5.0, rates=Rates(latency=0.005), settings=settings)
+    scenario = Scenario(records=120, seconds=5.0, rates=Rates(latency=0.005), settings=settings, is_alone=True)
     return simulate(seed, scenario, prepare=prepare)
 
 

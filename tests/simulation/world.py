@@ -76,6 +76,10 @@ class Scenario:
     ledger_bytes: int = 1024 * 1024
     footprint_bytes: int = 1024 * 1024
     """Where both bounds are far below the settings, dropped parts of the history are needed again."""
+    is_alone: bool = False
+    """Whether no other table of the process takes the memory of its caches. What is taken is read again, and a record
+    that waits for it lets others pass.
+    """
     recheck_seconds: float = 10.0
     producers: int = 0
     """Names of producers, of which each record that names none gets a random one; 0 = it stays without."""
