@@ -39,8 +39,9 @@ class Topics:
         return await asyncio.to_thread(self._identity, topic)
 
     async def names(self) -> Sequence[str]:
-        """The names of all topics, in order. Raises KafkaError."""
-        return await asyncio.to_thread(self._admin.ask, lambda admin: sorted(map(str, admin.list_topics())))
+        """The names of all topics, in order, without those of Kafka itself. Raises KafkaError."""
+        found = await asyncio.to_thread(self._admin.ask, lambda admin: admin.describe_topics())
+        return sorted(str(one["name"]) for one in found if not one["is_internal"])
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         """The offset of the partition's first record, and that behind its last one. Raises KafkaError.

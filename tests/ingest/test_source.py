@@ -9,8 +9,9 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.record.default_records import DefaultRecordBatch
+from kafka.structs import OffsetAndMetadata
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka.clients import open_client
@@ -177,6 +178,23 @@ async def test_records_that_cannot_be_unpacked_are_their_partition_s_trouble(
             assert (await _next(events, Unreadable)).partition == bad
         finally:
             await source.stop()
+
+
+async def test_the_topics_of_kafka_itself_match_no_pattern(kafka: KafkaBroker | RunningKafka) -> None:
+    servers = kafka.bootstrap_servers
+    with contextlib.closing(Topic(servers, partitions=1)) as topic:
+        group = f"internal-{uuid4().hex[:8]}"
+        with contextlib.closing(KafkaConsumer(bootstrap_servers=servers, group_id=group)) as consumer:
+            place = TopicPartition(topic.name, 0)
+            consumer.assign([place])
+            consumer.commit({place: OffsetAndMetadata(0, "", -1)})  # so that there is a topic of offsets
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+            assert "__consumer_offsets" in admin.list_topics()
+        topics = Topics(lambda: KafkaAdminClient(bootstrap_servers=servers))
+        names = await topics.names()
+        topics.close()
+        assert topic.name in names
+        assert "__consumer_offsets" not in names
 
 
 async def _next(events: asyncio.Queue[Event], kind: type[Any]) -> Any:
