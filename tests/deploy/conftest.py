@@ -8,6 +8,7 @@ import pytest
 
 from harness import PartMissingError
 from harness.helm import HELM
+from harness.node import NodeProgram
 from tests.deploy.chart import Chart
 from tests.deploy.compose import Compose
 from tests.deploy.image import Builder, Image
@@ -19,6 +20,15 @@ def chart() -> Chart:
     """The chart of this repository."""
     try:
         return Chart(HELM.built())
+    except PartMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The program that checks how accessible a page is; it runs in the page."""
+    try:
+        return NodeProgram("axe", "4.10.2", "axe-core/axe.min.js").installed().read_text("utf-8")
     except PartMissingError as error:
         pytest.skip(str(error))
 

@@ -21,7 +21,6 @@ from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REAS
 from committerd.settings.load import load_settings
 from harness import PartMissingError
 from harness.chromium import BrowserPage, chromium
-from harness.node import NodeProgram
 from scripts.programs import ROOT
 from scripts.site.__main__ import build
 from scripts.site.markdown import for_python_markdown
@@ -29,7 +28,6 @@ from scripts.site.pages import sources
 from tests.deploy import alerts
 from tests.deploy.test_readme import missing
 
-AXE = NodeProgram("axe", "4.10.2", "axe-core/axe.min.js")
 _AXE = """axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
 rules: {"scrollable-region-focusable": {enabled: false}}})
 .then(found => found.violations.map(one => one.id + ": " + one.nodes.map(node => node.html).join(" ")))"""
@@ -137,11 +135,7 @@ def test_the_reference_names_every_reason_and_every_name_of_the_client(site: Pat
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_page_is_accessible_and_asks_for_nothing_elsewhere(served: str, scheme: str) -> None:
-    try:
-        axe = AXE.installed().read_text("utf-8")
-    except PartMissingError as error:
-        pytest.skip(str(error))
+async def test_a_page_is_accessible_and_asks_for_nothing_elsewhere(served: str, axe: str, scheme: str) -> None:
     async with chromium() as page:
         await page.prefer(scheme)
         for path in ("", "docs/client/", "docs/reference/settings/"):

@@ -15,18 +15,15 @@ import pytest
 
 from committerd_client import staging
 from committerd_common.messages import Status
-from harness import PartMissingError
 from harness.child import Launch
 from harness.chromium import BrowserPage, chromium
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.node import NodeProgram
 from harness.places import StorePlace
 from harness.scene import STAYS, Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
-AXE = NodeProgram("axe", "4.10.2", "axe-core/axe.min.js")
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 _PICTURES = bool(os.environ.get("COMMITTERD_SCREENSHOTS"))
 _ROWS = "document.querySelectorAll('#transactions tbody tr').length"
@@ -71,11 +68,7 @@ async def _shown(page: BrowserPage, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_it_is_accessible_and_asks_for_nothing_elsewhere(daemon: Daemon, scheme: str) -> None:
-    try:
-        axe = AXE.installed().read_text("utf-8")
-    except PartMissingError as error:
-        pytest.skip(str(error))
+async def test_it_is_accessible_and_asks_for_nothing_elsewhere(daemon: Daemon, axe: str, scheme: str) -> None:
     async with chromium() as page:
         await page.prefer(scheme)
         await _shown(page, daemon)

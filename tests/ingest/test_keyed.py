@@ -197,16 +197,20 @@ def test_envelopes_in_avro_are_read_by_the_schema_of_the_row() -> None:
 
     row = {"id": 5, "day": 1, "at": 2}
     table = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us"))])
-    made = KeyedDecoder(
-        table,
-        mode=Mode.CDC,
-        keys=["id"],
-        format="avro",
-        key_format="avro",
-        columns=RecordColumns(),
-        topic="t",
-        partition=0,
-    )
+
+    def decoder(schema: pa.Schema) -> KeyedDecoder:
+        return KeyedDecoder(
+            schema,
+            mode=Mode.CDC,
+            keys=["id"],
+            format="avro",
+            key_format="avro",
+            columns=RecordColumns(),
+            topic="t",
+            partition=0,
+        )
+
+    made = decoder(table)
     values = [
         written(0, {"before": None, "after": row, "op": "c"}),
         written(0, {"before": row, "after": None, "op": "d"}),
@@ -218,16 +222,7 @@ def test_envelopes_in_avro_are_read_by_the_schema_of_the_row() -> None:
     at_2 = datetime.datetime(1970, 1, 1, 0, 0, 0, 2)  # noqa: DTZ001  # the source's column has no zone
     assert changes(found) == [(0, "upsert", 5, datetime.date(1970, 1, 2), at_2), (1, "delete", 5, None, None)]
     assert ["truncated" in one.reason for one in found.bad] == [True]
-    new = KeyedDecoder(
-        table.remove(2),
-        mode=Mode.CDC,
-        keys=["id"],
-        format="avro",
-        key_format="avro",
-        columns=RecordColumns(),
-        topic="t",
-        partition=0,
-    ).new_columns(records, schemas)
+    new = decoder(table.remove(2)).new_columns(records, schemas)
     assert new is not None
     assert new.names == ["at"]
 

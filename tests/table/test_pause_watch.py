@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from committerd.lance.format.manifest_file import encode
-from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
 from committerd.table.pause_watch import PauseWatch
 from committerd.table.versions import Table
-from committerd_common.messages import Manifest, Transaction
-from committerd_common.paths import NamingScheme, manifest_key
-from tests.simulation.staging import column
 from tests.simulation.store import Bucket, FakeStore
+from tests.table.putting import put_version
 
 START = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0)
 PAUSE = Pause(reason="a backup", since_ms=1)
@@ -21,14 +17,7 @@ PAUSED, RUNNING = encode_metadata(START, {}, PAUSE), encode_metadata(START, {})
 
 
 def _put(bucket: Bucket, version: int, metadata: Mapping[str, str], *, ours: bool = True) -> None:
-    manifest = Manifest(version=version, fields=[column()], table_metadata=metadata)
-    manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
-    manifest.data_format.file_format, manifest.data_format.version = "lance", "2.0"
-    transaction = Transaction(uuid=f"u{version}", read_version=version - 1)
-    transaction.append.SetInParent()
-    if ours:
-        transaction.transaction_properties.update(encode_settled((), (), topic_id="i"))
-    bucket.put(manifest_key(version, NamingScheme.V2), encode(manifest, (), transaction))
+    put_version(bucket, version, metadata, ours=ours)
 
 
 async def test_a_version_of_the_queue_begins_and_ends_a_pause_and_no_other_does() -> None:

@@ -9,17 +9,14 @@ import pytest
 
 from committerd.committer.loading import Loading, load
 from committerd.errors import CorruptTable
-from committerd.lance.format.manifest_file import encode
-from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import AppMark, Pause, Position, encode_metadata, start_of
 from committerd.stores.port import Tail
 from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
-from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
-from tests.simulation.staging import column
 from tests.simulation.store import Bucket, FakeStore
+from tests.table.putting import put_version
 
 _COUNT = 2_000
 _READS_MAX = 400
@@ -86,15 +83,7 @@ class _History:
 
     def _put(self, metadata: dict[str, str], *, ours: bool = False) -> None:
         self.metadata.append(metadata)
-        version = self.latest
-        manifest = Manifest(version=version, fields=[column()], table_metadata=metadata)
-        manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"
-        manifest.data_format.file_format, manifest.data_format.version = "lance", "2.0"
-        transaction = Transaction(uuid=f"u{version}", read_version=version - 1)
-        transaction.append.SetInParent()
-        if ours:
-            transaction.transaction_properties.update(encode_settled([], [], topic_id="i"))
-        self.bucket.put(manifest_key(version, NamingScheme.V2), encode(manifest, (), transaction))
+        put_version(self.bucket, self.latest, metadata, ours=ours)
 
 
 def _bottom(made: _History) -> None:
