@@ -44,7 +44,7 @@ from committerd_common.messages import Refusal
 from committerd_common.request import Envelope, Request, who_asked
 
 _AT_ONCE = 64
-"""The most records to look at for a version that holds a single one."""
+"""The most records to look at for a version that holds a single record."""
 _IN_A_STRETCH = 4
 """Records to judge before the stretch of work may end: less than a millisecond."""
 STALE_MS = 5 * 24 * 3600 * 1000

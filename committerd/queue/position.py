@@ -31,8 +31,8 @@ PAUSED_KEY = "committerd.paused"
 FORMAT = 1
 """Version of the format of committerd's keys that every release knows."""
 FORMAT_OF_RANGES = 2
-"""That of keys whose position names ranges of offsets. A version has it only while its position needs them. A table
-with a higher one is refused: a newer committerd wrote it.
+"""Version of the format of keys whose position names ranges of offsets. A version of the table has it only while its
+position needs ranges. A table with a higher format is refused: a newer committerd wrote it.
 """
 
 LISTED_MAX = 256
