@@ -15,12 +15,10 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SWALLOWED_SECONDS = 5.0
 
 
 class Interrupted(BaseException):
@@ -28,18 +26,17 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread, once; further signals don't disturb the
-    clean-up.
+    """SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread; further signals don't disturb the clean-up.
 
-    Python drops an exception that is raised while an object is finalised. So a signal counts again if the first one has
-    had no effect for a few seconds.
+    Python drops an exception that is raised while an object is finalised, and a library that is being imported may
+    swallow it. So the first signal raises `Interrupted` again every few seconds, until the demo ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, repeat_seconds: float = 5.0) -> None:
         self.number: int | None = None
         """The first signal that arrived."""
         self.ending = False
-        self._raised_at = float("-inf")
+        self._repeat_seconds = repeat_seconds
 
     def listen(self) -> None:
         """Handle signals until the process ends, also SIGINT in a background job, which a shell starts with SIGINT
@@ -47,9 +44,11 @@ class Interrupts:
         """
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGALRM, self._on_alarm)
 
     def ignore(self) -> None:
         """Ignore signals for good: while Python shuts down there are no handlers, and a signal would kill it."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -62,11 +61,18 @@ class Interrupts:
             self.ending = True
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.ending or time.monotonic() < self._raised_at + _SWALLOWED_SECONDS:
+        if self.ending or self.number is not None:
             return
-        self._raised_at = time.monotonic()
-        self.number = self.number or number
-        raise Interrupted
+        self.number = number
+        signal.setitimer(signal.ITIMER_REAL, self._repeat_seconds, self._repeat_seconds)
+        self._raise()
+
+    def _on_alarm(self, _number: int, _frame: FrameType | None) -> None:
+        self._raise()
+
+    def _raise(self) -> None:
+        if not self.ending:
+            raise Interrupted
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
@@ -134,6 +140,7 @@ def main() -> int:
 
 
 def _interrupted(interrupts: Interrupts) -> int:
+    interrupts.ending = True
     assert interrupts.number is not None
     print(f"Ended by {signal.Signals(interrupts.number).name}; everything is stopped.", file=sys.stderr)
     return 128 + interrupts.number

@@ -229,6 +229,31 @@ def test_it_can_be_interrupted_while_it_is_loaded(demo: Demo, seconds: float) ->
     assert_nothing_is_left(demo)
 
 
+SWALLOWS_AN_INTERRUPT = """
+import signal, time
+from scripts.demo.__main__ import Interrupted, Interrupts
+
+class Swallows:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+interrupts = Interrupts(repeat_seconds=0.1)
+interrupts.listen()
+try:
+    Swallows()
+    print("was not interrupted", flush=True)
+    time.sleep(300)
+except Interrupted:
+    print("was interrupted")
+"""
+
+
+def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
+    command = [sys.executable, "-c", SWALLOWS_AN_INTERRUPT]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert ended.stdout.split("\n") == ["was not interrupted", "was interrupted", ""], ended.stderr
+
+
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
