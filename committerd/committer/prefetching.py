@@ -8,11 +8,11 @@ that wait is waited for. This module decides nothing: a missing file is a fact, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import TypeVar
 
 import anyio
@@ -44,7 +44,8 @@ _T = TypeVar("_T")
 DECODED_BYTES_MAX = 160 * 1024 * 1024
 """Maximum memory of transactions that are decoded at the same time; a single one always fits.
 
-The real memory is far less: that of an Append is four times its size.
+The real memory is far less: that of an Append is four times its size. When the order in which records are taken
+changes, those that were decoded before may take as much again, until the next records are decoded.
 """
 _RECORDS_AT_ONCE = 256
 """Maximum number of records in one batch: few enough that no record waits long for the others."""
@@ -120,7 +121,7 @@ class Prefetcher:
             while True:
                 await batches.acquire()
                 moment = self.intake.moment()
-                batch = self._claim(self._in_turn(), most=_RECORDS_AT_ONCE) if self._on else []
+                batch = self._claim(self._front(), most=_RECORDS_AT_ONCE) if self._on else []
                 if not batch:
                     batches.release()
                     await self.intake.changed(since=moment)
@@ -128,12 +129,30 @@ class Prefetcher:
                 tasks.start_soon(self._prefetch_in_background, batch, batches)
                 await anyio.lowlevel.checkpoint()
 
-    def _in_turn(self) -> Iterable[Pending]:
-        """The records that wait; the first ones of each producer first, because a version takes from all of them."""
+    def _front(self) -> Iterable[Pending]:
+        """The records to prefetch, in order. Under turns they are the first ones of each producer, as many as fit; all
+        others are forgotten if they take too much memory.
+        """
         intake = self.intake
         if not intake.takes_turns(_RECORDS_AT_ONCE):
             return intake.pending
-        return chain(intake.turns.to_fetch(_RECORDS_AT_ONCE), intake.pending)
+        in_turn = {pending.number: pending for pending in intake.turns.to_fetch(_RECORDS_AT_ONCE)}
+        in_turn |= {pending.number: pending for pending in intake.pending if pending.number not in in_turn}
+        if sum(known.bytes for known in self._found.values()) > DECODED_BYTES_MAX:
+            front = {pending.number for pending in self._fitting(in_turn.values())}
+            for number in self._found.keys() - front:
+                del self._found[number]
+        return in_turn.values()
+
+    def _fitting(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
+        """Yield the first of these records, as many as may be decoded at the same time: at least one."""
+        total = 0
+        for place, pending in enumerate(waiting):
+            known = self._found.get(pending.number)
+            total += known.bytes if known is not None else self._bytes_max(pending)
+            if place and total > DECODED_BYTES_MAX:
+                return
+            yield pending
 
     def is_ready(self, pending: Pending) -> bool:
         """Whether a record can be judged."""
@@ -172,16 +191,10 @@ class Prefetcher:
 
     def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
         """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
-        batch, total = list[Pending](), 0
-        for place, pending in enumerate(waiting):
-            number = pending.number
-            known = self._found.get(number)
-            total += known.bytes if known is not None else self._bytes_max(pending)
-            if len(batch) == most or (place and total > DECODED_BYTES_MAX):
-                break
-            if known is None and number not in self._begun and number not in self._large:
-                batch.append(pending)
-                self._begun[number] = anyio.Event()
+        known_of = (self._found, self._begun, self._large)
+        free = (one for one in self._fitting(waiting) if not any(one.number in known for known in known_of))
+        batch = list(islice(free, most))
+        self._begun |= {pending.number: anyio.Event() for pending in batch}
         return batch
 
     def _bytes_max(self, pending: Pending) -> int:

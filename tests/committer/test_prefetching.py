@@ -292,3 +292,18 @@ async def test_what_is_known_of_settled_records_is_forgotten_in_any_order(bench:
     bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=0, settled=Offsets.of([1])))
     await bench.settled()
     assert sorted(bench.prefetcher._found) == [1, 3]
+
+
+async def test_records_whose_turn_comes_later_are_forgotten_where_others_need_the_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of a flood were decoded first; then it is the turn of another producer."""
+    bench.arrive(*(record(at, staged("a"), producer="flood") for at in range(300)))
+    size = decoded_bytes_max(len(bench.intake.pending[0].record.value))
+    monkeypatch.setattr(prefetching, "DECODED_BYTES_MAX", 3 * size)
+    async with bench.prefetching():
+        await bench.prefetched(bench.intake.pending[2])
+        bench.arrive(*(record(300 + at, staged("a"), producer="other") for at in range(5)))
+        bench.intake.settle(Position(cluster_id="c", topic="t", topic_id="i", next_offset=1))
+        others = [pending.number for pending in bench.intake.pending if pending.producer == b"other"]
+        await until(lambda: sorted(bench.prefetcher._found) == others[:3])
