@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import sys
 import uuid
@@ -13,6 +14,7 @@ from functools import partial
 
 import anyio
 import click
+from anyio.lowlevel import checkpoint
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.committing import listening, opened_kafka, pylance_for
@@ -24,6 +26,7 @@ from committerd.daemon.dataset import Dependencies, ProcessMemory
 from committerd.daemon.process import Surroundings
 from committerd.daemon.producers_file import admission
 from committerd.daemon.threads import HeavyThread
+from committerd.daemon.tracing import tracing
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.memory import return_large_blocks
@@ -98,6 +101,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
     metrics = Metrics(registry)
     work, stretches = HeavyThread(), Stretches()
     memory = ProcessMemory(served.shared.memory)
+    traces = tracing(os.environ)
     async with AsyncExitStack() as stack:
         accounts = Accounts(stack, metrics.process)
         if served.is_one:  # raises for what can never be served, before anything starts
@@ -133,6 +137,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                     admission=admits,
                     work=work,
                     give_way=stretches.of_one(),
+                    trace=None if traces is None else traces.of(dataset.queue),
                     pylance=pylance,
                 )
 
@@ -144,5 +149,6 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                 serve=listening(served.shared.http, registry),
                 wall_clock=wall_clock,
                 monotonic=monotonic,
+                drained=checkpoint if traces is None else traces.close,
             ),
         )

@@ -16,6 +16,7 @@ from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.prefetching import DECODED_BYTES_MAX, Prefetched, Prefetcher
 from committerd.committer.self_trial import Raising, own_changes, require_room
+from committerd.committer.stages import Period
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
 from committerd.queue.port import Record
@@ -70,7 +71,7 @@ class Assembler:
         that has begun, so none waits for more than the versions of two rounds. If all that is left of it is refused, it
         is over, and the version is one of the next round.
         """
-        options = self.decider.options
+        began, options = anyio.current_time(), self.decider.options
         # A snapshot: while we read, more records may arrive, or the assignment may end.
         waiting = intake.first(options.most + 1, behind=head.position)
         retries, reservations = intake.waiting_retries(), intake.reservations
@@ -109,7 +110,7 @@ class Assembler:
         self.containment.formed(count)
         if self.containment.in_doubt:
             self.containment.tried(await self.self_trial(head))
-        return decided
+        return replace(decided, decided=Period(began, anyio.current_time()))
 
     async def self_trial(self, head: Head) -> Exception | None:
         """Decode, judge and build changes of our own on this head, without a put; returns what fails.
@@ -167,8 +168,12 @@ class Assembler:
 
     async def assemble_create(self, head: Head, pending: Pending, *, is_first: bool) -> FormedVersion | Refused:
         """As `Decider.decide_create`."""
-        decoded = await self.decode(pending, head)
-        return await self._run(self.decider.decide_create(head, _known(pending, decoded), is_first=is_first), head)
+        began, decoded = anyio.current_time(), await self.decode(pending, head)
+        steps = self.decider.decide_create(head, _known(pending, decoded), is_first=is_first)
+        formed = await self._run(steps, head)
+        if isinstance(formed, Refused):
+            return formed
+        return replace(formed, decided=Period(began, anyio.current_time()))
 
     async def require_buildable(self, head: Head) -> None:
         """Return if a version can be built on the head. Raises `UnsupportedTable` or `CorruptTable`."""
@@ -207,4 +212,5 @@ def _is_much(ready: Sequence[Prefetched]) -> bool:
 
 def _known(pending: Pending, decoded: Request | Refused) -> Prefetched:
     """A record for which nothing was fetched."""
-    return Prefetched(pending, decoded, NOTHING_KNOWN, anyio.current_time())
+    now = anyio.current_time()
+    return Prefetched(pending, decoded, NOTHING_KNOWN, now, now)

@@ -22,18 +22,18 @@ from committerd.committer.containing import as_unavailable
 from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
 from committerd.committer.holding import Holding
-from committerd.committer.intake import Intake
+from committerd.committer.intake import Intake, Pending
 from committerd.committer.members import FormedVersion
 from committerd.committer.outcome_maker import OutcomeMaker, PutTime
 from committerd.committer.pipeline import Pipeline
 from committerd.committer.publisher import OutcomeBatch, Publisher
 from committerd.committer.putting import Putter
+from committerd.committer.stages import Period, VersionStages
 from committerd.committer.starting import Starter
 from committerd.committer.state import HeadMetrics, Intervals, State, note_commit
 from committerd.committer.table_wait import TableWait
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
-from committerd.lance.rows.change import RowsAndKeys
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import Pause
@@ -297,8 +297,9 @@ class Committer:
                 self._last_refusals = anyio.current_time()
                 # At most 5 % of the time is spent on versions that commit nothing.
                 self._refusal_interval = min(seconds * 20, _REFUSALS_WAIT_SECONDS_MAX)
-        rows_and_keys = formed.rows_and_keys if is_ours else {}
-        await self._publish_outcomes(result.found, rows_and_keys, current, seconds=seconds)
+        await self._publish_outcomes(
+            result.found, formed if is_ours else None, current, put=Period(started, started + seconds)
+        )
         foreign = sum(not found.settled.ours for found in result.found)
         if foreign:
             parts.telemetry.foreign_commits.add(foreign)
@@ -311,12 +312,15 @@ class Committer:
     async def _publish_outcomes(
         self,
         versions: Sequence[VersionSummary],
-        rows_and_keys: Mapping[int, RowsAndKeys],
+        formed: FormedVersion | None,
         current: CurrentHead,
         *,
-        seconds: float,
+        put: Period,
     ) -> None:
-        """Publish the outcomes that the new versions contain, and free the room of their records in the queue."""
+        """Publish the outcomes that the new versions contain, and free the room of their records in the queue.
+
+        `formed`: the only one of these versions; None = they are those of another writer.
+        """
         parts = self._parts
         entries = [(found.settled, entry) for found in versions for entry in found.settled.entries()]
         refusals = [refusal for found in versions for refusal in found.settled.refusals]
@@ -325,9 +329,11 @@ class Committer:
         if any(status_of(one).is_dead_letter and one.offset not in records for one in refusals):
             # Another committer settled it, or it was revoked: Start reads such records again and publishes all.
             raise StartAgain("a dead letter needs its record, which is not here")
-        commit_ms = int(seconds * 1000)
-        put = PutTime(began_ms=self._now_ms() - commit_ms, commit_ms=commit_ms)
-        make = partial(parts.outcome_maker.make, position=current.head.position, records=records, put=put)
+        commit_ms = int((put.ended - put.began) * 1000)
+        stages = self._stages(formed, pending, put) if formed is not None and parts.publisher.traces else None
+        time = PutTime(began_ms=self._now_ms() - commit_ms, commit_ms=commit_ms, stages=stages)
+        make = partial(parts.outcome_maker.make, position=current.head.position, records=records, put=time)
+        rows_and_keys = formed.rows_and_keys if formed is not None else {}
         later = self._holding.settle(current.head.position, refusals, pending, rows_and_keys)
         for of, entry in entries:
             if entry.offset in later:
@@ -339,6 +345,23 @@ class Committer:
             generation=current.generation,
             acknowledge=self._holding.acknowledgeable(),
             room=room,
+        )
+
+    def _stages(self, formed: FormedVersion, pending: Mapping[int, Pending], put: Period) -> VersionStages | None:
+        """The stages of a version that was put, for traces; None if it holds no records.
+
+        `pending`: the records that it settles, by offset, as far as the intake has them.
+        """
+        if formed.decided is None:
+            return None
+        fetched = {offset: self._parts.assembler.prefetcher.fetched(one) for offset, one in pending.items()}
+        return VersionStages(
+            version=formed.own.settled.version,
+            unix=self._parts.wall_clock().timestamp() - anyio.current_time(),
+            decided=formed.decided,
+            put=put,
+            fetched={offset: one for offset, one in fetched.items() if one is not None},
+            rules=formed.rules,
         )
 
     async def _publish_held_back(self, held_back: Sequence[OutcomeBatch], current: CurrentHead) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from committerd.committer.head import Head
 from committerd.committer.intake import Pending
 from committerd.committer.record_history import AskedUuid
+from committerd.committer.stages import Period
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Verdict
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
@@ -104,6 +105,10 @@ class FormedVersion:
     """The rows and keys of each refused Delete or Update for which they may be reserved, by the record's offset."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     """How its members and refusals were judged."""
+    rules: Mapping[int, str] = field(default_factory=dict)
+    """The conflict rule that refused a record, by the record's offset."""
+    decided: Period | None = None
+    """When it was decided, on the event loop's clock; None = it holds no records."""
     deadline_ms: float = math.inf
     """The first deadline of its members, in Unix milliseconds."""
     identity: TopicIdentity | None = None
@@ -136,6 +141,8 @@ class Members:
     rows_and_keys: dict[int, RowsAndKeys] = field(default_factory=dict)
     """As `FormedVersion.rows_and_keys`."""
     verdicts: Verdicts = field(default_factory=Verdicts)
+    rules: dict[int, str] = field(default_factory=dict)
+    """As `FormedVersion.rules`."""
     uuids: set[str] = field(default_factory=set)
     """The uuids of the requests."""
     weight: Weight = field(default_factory=Weight)
@@ -196,6 +203,8 @@ class Members:
         self.refused.setdefault(refusal.uuid, []).append(refusal)
         if request is not None:
             self.verdicts.add(request.operation, refused)
+        if refused.rule:
+            self.rules[pending.offset] = refused.rule
         known = refused.rows_and_keys
         has_room = len(self.rows_and_keys) < ROWS_MAX + ROWS_LINE_MAX
         if known is not None and known.bytes <= ROWS_BYTES_MAX and has_room:
@@ -238,6 +247,7 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
         round_left=group.round_left,
         rows_and_keys=group.rows_and_keys,
         verdicts=group.verdicts,
+        rules=group.rules,
         deadline_ms=min(deadlines, default=math.inf),
         unused_marks=len(group.marks) - len(marks),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from committerd.committer.publisher import OutcomeBatch
+from committerd.committer.stages import Traced, VersionStages
 from committerd.queue.before_table import outcome_before_table
 from committerd.queue.dead_letter import letter_of
 from committerd.queue.outcomes import Settled, Status, Timings, committed, refused, status_of
@@ -34,6 +35,8 @@ class PutTime(NamedTuple):
     """Unix milliseconds."""
     commit_ms: int
     """How long it took, in milliseconds."""
+    stages: VersionStages | None = None
+    """Those of the version; None = its records are not traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class OutcomeMaker:
         the outcomes were published before, so they are not counted and logged.
         """
         made, outcomes, letters, submitted = [], [], [], []
+        traced = list[Traced]()
         for place, (settled, entry) in enumerate(entries):
             if place % _IN_A_STRETCH == 0:
                 await self.give_way()
@@ -99,6 +103,9 @@ class OutcomeMaker:
             else:
                 outcome = refused(entry, position, timings)
             made.append(outcome)
+            if put is not None and put.stages is not None and put.stages.version == settled.version:
+                timestamp_ms = None if record is None else record.timestamp_ms
+                traced.append(Traced(outcome, entry.traceparent, timestamp_ms, put.stages))
             outcomes.append(_publication(entry, outcome, position))
             if not isinstance(entry, Member) and status_of(entry).is_dead_letter:
                 if record is None:
@@ -111,7 +118,7 @@ class OutcomeMaker:
         if put is not None:
             self._count(made)
             self.note(made)
-        return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted)
+        return OutcomeBatch(outcomes=outcomes, letters=letters, submitted=submitted, traced=traced)
 
     def _count(self, outcomes: Iterable[Outcome]) -> None:
         counted: Counter[tuple[str, int]] = Counter()

@@ -188,10 +188,9 @@ class Pipeline:
 
     async def _timed(self, head: Head, *, round_left: Set[int]) -> FormedVersion | None:
         """Call `Assembler.assemble`, and remember how long it took to form a version."""
-        began = anyio.current_time()
         formed = await self.assembler.assemble(head, self.intake, round_left=round_left)
-        if formed is not None:
-            self._form_seconds = anyio.current_time() - began
+        if formed is not None and formed.decided is not None:
+            self._form_seconds = formed.decided.ended - formed.decided.began
         return formed
 
     async def _form_ahead(self, ahead: _Ahead, delay: float = 0.0) -> None:

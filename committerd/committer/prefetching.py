@@ -20,6 +20,7 @@ import anyio.lowlevel
 
 from committerd.committer.decoding import Decoder, claim_key
 from committerd.committer.intake import Intake, Pending
+from committerd.committer.stages import Period
 from committerd.concurrency import Concurrently
 from committerd.errors import Unavailable
 from committerd.lance.format.decoded_size import decoded_bytes_max
@@ -67,6 +68,8 @@ class Prefetched:
     facts: StagedFacts
     at: float
     """When its facts were fetched, on the event loop's clock, in seconds."""
+    until: float
+    """When the last of them was there, on the same clock."""
     bytes: int = field(init=False)
     """The most memory that the decoded transaction takes. It is added up for all that wait, often."""
 
@@ -158,6 +161,11 @@ class Prefetcher:
         """Whether a record can be judged."""
         return pending.number in self._found
 
+    def fetched(self, pending: Pending) -> Period | None:
+        """When the facts of a record were fetched, as long as the intake has it; None = they were not."""
+        known = self._found.get(pending.number)
+        return None if known is None else Period(known.at, known.until)
+
     async def ready(self, ordered: Sequence[Pending]) -> list[Prefetched]:
         """Return the first of these records that can be judged, stopping before the first that isn't ready.
 
@@ -221,9 +229,10 @@ class Prefetcher:
             facts: dict[int, StagedFacts] = await self._contained(partial(self._facts, decoded), {})
             if epoch != self._epoch:
                 return
+            until = anyio.current_time()
             for pending, request in decoded:
                 known = facts.get(pending.number, NOTHING_KNOWN)
-                self._found[pending.number] = Prefetched(pending, request, known, at)
+                self._found[pending.number] = Prefetched(pending, request, known, at, until)
             self._large.update(one.number for one in batch if one.is_claim and one.number not in self._found)
         finally:
             for pending in batch:

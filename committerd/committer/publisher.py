@@ -15,6 +15,7 @@ from datetime import datetime
 import anyio
 
 from committerd.committer.intake import NO_ROOM, Room
+from committerd.committer.stages import Trace, Traced
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Publication, Queue
 from committerd.queue.position import Position
@@ -46,6 +47,8 @@ class OutcomeBatch:
     """Metadata of the acknowledged offset."""
     submitted: Sequence[tuple[str, int]] = ()
     """(status, the record's timestamp in Unix milliseconds) of each outcome, for the latency metric."""
+    traced: Sequence[Traced] = ()
+    """The records of these outcomes, if they are traced."""
     room: Room = NO_ROOM
     """The room of the delivered records that are settled with it, which is freed once it is published."""
 
@@ -53,10 +56,14 @@ class OutcomeBatch:
 class Publisher:
     """Publishes outcomes in the order in which they are given. Only `run` uses Kafka's producers."""
 
-    def __init__(self, queue: Queue, telemetry: Telemetry, *, wall_clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, queue: Queue, telemetry: Telemetry, *, wall_clock: Callable[[], datetime], trace: Trace | None = None
+    ) -> None:
+        """`trace`: takes the records whose outcomes are published; None = they are not traced."""
         self._queue = queue
         self._telemetry = telemetry
         self._wall_clock = wall_clock
+        self._trace = trace
         self._send, self._receive = anyio.create_memory_object_stream[OutcomeBatch](_WAITING_MAX)
         self._unsent = 0
         self._idle = anyio.Event()
@@ -64,6 +71,11 @@ class Publisher:
         self._unacknowledged: OutcomeBatch | None = None
         self._acknowledge_due = anyio.Event()
         self._draining = anyio.Event()
+
+    @property
+    def traces(self) -> bool:
+        """Whether it wants to know what is traced."""
+        return self._trace is not None
 
     async def give(
         self,
@@ -133,6 +145,8 @@ class Publisher:
         for batch in batches:
             for status, timestamp_ms in batch.submitted:
                 self._telemetry.submit_to_outcome.observe(max(now_ms - timestamp_ms, 0) / 1000, outcome=status)
+            if self._trace is not None and batch.traced:
+                self._trace(batch.traced, now_ms / 1000)
             if batch.room.records:
                 await self._queue.done(batch.generation, *batch.room)
         last = next((a for a in reversed(batches) if a.acknowledge is not None), None)

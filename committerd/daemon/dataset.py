@@ -24,6 +24,7 @@ from committerd.committer.outcome_maker import OutcomeMaker
 from committerd.committer.prefetching import Prefetcher
 from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
+from committerd.committer.stages import Trace
 from committerd.committer.starting import Starter
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
@@ -132,6 +133,8 @@ class Dependencies:
     """Which producers may stage what; None = whoever may write to the topic may stage anything."""
     work: HeavyWork = at_once
     give_way: GiveWay = to_all
+    trace: Trace | None = None
+    """Takes the records whose outcomes are published; None = they are not traced."""
     pylance: BuildWithPylance | None = None
     """Builds versions where committerd's knowledge ends; None = it is refused."""
 
@@ -177,7 +180,7 @@ def make_committer(
     """A committer with these settings. `note`: called with the outcomes of new versions."""
     clock = QueueClock(around.wall_clock, around.monotonic)
     intake = Intake(around.queue, note_time=clock.note, give_way=around.give_way)
-    publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now)
+    publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now, trace=around.trace)
     outcome_maker = OutcomeMaker(
         queue=around.queue,
         telemetry=around.telemetry,

@@ -11,12 +11,13 @@ import importlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
 import anyio
+import anyio.lowlevel
 from anyio import to_thread
 
 from committerd import __version__
@@ -54,6 +55,8 @@ class Surroundings:
     """Makes a context manager that serves metrics, probes and the status page, and yields the URL."""
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
+    drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    """Called once all datasets have drained; it is cut short when the time to drain is over."""
 
 
 async def run(served: ServedDatasets, around: Surroundings) -> None:
@@ -99,6 +102,7 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, hosting, tasks.cancel_scope, seconds)
             await hosting.run(served.datasets)
+            await around.drained()
         tasks.cancel_scope.cancel()
     _log.info("daemon.end")
 

@@ -1,0 +1,69 @@
+"""One trace of each transaction: a real committer sends it to a collector, by OpenTelemetry's own variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from committerd_client import staging
+from committerd_common.messages import Status
+from harness.collector import Collector, Taken
+from harness.scene import STAYS, Scene
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+_STAGES = ["queue", "needs", "decide", "put", "outcome"]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector to which the committers of the test send, only when they end."""
+    with Collector() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "events-committer")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+        yield made
+
+
+def _require_stages(spans: list[Taken], whole: Taken) -> None:
+    """All stages lie below the span of the whole way, one after the other."""
+    below = [one for one in spans if one.parent == whole.id]
+    assert [one.span.name for one in below] == _STAGES
+    moments = [m for one in below for m in (one.span.start_time_unix_nano, one.span.end_time_unix_nano)]
+    assert moments == sorted(moments)
+    assert (moments[0], moments[-1]) == (whole.span.start_time_unix_nano, whole.span.end_time_unix_nano)
+
+
+def test_a_trace_has_every_stage_of_a_commit_a_conflict_and_a_duplicate(scene: Scene, collector: Collector) -> None:
+    row = f"id = {scene.table.create(3)[0]}"
+    daemon = scene.started(**STAYS)
+    committed, conflicting = (staging.delete(scene.table.open(), row).transaction for _ in range(2))
+    answers = [
+        scene.ask(one, traceparent=f"00-{number:032x}-{number:016x}-01")[0]
+        for number, one in enumerate((committed, conflicting, committed), start=1)
+    ]
+    assert [one.status for one in answers] == [Status.COMMITTED, Status.RETRYABLE, Status.DUPLICATE]
+    unsampled, alone = scene.table.append(), scene.table.append()
+    scene.ask(unsampled, traceparent=f"00-{4:032x}-{4:016x}-00")
+    scene.ask(alone)
+    daemon.stop()
+
+    events = []
+    for number, answer in enumerate(answers, start=1):
+        spans = [one for one in collector.of(answer.uuid) if one.trace == f"{number:032x}"]
+        (whole,) = (one for one in spans if one.parent == f"{number:016x}")
+        assert (whole.span.name, whole.service) == (f"process {scene.topics.staged}", "events-committer")
+        assert whole.attributes["committerd.status"] == Status.Name(answer.status).lower()
+        assert whole.attributes["messaging.kafka.offset"] == answer.offset
+        _require_stages(spans, whole)
+        events.append([(one.span.name, event.name) for one in spans for event in one.span.events])
+    assert events == [[], [("decide", "committerd.conflict")], [("decide", "committerd.duplicate")]]
+    (conflict,) = (one for one in collector.of(conflicting.uuid) if one.attributes)
+    assert conflict.attributes["committerd.rule"] == "same_row"
+    assert conflict.span.status.code == conflict.span.status.STATUS_CODE_ERROR
+
+    assert collector.of(unsampled.uuid) == []
+    spans = collector.of(alone.uuid)
+    (root,) = (one for one in spans if not one.parent)
+    _require_stages(spans, root)
