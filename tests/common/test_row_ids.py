@@ -172,12 +172,12 @@ def test_an_array_is_as_wide_as_its_values_are_far_apart(numbers: list[int], wid
 
 def test_a_million_rows_are_neither_listed_nor_slow() -> None:
     body = sequence(U64Segment(range=U64Segment.Range(start=7, end=2**32)))
-    started = time.perf_counter()
+    before = time.process_time()
     row_ids = decoded(body)
     assert len(row_ids) == 2**32 - 7
     assert [(int(first), int(stop)) for first, stop in zip(*row_ids.runs(), strict=True)] == [(7, 2**32)]
     assert encode_row_ids(row_ids) == body
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - before < 10, "each of 4 billion rows takes minutes"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Cases in buckets and containers: the outcome, the version and what pylance reads are those of local files.
 
-Here one case for each kind of table and operation, on S3 with and without DynamoDB, and on two clouds.
+On S3 one case for each kind of table and operation; with DynamoDB and on two clouds one for each operation, with every
+kind of table among them, because there only the store differs, and `tests/contracts` tests that.
 COMMITTERD_CONFORMANCE_STORE (`s3`, `s3+ddb`, `azure`, `gcs`) runs all of them there: `make conformance STORE=s3`.
 """
 
@@ -25,23 +26,44 @@ CHOSEN = os.environ.get("COMMITTERD_CONFORMANCE_STORE")
 pytestmark = [pytest.mark.pylance, pytest.mark.s3]
 
 
-def sample() -> list[str]:
-    """All cases, or the first of each kind of table and operation."""
-    if CHOSEN:
-        return cases.names()
+def of_each_kind() -> dict[tuple[str, str], str]:
+    """The first case of each kind of table and operation."""
     first: dict[tuple[str, str], str] = {}
     for name in cases.names():
         _, table, *_, operation = Path(name).name.split("-")
         first.setdefault((table, operation.partition("_")[0]), name)
-    return sorted(first.values())
+    return first
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(kind, marks=MARKS.get(kind, ())) for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb", *CLOUDS])
-    ],
-)
+def sample(kind: str) -> list[str]:
+    """The cases that run on a store of this kind."""
+    if CHOSEN:
+        return cases.names()
+    names = of_each_kind()
+    if kind == "s3":
+        return sorted(names.values())
+    tables, operations, taken = set[str](), set[str](), list[str]()
+    # First what brings both a kind of table and an operation that are not there yet, then the operations that are left.
+    for both in (True, False):
+        for (table, operation), name in names.items():
+            if operation not in operations and not (both and table in tables):
+                tables.add(table)
+                operations.add(operation)
+                taken.append(name)
+    return sorted(taken)
+
+
+def test_every_store_has_each_operation_and_each_kind_of_table() -> None:
+    kinds = {name: kind for kind, name in of_each_kind().items()}
+    if not CHOSEN:
+        assert len({kinds[name] for name in sample("s3")}) == len(kinds) == 60
+        few = [kinds[name] for name in sample("gcs")]
+        assert {operation for _, operation in few} == {operation for _, operation in kinds.values()}
+        assert {table for table, _ in few} == {table for table, _ in kinds.values()}
+        assert len(few) == 27
+
+
+@pytest.fixture(scope="module")
 def runner(request: pytest.FixtureRequest) -> Iterator[StoreRunner]:
     if request.param in CLOUDS:
         with CloudRunner(request.getfixturevalue(request.param)) as on_cloud:
@@ -54,7 +76,15 @@ def runner(request: pytest.FixtureRequest) -> Iterator[StoreRunner]:
 
 
 @pytest.mark.usefixtures("mounted")
-@pytest.mark.parametrize("name", sample())
+@pytest.mark.parametrize(
+    ("runner", "name"),
+    [
+        pytest.param(kind, name, marks=MARKS.get(kind, ()), id=f"{kind}-{name}")
+        for kind in ([CHOSEN] if CHOSEN else ["s3", "s3+ddb", *CLOUDS])
+        for name in sample(kind)
+    ],
+    indirect=["runner"],
+)
 def test_case_on_a_store(name: str, runner: StoreRunner, tmp_path: Path) -> None:
     case = cases.load(name)
     root = case.copy_table(tmp_path)

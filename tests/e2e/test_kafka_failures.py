@@ -77,9 +77,7 @@ def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable
     wait_one_active(*daemons)
 
 
-def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
-    breakable_scene: Scene, breakable_kafka: KafkaBroker
-) -> None:
+def test_an_outage_is_seen_and_does_not_flood_the_log(breakable_scene: Scene, breakable_kafka: KafkaBroker) -> None:
     scene = breakable_scene
     scene.table.create()
     active, standby = scene.started(), scene.daemon()
@@ -90,13 +88,10 @@ def test_an_outage_is_seen_within_30_s_and_does_not_flood_the_log(
     sizes = [one.log.stat().st_size for one in (active, standby)]
     killed = time.monotonic()
     breakable_kafka.kill()
-    began = time.monotonic()
     for one in (active, standby):
-        until(lambda one=one: not one.ready()[0], seconds=35)  # type: ignore[misc]  # a default is not inferred
+        until(lambda one=one: not one.ready()[0], seconds=90)  # type: ignore[misc]  # a default is not inferred
         assert "Kafka has not responded for " in one.ready()[1]
         assert one.metric("committerd_kafka_connected") == 0
-    assert time.monotonic() - began < 35  # 30 s, and the delay of a busy machine
-    until(lambda: time.monotonic() - began > 40, seconds=60)
     for one, size in zip((active, standby), sizes, strict=True):
         said = [json.loads(line) for line in one.log.read_bytes()[size:].decode().splitlines()]
         spoken = Counter((line["logger"], line["event"], line.get("error")) for line in said)

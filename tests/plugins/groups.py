@@ -14,7 +14,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 GROUPS = {
-    "a session of Spark": ("tests/spark/",),
+    "a session of Spark": tuple(
+        f"tests/spark/test_{name}.py"
+        for name in (
+            *("changes", "clouds", "datasource", "harness", "maintenance", "page"),
+            *("secured_kafka", "signed", "stream", "write"),
+        )
+    ),
     "a broker that tests kill": (
         "tests/e2e/test_kafka_failures.py",
         "tests/e2e/test_topic_accidents.py",

@@ -31,6 +31,15 @@ def test_every_file_of_a_group_is_there() -> None:
             assert (ROOT / path).exists(), path
 
 
+def test_every_file_with_the_shared_session_of_spark_is_in_its_group() -> None:
+    wanted = {
+        f"tests/spark/{file.name}"
+        for file in (ROOT / "tests" / "spark").glob("test_*.py")
+        if "spark: SparkSession" in file.read_text(encoding="utf-8")
+    }
+    assert wanted <= {*GROUPS["a session of Spark"]}
+
+
 def test_each_test_runs_once_and_one_process_runs_a_group(tmp_path: Path) -> None:
     for name in ("e2e/test_demo", "e2e/test_s3_demo", "edges/test_s3", "edges/test_local"):
         file = tmp_path / "tests" / f"{name}.py"

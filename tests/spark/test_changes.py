@@ -135,7 +135,7 @@ def test_kafka_is_asked_before_any_file_is_written(
 ) -> None:
     lance.write_dataset(pa.table({"id": pa.array([0], pa.int64())}), queue.uri)
     with (
-        LanceBatchWriter(queue.uri, bootstrap_servers="127.0.0.1:1", kafka_options={"request_timeout_ms": 500}) as away,
+        LanceBatchWriter(queue.uri, bootstrap_servers="127.0.0.1:1", timeout=1) as away,
         pytest.raises(KafkaUnavailable),
     ):
         away.write(spark.range(0, 200_000, 1, 2))

@@ -81,7 +81,7 @@ def test_what_can_not_be_written_is_told_before_any_file_is_written(spark: Spark
         ({"bootstrap_server": "b"}, "no option 'bootstrap_server' .did you mean 'bootstrap_servers'"),
         ({"mode": "upsert"}, "mode 'upsert' needs keys"),
         ({"appId": "a"}, "both or none"),
-        ({"bootstrap_servers": "127.0.0.1:1", "kafka.request_timeout_ms": "500"}, "can't be used"),
+        ({"bootstrap_servers": "127.0.0.1:1", "timeout": "1"}, "Kafka at 127.0.0.1:1 "),
     ):
         with pytest.raises(PySparkException, match=said):
             write(df, queue, **wrong)
