@@ -456,7 +456,8 @@ class IngestTelemetry(_OfDataset):
             "Of these, the partitions that wait for an operator; the log says why.",
         )
         self.waiting_bytes = metrics.gauge(
-            "committerd_ingest_waiting_bytes", "Bytes of records that wait to be written (ingest.buffer_bytes_max)."
+            "committerd_ingest_waiting_bytes",
+            "Bytes of records that wait or are being written (ingest.buffer_bytes_max).",
         )
         self.lag = metrics.gauge(
             "committerd_ingest_lag_records", "Records of these partitions that are not in the table yet."

@@ -112,10 +112,10 @@ class IngestSettings(SettingsGroup):
         default=1.0, gt=0, le=3600, description="Time for which a record waits for others of its partition, at most."
     )
     buffer_bytes_max: int = Field(
-        default=256 * MIB,
+        default=128 * MIB,
         ge=1024,
-        description="Memory for the waiting records of all partitions. Beyond it no more are fetched until some are "
-        "written. What kafka-python has fetched ahead (kafka.fetch_max_bytes) is not counted.",
+        description="Memory for the records of all partitions that wait or are being written. Beyond it no more are "
+        "fetched until some are written. What kafka-python has fetched ahead (kafka.fetch_max_bytes) is not counted.",
     )
     retry_seconds: float = Field(
         default=30.0,

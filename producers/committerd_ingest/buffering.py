@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from committerd_ingest.records import Record
+from committerd_ingest.records import Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +22,17 @@ class Buffer:
     """Waiting records, in the order of their offsets."""
 
     limits: FlushLimits
-    records: list[Record] = field(default_factory=list)
+    records: Records = field(default_factory=Records)
     bytes: int = 0
     """About the memory that they take."""
     first_at: float = 0.0
     """When the first of them arrived (monotonic seconds)."""
 
-    def add(self, records: Sequence[Record], now: float) -> None:
+    def add(self, records: Records, now: float) -> None:
         if records and not self.records:
             self.first_at = now
         self.records.extend(records)
-        self.bytes += sum(one.size for one in records)
+        self.bytes += records.size
 
     def due_in(self, now: float) -> float | None:
         """Seconds until they are to be written, 0 = now; None if there are none."""
@@ -43,18 +42,16 @@ class Buffer:
             return 0.0
         return max(self.first_at + self.limits.seconds - now, 0.0)
 
-    def take(self, now: float) -> list[Record]:
+    def take(self, now: float) -> Records:
         """The records of one transaction, which are gone from the buffer: at most `limits.rows`, and about
-        `limits.bytes`."""
-        taken, size = 0, 0
-        for record in self.records[: self.limits.rows]:
-            if taken and size + record.size > self.limits.bytes:
-                break
-            taken, size = taken + 1, size + record.size
-        found, self.records = self.records[:taken], self.records[taken:]
-        self.bytes -= size
+        `limits.bytes`, but one at least if there is one."""
+        found, self.records = self.records, Records()
+        if len(found) > self.limits.rows or self.bytes > self.limits.bytes:
+            taken = max(found[: self.limits.rows].fitting(self.limits.bytes), 1)
+            found, self.records = found[:taken], found[taken:]
+        self.bytes = self.records.size
         self.first_at = now
         return found
 
     def clear(self) -> None:
-        self.records, self.bytes = [], 0
+        self.records, self.bytes = Records(), 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -22,7 +23,7 @@ from committerd_client import json_text
 from committerd_client.casting import cast, nulls, take
 from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
-from committerd_ingest.records import NO_TIMESTAMP, Record
+from committerd_ingest.records import NO_TIMESTAMP, Record, Records
 from committerd_ingest.wire_format import RowsOf, Schema, UnusableSchema, split
 
 Schemas: TypeAlias = "Mapping[int, Schema | UnusableSchema]"
@@ -35,6 +36,9 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 _TYPED_CHUNK_BYTES = 1024 * 1024
 """The same, of Avro and Protobuf: a list of small records takes 250 times as much memory while it is Python's."""
 _REASON_CHARS_MAX = 1000
+_MISFITS = (pa.ArrowException, StagingError, ValueError, OverflowError)
+"""What values that do not fit raise."""
+_NULL_BEHIND = re.compile(rb"\}[ \t\r\n]*null")
 _HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 _TYPES = {
     "key": pa.binary(),
@@ -141,7 +145,7 @@ class Decoder:
         """
         bad: list[BadRecord] = []
         tables: list[pa.Table] = []
-        for part in _chunks(records, _CHUNK_BYTES if schemas is None else _TYPED_CHUNK_BYTES):
+        for part in _chunks(Records.of(records), _CHUNK_BYTES if schemas is None else _TYPED_CHUNK_BYTES):
             tables += self._plain(part, bad) if schemas is None else self._typed(part, schemas, bad)
         rows = pa.concat_tables(tables) if tables else self.schema.empty_table()
         return Decoded(rows, sorted(bad, key=lambda one: one.record.offset))
@@ -166,42 +170,56 @@ class Decoder:
                     found.setdefault(field.name, field)
         return pa.schema(found.values()) if found else None
 
-    def _plain(self, records: Sequence[Record], bad: list[BadRecord]) -> list[pa.Table]:
+    def _plain(self, records: Records, bad: list[BadRecord]) -> list[pa.Table]:
         """Rows of records of JSON, or of bytes."""
+        if self._format == "raw":
+            return [rows for _, rows in self._parts(records, lambda part: self._raw(records[part]), bad)]
+        text = text_of_objects(records.values)
+        if text is not None:
+            try:
+                return [self._table(records, self._json(text, len(records)))]
+            except _MISFITS:
+                pass  # each record is looked at below
         good: list[Record] = []
         for record in records:
-            reason = no_object(record.value) if self._format == "json" else None
+            reason = no_object(record.value)
             if reason is None:
                 good.append(record)
             else:
                 bad.append(BadRecord(record, reason))
-        make = self._json if self._format == "json" else self._raw
-        return [rows for _, rows in self._parts(good, lambda part: make(good[part]), bad)]
+        values = [one.value or b"" for one in good]
 
-    def _typed(self, records: Sequence[Record], schemas: Schemas, bad: list[BadRecord]) -> list[pa.Table]:
+        def made(part: slice) -> pa.Table:
+            texts = values[part]
+            return self._json(b"\n".join(texts), len(texts))
+
+        return [rows for _, rows in self._parts(Records.of(good), made, bad)]
+
+    def _typed(self, records: Records, schemas: Schemas, bad: list[BadRecord]) -> list[pa.Table]:
         """Rows of records that name their schemas."""
-        kinds: dict[int, tuple[RowsOf, list[Record], list[Any]]] = {}
-        for record in records:
+        kinds: dict[int, tuple[RowsOf, list[int], list[Any]]] = {}
+        for place, value in enumerate(records.values):
             try:
-                number, rest = split(record.value)
+                number, rest = split(value)
                 schema = schemas[number]
                 if isinstance(schema, UnusableSchema):
                     raise schema
                 kind, body = schema.split(rest)
                 made = kind.value(body)
             except Exception as error:  # noqa: BLE001  # the libraries raise errors of any class for bytes that are none
-                bad.append(BadRecord(record, described(error)))
+                bad.append(BadRecord(records[place], described(error)))
                 continue
             _, found, values = kinds.setdefault(id(kind), (kind, [], []))
-            found.append(record)
+            found.append(place)
             values.append(made)
-        parts: list[tuple[Sequence[Record], pa.Table]] = []
+        parts: list[tuple[Records, pa.Table]] = []
         for kind, found, values in kinds.values():
+            theirs = records if len(found) == len(records) else Records.of([records[place] for place in found])
             reason = self._misfit(kind)
             if reason is not None:
-                bad += [BadRecord(one, reason, self._merge) for one in found]
+                bad += [BadRecord(one, reason, self._merge) for one in theirs]
                 continue
-            parts += self._parts(found, _maker(kind, values), bad)
+            parts += self._parts(theirs, _maker(kind, values), bad)
         return _in_order(parts)
 
     def _misfit(self, kind: RowsOf) -> str | None:
@@ -212,7 +230,7 @@ class Decoder:
         try:
             given = kind.columns.empty_table()
             for name, of_record in self._of_record.items():
-                given = given.append_column(name, self._column(of_record, []))
+                given = given.append_column(name, self._column(of_record, Records()))
             rows_of(given).read(self.schema, fill=True)
             for field in kind.columns:
                 cast(nulls(0, field.type), self.schema.field(field.name))
@@ -221,8 +239,8 @@ class Decoder:
         return None
 
     def _parts(
-        self, records: Sequence[Record], values: Callable[[slice], pa.Table], bad: list[BadRecord], begin: int = 0
-    ) -> list[tuple[Sequence[Record], pa.Table]]:
+        self, records: Records, values: Callable[[slice], pa.Table], bad: list[BadRecord], begin: int = 0
+    ) -> list[tuple[Records, pa.Table]]:
         """Records, and their rows; if they can't be made together, those of each half.
 
         `values` makes those of a part of all records, in which these begin at `begin`.
@@ -231,7 +249,7 @@ class Decoder:
             return []
         try:
             return [(records, self._table(records, values(slice(begin, begin + len(records)))))]
-        except (pa.ArrowException, StagingError, ValueError, OverflowError) as error:
+        except _MISFITS as error:
             if len(records) == 1:
                 bad.append(BadRecord(records[0], self._reason(records[0], error)))
                 return []
@@ -241,38 +259,38 @@ class Decoder:
             *self._parts(records[middle:], values, bad, begin + middle),
         ]
 
-    def _json(self, records: Sequence[Record]) -> pa.Table:
-        table = json_text.read(b"\n".join(one.value or b"" for one in records), self._parsed, lines=False)
-        if table.num_rows != len(records):
-            raise ValueError(f"{len(records)} records make {table.num_rows} rows")
+    def _json(self, text: bytes, count: int) -> pa.Table:
+        table = json_text.read(text, self._parsed, lines=False)
+        if table.num_rows != count:
+            raise ValueError(f"{count} records make {table.num_rows} rows")
         return table
 
-    def _raw(self, records: Sequence[Record]) -> pa.Table:
-        return pa.table({self._value_column: pa.array([one.value for one in records], pa.binary())})
+    def _raw(self, records: Records) -> pa.Table:
+        return pa.table({self._value_column: pa.array(records.values, pa.binary())})
 
-    def _table(self, records: Sequence[Record], values: pa.Table) -> pa.Table:
+    def _table(self, records: Records, values: pa.Table) -> pa.Table:
         """The rows of the table: the values, and what Kafka says of the records."""
         for name, kind in self._of_record.items():
             values = values.append_column(name, self._column(kind, records))
         schema, batches = rows_of(values).read(self.schema, fill=True)
         return pa.Table.from_batches(batches, schema)
 
-    def _column(self, kind: str, records: Sequence[Record]) -> pa.Array:
+    def _column(self, kind: str, records: Records) -> pa.Array:
         match kind:
             case "key":
-                return pa.array([one.key for one in records], pa.binary())
+                return pa.array(records.keys, pa.binary())
             case "headers":
-                named = [[{"name": name, "value": value} for name, value in one.headers] for one in records]
+                named = [[{"name": name, "value": value} for name, value in one] for one in records.headers]
                 return pa.array(named, _HEADERS)
             case "timestamp":
-                known = [None if one.timestamp_ms == NO_TIMESTAMP else one.timestamp_ms for one in records]
+                known = [None if one == NO_TIMESTAMP else one for one in records.timestamps_ms]
                 return pa.array(known, pa.timestamp("ms", "UTC"))
             case "topic":
-                return pa.array([self._topic] * len(records), pa.string())
+                return pa.repeat(self._topic, len(records))
             case "partition":
-                return pa.array([self._partition] * len(records), pa.int32())
+                return pa.repeat(pa.scalar(self._partition, pa.int32()), len(records))
             case _:
-                return pa.array([one.offset for one in records], pa.int64())
+                return pa.array(records.offsets, pa.int64())
 
     def _reason(self, record: Record, error: Exception) -> str:
         if self._format in ("avro", "protobuf"):
@@ -304,11 +322,11 @@ def described(error: Exception) -> str:
     return f"the value is not as its schema says: {type(error).__name__} {error}".rstrip()[:_REASON_CHARS_MAX]
 
 
-def _in_order(parts: Sequence[tuple[Sequence[Record], pa.Table]]) -> list[pa.Table]:
+def _in_order(parts: Sequence[tuple[Records, pa.Table]]) -> list[pa.Table]:
     """The rows in the order of the records' offsets."""
     if len(parts) < 2:
         return [rows for _, rows in parts]
-    offsets = pa.array([one.offset for records, _ in parts for one in records], pa.int64())
+    offsets = pa.concat_arrays([pa.array(records.offsets, pa.int64()) for records, _ in parts])
     rows = pa.concat_tables([rows for _, rows in parts])
     if pc.all(pc.greater_equal(offsets[1:], offsets[:-1])).as_py():
         return [rows]
@@ -317,17 +335,40 @@ def _in_order(parts: Sequence[tuple[Sequence[Record], pa.Table]]) -> list[pa.Tab
     return [pa.Table.from_arrays(columns, schema=rows.schema)]
 
 
-def _chunks(records: Sequence[Record], most: int) -> list[Sequence[Record]]:
-    found: list[Sequence[Record]] = []
+def _chunks(records: Records, most: int) -> list[Records]:
+    found: list[Records] = []
     begin, size = 0, 0
-    for place, record in enumerate(records):
-        size += len(record.value or b"")
+    for place, value in enumerate(records.values):
+        size += len(value or b"")
         if size >= most:
             found.append(records[begin : place + 1])
             begin, size = place + 1, 0
     if begin < len(records):
         found.append(records[begin:])
     return found
+
+
+def text_of_objects(values: Sequence[bytes | None]) -> bytes | None:
+    """The values on lines of their own, if each is certainly one object where pyarrow finds as many rows in the text.
+
+    None if it is not certain: then each value is asked (`no_object`).
+
+    Each begins with `{` and ends with `}`. Were the end of one inside an array or an object, a `}` and a `{` would
+    follow each other there, and inside a text a line would end: JSON has neither, and pyarrow refuses both. So each
+    value is one or more objects, and with as many rows as values it is one. pyarrow does not look for what is no
+    UTF-8, and ends the process for a `null` between two objects; `}` and `null` may also follow each other in a text.
+    """
+    known = [one for one in values if one is not None and one[:1] == b"{" and one[-1:] == b"}"]
+    if len(known) < len(values):
+        return None
+    text = b"\n".join(known)
+    if b"null" in text and _NULL_BEHIND.search(text):
+        return None
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    return text
 
 
 def no_object(value: bytes | None) -> str | None:

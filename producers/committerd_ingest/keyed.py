@@ -29,7 +29,7 @@ from committerd_ingest.decoding import (
     no_object,
     schema_ids,
 )
-from committerd_ingest.records import Partition, Record
+from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.wire_format import Schema, UnusableSchema, split
 
@@ -212,7 +212,7 @@ def decoder_of(pipeline: Pipeline, schema: pa.Schema, partition: Partition) -> D
 
 def ids_of(pipeline: Pipeline, records: Sequence[Record]) -> set[int]:
     """The ids of the schemas with which these records are read."""
-    found = schema_ids(one.value for one in records) if pipeline.mode is not Mode.DELETE else set[int]()
+    found = schema_ids(Records.of(records).values) if pipeline.mode is not Mode.DELETE else set[int]()
     if pipeline.mode is not Mode.APPEND and pipeline.key_format in ("avro", "protobuf"):
         every = pipeline.mode is not Mode.UPSERT  # the envelope says whether the key is read
         found |= schema_ids(one.key for one in records if every or one.value is None)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of, row_schema
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
-from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
+from committerd_ingest.records import NO_TIMESTAMP, Partition, Records
 from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
@@ -76,13 +77,16 @@ class PartitionWork:
         bad_records: BadRecords,
         figures: Figures,
         writing: asyncio.Semaphore,
+        freed: Callable[[], None] = lambda: None,
         registry: Registry | None = None,
     ) -> None:
-        """`registry`: None = records of the pipeline's format name no schemas."""
+        """`freed`: called when records have given up their memory. `registry`: None = records of the pipeline's format
+        name no schemas."""
         self.partition = partition
         self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
         self._registry, self._bad_records, self._figures, self._writing = registry, bad_records, figures, writing
         self.buffer = Buffer(pipeline.flush)
+        self._taken_bytes, self._freed = 0, freed
         self.stopped = False
         """Whether it waits before it looks again, and nothing is fetched."""
         self.trouble: Stopped | None = None
@@ -114,6 +118,11 @@ class PartitionWork:
         self._stopped_ms: int | None = None
         """Timestamp of the record at which the partition was stopped; if that is unknown, when it was stopped."""
 
+    @property
+    def bytes(self) -> int:
+        """About the memory of the records that wait, and of those that are being written."""
+        return self.buffer.bytes + self._taken_bytes
+
     def oldest_ms(self) -> int | None:
         """Timestamp of the oldest record that waits; None if none does, or if it has none."""
         if self.trouble is not None:
@@ -121,18 +130,18 @@ class PartitionWork:
         elif self._written_ms is not None:
             found = self._written_ms
         else:
-            found = self.buffer.records[0].timestamp_ms if self.buffer.records else None
+            found = self.buffer.records.timestamps_ms[0] if self.buffer.records else None
         return None if found == NO_TIMESTAMP else found
 
-    def arrived(self, seek: int, records: Sequence[Record]) -> None:
+    def arrived(self, seek: int, records: Records) -> None:
         """Take records; those that were fetched before the latest seek are dropped."""
         if seek != self._seek:
             return
-        if records[0].offset < self._behind:
-            self._broken = f"offset {records[0].offset} came after {self._behind - 1}"
+        if records.offsets[0] < self._behind:
+            self._broken = f"offset {records.offsets[0]} came after {self._behind - 1}"
         else:
             self.buffer.add(records, time.monotonic())
-            self._behind = records[-1].offset + 1
+            self._behind = records.offsets[-1] + 1
         self._changed.set()
 
     def sought(self, seek: int) -> None:
@@ -321,15 +330,19 @@ class PartitionWork:
                 await asyncio.wait_for(self._changed.wait(), _NOTE_LOOK_SECONDS if due is None else due)
             except TimeoutError:
                 continue
-        self._written_ms = self.buffer.records[0].timestamp_ms
+        self._written_ms = self.buffer.records.timestamps_ms[0]
         self.busy = True
         try:
             # Before the wait: a registry that is silent holds nobody else up.
             known = await self._schemas(self.buffer.records[: self._pipeline.flush.rows])
             async with self._writing:
-                await self._write(self.buffer.take(time.monotonic()), known)
+                held = self.buffer.bytes
+                records = self.buffer.take(time.monotonic())
+                self._taken_bytes = held - self.buffer.bytes
+                await self._write(records, known)
         finally:
-            self.busy = False
+            self.busy, self._taken_bytes = False, 0
+            self._freed()
         self._written_ms = None
 
     async def _renew(self) -> None:
@@ -341,7 +354,7 @@ class PartitionWork:
         if said.note is None or now_ms() - said.note.at_ms >= NOTE_RENEWED_MS:
             await self._note(self.mark)
 
-    async def _write(self, records: Sequence[Record], known: Schemas | None) -> None:
+    async def _write(self, records: Records, known: Schemas | None) -> None:
         """Write records. `known`: schemas of the registry, of which some may be missing."""
         _, topic_id = await self._topics.identity(self.partition.topic)
         if topic_id != self._topic_id:
@@ -352,14 +365,14 @@ class PartitionWork:
         said = await self._merged(said, records, schemas)
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
-        behind = records[-1].offset + 1
+        behind = records.offsets[-1] + 1
         stop: BadRecord | None = None
         for one in decoded.bad:
             if stop is None and (one.stops or self._pipeline.on_error == "stop"):
                 stop = one
         if stop is not None:
             behind = stop.record.offset
-            records = [one for one in records if one.offset < behind]
+            records = records[: bisect_left(records.offsets, behind)]
             decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         if decoded.bad:
             await self._put_aside(decoded.bad)
@@ -369,7 +382,7 @@ class PartitionWork:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 
-    async def _schemas(self, records: Sequence[Record], known: Schemas | None = None) -> Schemas | None:
+    async def _schemas(self, records: Records, known: Schemas | None = None) -> Schemas | None:
         """The schemas that the records name; None if records of this format name none. Raises `Stopped`.
 
         `known`: those that need not be asked for; the registry is asked each time for an id that it does not have.
@@ -382,7 +395,7 @@ class PartitionWork:
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
-    async def _merged(self, said: Said, records: Sequence[Record], schemas: Schemas | None) -> Said:
+    async def _merged(self, said: Said, records: Records, schemas: Schemas | None) -> Said:
         """What the table says when it has the columns that the records' schemas bring."""
         if schemas is None or self._pipeline.schema_mode is not SchemaMode.MERGE:
             return said
@@ -446,7 +459,7 @@ class PartitionWork:
         there = await self._table.change(rows, unit, self._pipeline.keys)
         return await self._note(unit.version, unit) if there is None else there
 
-    async def _commit(self, records: Sequence[Record], decoded: Decoded, behind: int) -> None:
+    async def _commit(self, records: Records, decoded: Decoded, behind: int) -> None:
         unit, began = self._unit(behind, self.mark), time.monotonic()
         if decoded.rows.num_rows:
             there = await self._settled(self._put(decoded.rows, unit))
@@ -459,12 +472,12 @@ class PartitionWork:
         self.mark, self._attempts, self.trouble, self._stopped_ms = behind, 0, None, None
         self._source.note(self.partition, behind)
         self._figures.took("commit", time.monotonic() - began)
-        if records[0].timestamp_ms != NO_TIMESTAMP:
-            self._figures.fresh(max(now_ms() - records[0].timestamp_ms, 0) / 1000)
+        if records.timestamps_ms[0] != NO_TIMESTAMP:
+            self._figures.fresh(max(now_ms() - records.timestamps_ms[0], 0) / 1000)
         self._figures.wrote(
             records=len(records),
             rows=decoded.rows.num_rows,
-            bytes=sum(len(one.key or b"") + len(one.value or b"") for one in records),
+            bytes=records.payload_bytes,
             bad=len(decoded.bad),
         )
 

@@ -138,6 +138,7 @@ class Ingest:
             bad_records=self._bad_records,
             figures=self._figures,
             writing=self._writing,
+            freed=self._unbound,
         )
         self._works[partition] = work, asyncio.get_running_loop().create_task(work.run())
 
@@ -151,7 +152,7 @@ class Ingest:
     def _bound(self) -> None:
         """Pause the partitions that have something to write, while too much waits."""
         waiting = {one: work for one, (work, _) in self._works.items() if work.buffer.records}
-        if sum(work.buffer.bytes for work in waiting.values()) <= self._pipeline.buffer_bytes_max:
+        if self._held() <= self._pipeline.buffer_bytes_max:
             return
         new = waiting.keys() - self._full
         self._full |= new
@@ -159,12 +160,18 @@ class Ingest:
         for work in waiting.values():
             work.press()
 
-    async def _look(self) -> None:
-        works = [work for work, _ in self._works.values()]
-        waiting = sum(work.buffer.bytes for work in works)
-        if self._full and waiting <= self._pipeline.buffer_bytes_max // 2:
+    def _unbound(self) -> None:
+        """Go on with the partitions that were paused, when there is room again."""
+        if self._full and self._held() <= self._pipeline.buffer_bytes_max // 2:
             again, self._full = sorted(self._full), set()
             self._source.resume([one for one in again if one in self._works and not self._works[one][0].stopped])
+
+    def _held(self) -> int:
+        return sum(work.bytes for work, _ in self._works.values())
+
+    async def _look(self) -> None:
+        works = [work for work, _ in self._works.values()]
+        self._unbound()
         try:
             ends = await asyncio.wait_for(self._source.ends(), _LOOK_SECONDS)
         except (KafkaError, TimeoutError):
@@ -174,7 +181,7 @@ class Ingest:
         self._figures.state(
             partitions=len(works),
             stopped=sum(work.trouble is not None for work in works),
-            waiting_bytes=waiting,
+            waiting_bytes=self._held(),
             lag=lag,
             lag_seconds=0.0 if oldest is None else max(now_ms() - oldest, 0) / 1000,
         )

@@ -21,12 +21,12 @@ from kafka import TopicPartition, errors
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import OffsetAndMetadata
 
-from committerd_ingest.records import Partition, Record
+from committerd_ingest.batches import fetched, read_in_columns
+from committerd_ingest.records import Partition, Records
 
 _log = logging.getLogger(__name__)
 
 _POLL_MS = 50
-_POLL_RECORDS_MAX = 5_000
 _REOPEN_SECONDS = 1.0
 _CLOSE_MS_MAX = 5_000
 
@@ -62,7 +62,7 @@ class Arrived:
     partition: Partition
     seek: int
     """The number of the seek after which they were fetched."""
-    records: Sequence[Record]
+    records: Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,7 @@ class Source:
 
     def _serve(self, consumer: Any) -> None:
         listener = _Listener(self, consumer)
+        read_in_columns(consumer)
         subscribed: tuple[str, ...] = ()
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()
@@ -221,7 +222,7 @@ class Source:
                 self._stopping.wait(_POLL_MS / 1000)
                 continue
             try:
-                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS_MAX)
+                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=1)  # of one partition (`batches`)
             except errors.OffsetOutOfRangeError as error:
                 places = error.args[0] if error.args and isinstance(error.args[0], dict) else list(self._owned)
                 self._unreadable(consumer, places, "")
@@ -238,8 +239,7 @@ class Source:
                 continue
             for place, found in polled.items():
                 if place in self._owned and found:
-                    records = [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in found]
-                    self._later(self._tell, Arrived(Partition(*place), self._seeks[place], records))
+                    self._later(self._tell, Arrived(Partition(*place), self._seeks[place], fetched(found)))
 
     def _unreadable(self, consumer: Any, places: Iterable[TopicPartition], why: str) -> None:
         """Read no more of these partitions, and say so; the others go on."""

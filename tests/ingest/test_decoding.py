@@ -13,7 +13,7 @@ import pytest
 
 from committerd_ingest.buffering import Buffer, FlushLimits
 from committerd_ingest.decoding import Decoder, Format, RecordColumns, WrongColumns
-from committerd_ingest.records import Record
+from committerd_ingest.records import Record, Records
 
 UTC = datetime.UTC
 SCHEMA = pa.schema(
@@ -182,27 +182,53 @@ def test_no_records_make_no_rows() -> None:
     assert (found.rows.num_rows, found.rows.schema, list(found.bad)) == (0, SCHEMA, [])
 
 
+TRICKY = [
+    b'{"id":1,"s":"a"}', b'{"id":2}{"id":3}', b'{"id":4}null{"id":5}', b'{"id":6} \n null', b'null{"id":7}', b"null",
+    b'{"id":8,"s":"}', b'{"}', b'{"id":9,"s":"}\n{"}', b'{"id":10,"struct":{"x":1}', b'{"x":2}}', b"{}", b"", None,
+    b'{"id":11,"list":[1}', b'{2]}', b'{"id":12,"s":"} null"}', b' {"id":13}\t', b'{"id":14,"s":"\xff"}', b"[{}]",
+    b'{"id":15,}', b'{"id":16,"s":"\xe2}', b'{"id":"x"}', b'{"unknown":{"id":17}}', b'{"id":18},{"id":19}',
+    b"{" * 5000 + b"}",
+]  # fmt: skip
+
+
+def test_a_value_is_good_or_bad_whatever_stands_beside_it() -> None:
+    """Values that stand beside each other are parsed as one text: none lends or takes anything."""
+    made = decoder()
+
+    def of(*values: bytes | None) -> list[Any]:
+        found = made.decode([record(7, value) for value in values])
+        return [*found.rows.to_pylist(), *sorted(one.reason for one in found.bad)]
+
+    alone = [of(value) for value in TRICKY]
+    assert {type(one) for (one,) in alone} == {dict, str}
+    for first, (found,) in zip(TRICKY, alone, strict=True):
+        for second, (other,) in zip(TRICKY, alone, strict=True):
+            rows = [one for one in (found, other) if isinstance(one, dict)]
+            reasons = sorted(one for one in (found, other) if isinstance(one, str))
+            assert of(first, second) == [*rows, *reasons], (first, second)
+
+
 # When they are written
 
 
 def test_records_wait_for_others_but_not_for_long() -> None:
     buffer = Buffer(FlushLimits(rows=3, bytes=10_000, seconds=5))
     assert buffer.due_in(100) is None
-    buffer.add([record(0, b"a")], 100)
-    buffer.add([record(1, b"b")], 103)
+    buffer.add(Records.of([record(0, b"a")]), 100)
+    buffer.add(Records.of([record(1, b"b")]), 103)
     assert (buffer.due_in(101), buffer.due_in(106)) == (4, 0)
-    buffer.add([record(n, b"c") for n in (2, 3)], 103)
+    buffer.add(Records.of([record(n, b"c") for n in (2, 3)]), 103)
     assert buffer.due_in(103) == 0
     assert [one.offset for one in buffer.take(104)] == [0, 1, 2]
-    assert (buffer.due_in(104), buffer.bytes) == (5, record(3, b"c").size)
+    assert (buffer.due_in(104), buffer.bytes) == (5, Records.of([record(3, b"c")]).size)
     buffer.clear()
     assert (buffer.due_in(104), buffer.bytes) == (None, 0)
 
 
 def test_a_transaction_has_about_the_bytes_that_it_may_have() -> None:
     buffer = Buffer(FlushLimits(rows=100, bytes=2_000, seconds=5))
-    buffer.add([record(n, b"x" * 700) for n in range(5)], 0)
+    buffer.add(Records.of([record(n, b"x" * 800) for n in range(5)]), 0)
     assert buffer.due_in(0) == 0
     assert [len(buffer.take(0)) for _ in range(3)] == [2, 2, 1]
-    buffer.add([record(9, b"x" * 9_000)], 0)
+    buffer.add(Records.of([record(9, b"x" * 9_000)]), 0)
     assert len(buffer.take(0)) == 1  # larger than all that is allowed, and alone

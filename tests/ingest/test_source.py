@@ -21,7 +21,7 @@ from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.kafka_facts import Topics
 from committerd_ingest.partition import PartitionWork
 from committerd_ingest.pipeline import Ingest
-from committerd_ingest.records import Partition, Record
+from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Arrived, Assigned, Event, Sought, Source, Unreadable
 from harness.kafka import KafkaBroker, RunningKafka
@@ -123,12 +123,12 @@ async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_agai
     happens(Assigned([one, other]))
     for place in (one, other):
         happens(Sought(place, 1))
-        happens(Arrived(place, 1, [Record(0, 0, None, b"x" * 6_000)]))
+        happens(Arrived(place, 1, Records.of([Record(0, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
     # It begins again: it has dropped its records, and the seek resumes it. The other one still holds its own.
     source.resume([one])
     happens(Sought(one, 2))
-    happens(Arrived(one, 2, [Record(1, 0, None, b"x" * 6_000)]))
+    happens(Arrived(one, 2, Records.of([Record(1, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
     for place in (one, other):
         ingest._end(place)
