@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from committerd.settings.group import MIB, Listed, SettingsGroup
 from committerd.settings.requests import EndpointUrl
+
+_ONLY_OF_KAFKA = frozenset(
+    (
+        "topics", "topic_pattern", "format", "mode", "keys", "key_format", "registry_url", "schema_mode", "key_column",
+        "headers_column", "timestamp_column", "topic_column", "partition_column", "offset_column", "start",
+        "dead_letter_topic",
+    )
+)  # fmt: skip
 
 
 class IngestSettings(SettingsGroup):
@@ -20,6 +28,28 @@ class IngestSettings(SettingsGroup):
         description="Name of the pipeline, with letters, digits, _ and -. The table's marks and the consumer group "
         "({kafka.group_prefix}ingest.{pipeline}) have it; under another name everything is read again. Default: the "
         "dataset's name, with - for each dot, if that has at most 40 characters.",
+    )
+    source: str = Field(
+        default="kafka",
+        pattern=r"^(kafka|files|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        description="Where rows come from: kafka; files, those of folder; or MODULE:FUNCTION, a function that gets "
+        "reader_options as keywords and returns a reader (docs/readers.md). Settings of topics, formats and keys "
+        "are for kafka alone.",
+    )
+    folder: str = Field(
+        default="",
+        description="With source files: the folder whose files are read, each once, and those that are added later: a "
+        "path, or the URI of a folder in S3, Azure Blob Storage or Google Cloud Storage; or a single file.",
+    )
+    list_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=86_400,
+        description="With source files: time between two listings of folder. A local file is read when it was not "
+        "changed for so long.",
+    )
+    reader_options: dict[str, Any] = Field(
+        default={}, description="With source MODULE:FUNCTION: its keywords, as a JSON object."
     )
     topics: Listed = Field(default=(), description="The topics, separated by commas.")
     topic_pattern: str = Field(
@@ -73,8 +103,8 @@ class IngestSettings(SettingsGroup):
     create_from: str = Field(
         default="",
         description="What a table that does not exist is created from: registry, the newest schema of "
-        "registry_subject; or the path of a file with a schema of Arrow (pyarrow: schema.serialize()). Default: it is "
-        "not created.",
+        "registry_subject; rows, the first rows of another source than kafka; or the path of a file with a schema of "
+        "Arrow (pyarrow: schema.serialize()). Default: it is not created.",
     )
     value_column: str = Field(default="value", description="The column that gets the value of a raw record.")
     key_column: str = Field(default="", description="The column that gets the record's key; empty: none does.")
@@ -138,6 +168,24 @@ class IngestSettings(SettingsGroup):
         except re.error as error:
             raise ValueError(f"is no regular expression: {error}") from error
         return value
+
+    @model_validator(mode="after")
+    def _of_source(self) -> Self:
+        if (self.source == "files") != bool(self.folder):
+            raise ValueError("source files needs folder, and only this source needs it")
+        if self.reader_options and self.source in ("kafka", "files"):
+            raise ValueError("reader_options are for a source MODULE:FUNCTION")
+        if self.source == "kafka":
+            if self.create_from == "rows":
+                raise ValueError("create_from rows is for another source than kafka")
+            return self
+        only = _ONLY_OF_KAFKA & self.model_fields_set
+        wrong = sorted(name for name in only if getattr(self, name) != type(self).model_fields[name].default)
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: only for source kafka, and source is {self.source}")
+        if self.on_error == "dead-letter":
+            raise ValueError(f"on_error dead-letter is for source kafka; source {self.source} has stop and skip")
+        return self
 
     @model_validator(mode="after")
     def _registry(self) -> Self:

@@ -58,3 +58,18 @@ class Pipeline:
     """The bytes of records that may wait in all partitions together, about."""
     retry_seconds: float
     """After which a partition that was stopped looks whether it may go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPipeline:
+    """A pipeline: from a reader into one table."""
+
+    name: str
+    """Letters, digits, _ and -."""
+    new_table: NewTable | None = None
+    """What a table is created from that does not exist: its schema, or, without one, the first rows; None = it is not
+    created."""
+    on_error: Literal["stop", "skip"]
+    flush: FlushLimits
+    retry_seconds: float
+    """After which a split that was stopped looks whether it may go on, and between two looks for new splits."""

@@ -16,14 +16,17 @@ from committerd_batch.gathering import BatchFiles, gather, stage
 from committerd_batch.target import Mode, SchemaMode, Target
 from committerd_client import CommitClient, staging
 from committerd_client.app_marks import AppMark, mark_in
+from committerd_client.changes import Append
+from committerd_client.data import rows_of
 from committerd_client.errors import InvalidTransaction, NotCommitted, RetryableConflict, UnsupportedTransaction
-from committerd_client.headers import App
+from committerd_client.headers import App, StagedChange
 from committerd_client.panics import panics_raised
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
 from committerd_ingest.keyed import OP, ORDER
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
+from committerd_ingest.progress import Progress, progress_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,27 @@ class Said:
     schema: pa.Schema
     mark: AppMark | None
     note: Note | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaidOfSplit:
+    """What a version of the table says of a split of a reader."""
+
+    schema: pa.Schema
+    mark: AppMark | None
+    note: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Rows in data files, which no version names yet."""
+
+    change: Append
+    staged: StagedChange
+
+    @property
+    def rows(self) -> int:
+        return self.staged.inserted
 
 
 class Table:
@@ -56,6 +80,49 @@ class Table:
                 return None
             metadata = read_table(dataset).manifest.table_metadata
             return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
+
+    async def says_of_split(self, app_id: str) -> SaidOfSplit | None:
+        """What the latest version says of a split. Returns and raises what `says` does."""
+
+        def look() -> SaidOfSplit | None:
+            with panics_raised():
+                dataset = self._place.find()
+                if dataset is None:
+                    return None
+                metadata = read_table(dataset).manifest.table_metadata
+                return SaidOfSplit(dataset.schema, mark_in(metadata, app_id), progress_in(metadata, app_id))
+
+        return await asyncio.to_thread(look)
+
+    def write(self, rows: pa.RecordBatchReader) -> Written:
+        """Write rows as data files while they are read, so that they need not be in memory together. It blocks.
+
+        Raises `StagingError` for rows that do not fit the table, and what the reader raises.
+        """
+        change = Append(place=self._place, rows=rows_of(rows))
+        with panics_raised():
+            return Written(change, change())
+
+    async def commit(self, written: Written, unit: App) -> bool:
+        """Commit written rows as this unit. Returns and raises what `append` does; refused files are removed."""
+
+        def work(refused: Reexecution | None = None) -> Any:
+            with panics_raised():
+                return written.change(refused)
+
+        try:
+            result = await self._client.commit(written.staged, app=unit, reexecute=work, timeout=self._timeout)
+        except NotCommitted as error:
+            if not isinstance(error, InvalidTransaction | UnsupportedTransaction):  # an operator may replay those
+                await self.remove(written)
+            raise
+        return bool(result.duplicate)
+
+    async def remove(self, written: Written) -> None:
+        """Remove the files of rows that were not committed, and never will be."""
+        target = Target(uri=self._place.uri, branch=self._place.branch, storage_options=self._place.options)
+        names = {file.path for one in written.staged.transaction.append.fragments for file in one.files}
+        await asyncio.to_thread(remove_files, target, names)
 
     async def append(self, rows: pa.Table, unit: App) -> bool:
         """Write the rows as data files, and commit them as this unit; whether the mark was there or beyond it already.
@@ -136,7 +203,7 @@ class Table:
             if await asyncio.to_thread(stage) is not None:  # otherwise somebody else has added them
                 raise
 
-    async def write_note(self, app_id: str, note: Note, unit: App | None, *, reason: str = "") -> bool:
+    async def write_note(self, app_id: str, note: Note | Progress, unit: App | None, *, reason: str = "") -> bool:
         """Commit a note; with a unit, that moves the mark too. Returns and raises what `append` does.
 
         `reason`: why, which the version keeps.

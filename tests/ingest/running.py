@@ -197,6 +197,7 @@ def flow_of(
     partitions: int = 3,
     schema: pa.Schema | None = SCHEMA,
     configs: Mapping[str, str] | None = None,
+    kind: type[Flow] = Flow,
     **committer: str,
 ) -> Iterator[Flow]:
     """A flow whose committer runs, and whose table exists, unless `schema` is None.
@@ -206,7 +207,7 @@ def flow_of(
     topic = Topic(servers, partitions=partitions, configs=configs)
     try:
         with Scene(kafka=servers, name=f"table-{uuid4().hex[:8]}", folder=folder, launch=launch) as scene:
-            flow = Flow(scene, topic, launch=launch)
+            flow = kind(scene, topic, launch=launch)
             if schema is not None:
                 flow.create(schema)
             flow.committer = scene.started(**committer)

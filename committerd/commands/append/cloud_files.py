@@ -46,8 +46,9 @@ class CloudFiles:
         if isinstance(what, pyarrow.fs.FileSelector):
             return list(self._below(what.base_dir))
         kinds = pyarrow.fs.FileType
-        if what and self._about(what) is not None:
-            return pyarrow.fs.FileInfo(what, kinds.File)
+        about = self._about(what) if what else None
+        if about is not None:
+            return pyarrow.fs.FileInfo(what, kinds.File, mtime=about["last_modified"], size=about["size"])
         found = next(self._below(what), None)
         return pyarrow.fs.FileInfo(what, kinds.NotFound if found is None else kinds.Directory)
 
@@ -70,7 +71,7 @@ class CloudFiles:
             raise self._failed(error, path) from error
 
     def _about(self, path: str) -> Mapping[str, Any] | None:
-        """Size and ETag of an object; None when it does not exist."""
+        """Size, ETag and time of change of an object; None when it does not exist."""
         try:
             return dict(obstore.head(self._container, path))
         except FileNotFoundError:
@@ -90,7 +91,8 @@ class CloudFiles:
                         if parent != root and parent.is_relative_to(root) and parent not in seen:
                             seen.add(parent)
                             yield pyarrow.fs.FileInfo(str(parent), pyarrow.fs.FileType.Directory)
-                    yield pyarrow.fs.FileInfo(path, pyarrow.fs.FileType.File, size=one["size"])
+                    kind, changed = pyarrow.fs.FileType.File, one["last_modified"]
+                    yield pyarrow.fs.FileInfo(path, kind, mtime=changed, size=one["size"])
         except BaseError as error:
             raise self._failed(error, folder) from error
 

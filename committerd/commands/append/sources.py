@@ -136,6 +136,74 @@ def sources(
     return [one for path in paths for one in found[path]]
 
 
+@dataclass(frozen=True, slots=True)
+class FileThere:
+    """A file that a listing has found."""
+
+    source: Source | None
+    """None: the name says no format that is read."""
+    path: str
+    """Its path or URI."""
+    size: int
+    mtime_ns: int
+    """When it was last changed: Unix nanoseconds."""
+
+
+class Folder:
+    """A folder of files, here or in a store, or one file, which is listed again and again."""
+
+    def __init__(self, path: str, settings: Settings, storage_options: Mapping[str, str]) -> None:
+        """Raises `SourceError`."""
+        self.path = path
+        uri = canonical_uri(path)
+        self.local = "://" not in uri
+        self.name = os.path.realpath(uri) if self.local else uri
+        """Which folder it is."""
+        self._files, self._place = _Places(settings, storage_options).opened(path)
+
+    def list(self) -> Sequence[FileThere]:
+        """The files that there are now. Hidden ones, whose name or folder begins with `.` or `_`, are left out.
+
+        Raises `SourceError`.
+        """
+        with _reading(self.path):
+            about = self._files.get_file_info(self._place)
+            if about.type is pyarrow.fs.FileType.NotFound:
+                return []
+            if about.type is pyarrow.fs.FileType.File:
+                return [self._there(self.path, about)]
+            inside = self._files.get_file_info(pyarrow.fs.FileSelector(self._place, recursive=True))
+        root = self._place.rstrip("/")
+        below = [(_relative(one, root), one) for one in inside if one.type is pyarrow.fs.FileType.File]
+        return [
+            self._there(f"{self.path.rstrip('/')}/{path}", about)
+            for path, about in below
+            if not any(part.startswith((".", "_")) for part in path.parts)
+        ]
+
+    def require(self) -> None:
+        """Raise `SourceError` if it is a local folder that does not exist; a store has no empty folders."""
+        if self.local and not os.path.exists(self._place):
+            raise SourceError(f"{self.path}: there is no such folder or file")
+
+    def require_same(self, file: FileThere) -> None:
+        """Raise `SourceError` if the file is gone, or another one by now."""
+        assert file.source is not None
+        with _reading(file.path):
+            about = self._files.get_file_info(file.source.place)
+        if about.type is not pyarrow.fs.FileType.File:
+            raise SourceError(f"{file.path} was deleted while it was read")
+        # A store tells the time of an object in whole seconds, and in a listing more exactly.
+        apart = abs(about.mtime_ns - file.mtime_ns)
+        if about.size != file.size or apart >= (1 if self.local else 1_000_000_000):
+            raise SourceError(f"{file.path} was changed while it was read")
+
+    def _there(self, path: str, about: Any) -> FileThere:
+        kind = _format_of(path)
+        source = None if kind in (None, "lance") else Source(path, kind, about.path, self._files, {})
+        return FileThere(source, path, about.size, about.mtime_ns)
+
+
 @dataclass(frozen=True)
 class _Places:
     settings: Settings
@@ -151,7 +219,7 @@ class _Places:
             # pylance opens it by its own means.
             yield Source(path, kind, path, pyarrow.fs.LocalFileSystem(), self._options_of(path))
             return
-        files, place = self._opened(path)
+        files, place = self.opened(path)
         with _reading(path):
             about = files.get_file_info(place)
             if about.type is not pyarrow.fs.FileType.Directory:
@@ -181,7 +249,7 @@ class _Places:
         if first < _SEGMENTS_OF_BUCKET:
             raise SourceError(f"{pattern}: a bucket has one name, so write it without *")
         folder, matchers = "/".join(segments[:first]), [_matcher(unquote(segment)) for segment in segments[first:]]
-        files, place = self._opened(folder)
+        files, place = self.opened(folder)
         with _reading(pattern):
             inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=len(matchers) > 1))
         names = sorted(_relative(one, place.rstrip("/")) for one in inside)
@@ -201,7 +269,7 @@ class _Places:
             return cloud_options(cloud.cloud, cloud_settings(self.settings)[cloud.cloud])
         return self.storage_options if canonical_uri(path).startswith("s3://") else {}
 
-    def _opened(self, path: str) -> tuple[pyarrow.fs.FileSystem | CloudFiles, str]:
+    def opened(self, path: str) -> tuple[pyarrow.fs.FileSystem | CloudFiles, str]:
         """(file system, path in it)."""
         cloud = self._cloud(path)
         if cloud is not None:

@@ -1,4 +1,4 @@
-"""`committerd ingest`: from Kafka's topics into a table, each record once."""
+"""`committerd ingest`: from Kafka's topics, files or another source into a table, each row once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from committerd_common.extras import install_line
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Decode up to 100 records, show the table's schema and the rows, and write nothing.",
+    help="Decode up to 100 records, show the rows, and write nothing.",
 )
 @click.pass_context
 def ingest(context: click.Context, dry_run: bool) -> None:
-    """Bring the records of Kafka's topics into the table until SIGTERM, each exactly once.
+    """Bring the records of Kafka's topics, the files of a folder or the rows of another source (ingest.source) into the
+    table until SIGTERM, each exactly once.
 
-    Start as many as you like for one pipeline: they share the partitions. A process holds no state and may be killed at
-    any moment, because the table says how far it has each partition. The settings are those of group `ingest`;
+    Start as many as you like for topics: they share the partitions. A process holds no state and may be killed at any
+    moment, because the table says how far it has each partition. The settings are those of group `ingest`;
     `committerd run --help` lists them. `committerd run` must serve the table, which must exist unless
     ingest.create_from is set.
 
@@ -62,3 +63,28 @@ def move(topic: str, partition: int, offset: str, as_json: bool, reason: str, ap
     from committerd.commands.ingest import moving  # needs pylance
 
     sys.exit(moving.move(settings(), topic, partition, offset, as_json=as_json, reason=reason, apply=apply))
+
+
+@ingest.command()
+@click.argument("split")
+@click.option(
+    "--rows",
+    type=click.Choice(("there", "missing")),
+    required=True,
+    help="Whether the table has the last rows that were planned.",
+)
+@config_option
+@dataset_option
+@branch_option
+@json_option
+@click.option("--reason", default="", help="Why, in your words; the version keeps it. Required with --apply.")
+@click.option("--apply", is_flag=True, help="Write it. Without it, only say why the split is stopped.")
+def settle(split: str, rows: str, as_json: bool, reason: str, apply: bool) -> None:
+    """Say where a split of a reader goes on, when the table does not say it (`mark_lost`, `mark_released`).
+
+    A folder of files has the split `files`. Look first whether the table has the last rows. Works while the pipeline
+    runs; it goes on by itself.
+    """
+    from committerd.commands.ingest import settling  # needs pylance
+
+    sys.exit(settling.settle(settings(), split, rows, as_json=as_json, reason=reason, apply=apply))

@@ -66,7 +66,7 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
     if reason is not None:
         forward = mark is not None and known is not None and mark.run == topic_id and offset > known
         if known is not None and not forward:
-            await _release(configured, app_id, reason)
+            await release(configured, app_id, reason)
         after = known if forward else None if offset == 0 else 0
         note = Note(topic_id=topic_id, offset=offset, at_ms=now_ms())
         async with client:
@@ -96,7 +96,7 @@ def _offset(wanted: str, start: int, end: int) -> int:
     return int(wanted)
 
 
-async def _release(configured: Settings, app_id: str, reason: str) -> None:
+async def release(configured: Settings, app_id: str, reason: str) -> None:
     """Release the mark: transactions of a process that believes in it are refused from now on."""
     async with stores_of(configured) as stores:
         loading = Loading(monotonic=monotonic, report=Reading(), later=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import ssl
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
+from committerd.commands.append.sources import Folder
+from committerd.commands.ingest.files import FolderReader
 from committerd.commands.lance_options import ClientAccess, client_options
 from committerd.errors import SettingsError
 from committerd.kafka.clients import open_client
@@ -22,8 +25,9 @@ from committerd_client import CommitClient
 from committerd_client.table_location import table_location
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
+from committerd_ingest.reading import Reader
 from committerd_ingest.registry import Registry
-from committerd_ingest.settings import NewTable, Pipeline
+from committerd_ingest.settings import NewTable, Pipeline, ReaderPipeline
 from committerd_ingest.table import Table
 
 PRODUCER = "committerd-ingest"
@@ -79,6 +83,35 @@ def pipeline_of(settings: Settings) -> Pipeline:
         buffer_bytes_max=ingest.buffer_bytes_max,
         retry_seconds=ingest.retry_seconds,
     )
+
+
+def reader_pipeline_of(settings: Settings) -> ReaderPipeline:
+    """The pipeline of a source that is not Kafka. Raises `SettingsError`."""
+    ingest = settings.ingest
+    assert ingest.on_error != "dead-letter"  # the settings refuse it
+    return ReaderPipeline(
+        name=pipeline_name(settings),
+        new_table=NewTable() if ingest.create_from == "rows" else _new_table(settings),
+        on_error=ingest.on_error,
+        flush=FlushLimits(rows=ingest.flush_rows, bytes=ingest.flush_bytes, seconds=ingest.flush_seconds),
+        retry_seconds=ingest.retry_seconds,
+    )
+
+
+def reader_of(settings: Settings, access: ClientAccess) -> Reader:
+    """The reader of a source that is not Kafka. Raises `SettingsError`, `SourceError`."""
+    ingest = settings.ingest
+    if ingest.source == "files":
+        folder = Folder(ingest.folder, settings, access.storage_options)
+        return FolderReader(folder, list_seconds=ingest.list_seconds)
+    module, _, function = ingest.source.partition(":")
+    try:
+        made: Reader = getattr(importlib.import_module(module), function)(**ingest.reader_options)
+    except Exception as error:  # it is code of others
+        raise SettingsError(
+            f"ingest.source: {ingest.source} made no reader: {type(error).__name__}: {error}"
+        ) from error
+    return made
 
 
 def _new_table(settings: Settings) -> NewTable | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from committerd.commands.ingest.first_rows import show_first_rows
 from committerd.commands.ingest.parts import (
     chosen_topics,
     client_of,
@@ -23,6 +24,8 @@ from committerd.commands.ingest.parts import (
     open_consumer,
     open_producer,
     pipeline_of,
+    reader_of,
+    reader_pipeline_of,
     registry_of,
     table_of,
 )
@@ -35,6 +38,7 @@ from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
 from committerd_batch.target import SchemaMode
 from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns
+from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
 from committerd_ingest.pipeline import Ingest
@@ -42,6 +46,8 @@ from committerd_ingest.records import Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Source
+from committerd_ingest.splits import ReaderIngest
+from committerd_ingest.table import Table
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +57,10 @@ _DRY_RUN_SECONDS = 20.0
 
 def run(configured: Settings, *, dry_run: bool) -> None:
     """Run the pipeline until SIGTERM, or show its first rows. Raises `SettingsError`, `QueueUnavailable`."""
-    pipeline_of(configured)  # raises before anything is opened
+    of_kafka = configured.ingest.source == "kafka"
+    _ = pipeline_of(configured) if of_kafka else reader_pipeline_of(configured)  # raises before anything is opened
     if dry_run:
-        asyncio.run(_show(configured))
+        asyncio.run(_show(configured) if of_kafka else show_first_rows(configured))
         return
     logs.configure(configured.log.level, configured.log.format)
     asyncio.run(_main(configured))
@@ -63,29 +70,38 @@ async def _main(configured: Settings) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     registry = CollectorRegistry()
     figures = _Figures(IngestMetrics(registry).of(configured.dataset.queue))
-    pipeline, access = pipeline_of(configured), client_access(configured)
-    stopped = asyncio.Event()
+    access, stopped = client_access(configured), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(client_of(configured, access))
-        work = Ingest(
-            pipeline,
-            open_source=lambda tell: Source(
-                partial(open_consumer, configured, group=True),
-                topics=pipeline.topics,
-                tell=tell,
-            ),
-            table=table_of(configured, access, client),
-            topics=Topics(partial(open_admin, configured)),
-            registry=registry_of(configured),
-            bad_records=BadRecords(partial(open_producer, configured), dead_letter_topic(configured)),
-            figures=figures,
-        )
+        table = table_of(configured, access, client)
+        if configured.ingest.source == "kafka":
+            work: Ingest | ReaderIngest = _kafka_work(configured, table, figures)
+        else:
+            reader, pipeline = reader_of(configured, access), reader_pipeline_of(configured)
+            work = ReaderIngest(pipeline, reader=reader, table=table, figures=figures)
         health = Health(live=work.live, ready=work.ready)
         address = await stack.enter_async_context(serve(configured.http, registry, health))
         _log.info("http.listening", extra={"url": address.url})
         await work.run(stopped, drain_seconds=configured.daemon.drain_seconds)
+
+
+def _kafka_work(configured: Settings, table: Table, figures: Figures) -> Ingest:
+    pipeline = pipeline_of(configured)
+    return Ingest(
+        pipeline,
+        open_source=lambda tell: Source(
+            partial(open_consumer, configured, group=True),
+            topics=pipeline.topics,
+            tell=tell,
+        ),
+        table=table,
+        topics=Topics(partial(open_admin, configured)),
+        registry=registry_of(configured),
+        bad_records=BadRecords(partial(open_producer, configured), dead_letter_topic(configured)),
+        figures=figures,
+    )
 
 
 class _Figures:

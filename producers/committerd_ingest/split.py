@@ -1,0 +1,359 @@
+"""One split of a reader on its way into the table.
+
+It goes on where the table's note and mark say (`progress`), and commits one transaction after the other. Whatever goes
+wrong, it begins again there: rows that were staged before are committed once or refused, since they follow their plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import pyarrow as pa
+
+from committerd_client.data import rows_of
+from committerd_client.errors import (
+    InvalidTransaction,
+    RetryableConflict,
+    StagingError,
+    TableMissing,
+    UnsupportedTransaction,
+)
+from committerd_client.headers import App
+from committerd_common.errors import CommitterError
+from committerd_common.request import MARK_MOVED
+from committerd_ingest.figures import Figures
+from committerd_ingest.gathering import BadRows, Ending, Gathered, Gathering, OneByOne
+from committerd_ingest.progress import GoOn, Progress, Unclear, app_id_of_split, where_to_go_on
+from committerd_ingest.reading import Part, Reader, ReaderStopped
+from committerd_ingest.settings import ReaderPipeline
+from committerd_ingest.table import SaidOfSplit, Table, Written, now_ms
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_FAILED_SECONDS = 2.0
+_OTHER_SECONDS = 5.0
+"""After which a process looks again that was not the first to commit these rows: another one works on the split."""
+_SETTLED_SECONDS = 3600.0
+"""A split that was quiet for so long is settled: then it does not matter when the mark is forgotten."""
+_NOTE_SECONDS = 7 * 24 * 3600.0
+"""A quiet split writes its note again, and its mark with it."""
+_STOPPED_SECONDS_MAX = 300.0
+_REASON_CHARS_MAX = 1000
+_EXPECTED = (CommitterError, OSError, ValueError)
+"""What the store and the committer do; the log has no traceback of it."""
+
+
+class Stopped(Exception):
+    """The split can't go on before somebody acts."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _BeginAgain(Exception):
+    """What the process believes of the split is not so any more."""
+
+
+class _ReadAgain(Exception):
+    """Rows were passed over: the split is read from behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the split is."""
+
+    at: GoOn
+    schema: pa.Schema
+
+
+class SplitWork:
+    """The work on one split."""
+
+    def __init__(
+        self,
+        split: str,
+        pipeline: ReaderPipeline,
+        *,
+        reader: Reader,
+        table: Table,
+        figures: Figures,
+        ending: threading.Event,
+    ) -> None:
+        """`ending`: set when the process ends; then `run` returns when what was taken is in the table."""
+        self.split = split
+        self._pipeline, self._reader, self._table, self._figures = pipeline, reader, table, figures
+        self._ending = ending
+        self._app_id = app_id_of_split(pipeline.name, reader.name, split)
+        self._by, self._notes = uuid.uuid4().hex[:16], 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingest-split")
+        self.trouble: Stopped | None = None
+        """Why it was stopped; also during an attempt to go on."""
+        self.turned_at = time.monotonic()
+        """When the reader last yielded something."""
+        self.reading = False
+        """Whether the reader is asked for something now."""
+        self.oldest_ms: int | None = None
+        """When the oldest row of the transaction that is on its way came into being."""
+        self._place: _Place | None = None
+        self._parts: Iterator[Part | None] = iter(())
+        self._gathering: Gathering | None = None
+        self._one_by_one = False
+        self._attempts = 0
+        self._settled = False
+        self._noted_at = 0.0
+
+    async def run(self) -> None:
+        """Work until cancelled, until the process ends, or until the split never has more."""
+        try:
+            while not self._ending.is_set():
+                try:
+                    await self._begin()
+                    while await self._next():
+                        pass
+                    return
+                except Stopped as error:
+                    await self._forget()
+                    await self._stay(error)
+                except _BeginAgain as error:
+                    await self._forget()
+                    self._figures.began_again("mark_moved")
+                    _log.info("ingest.begins_again", extra={"split": self.split, "why": str(error)})
+                    await self._pause(_OTHER_SECONDS)
+                except (OneByOne, _ReadAgain) as error:
+                    await self._forget()
+                    self._one_by_one = isinstance(error, OneByOne)
+                except Ending:
+                    return
+                except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the split
+                    await self._forget()
+                    self._figures.began_again("failed")
+                    extra = {"split": self.split, "error": f"{type(error).__name__}: {error}"}
+                    _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
+                    await self._pause(_FAILED_SECONDS)
+        finally:
+            self._thread.submit(getattr(self._parts, "close", lambda: None))
+            self._thread.shutdown(wait=False)
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        self.reading, self.turned_at = True, time.monotonic()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self.reading = False
+
+    async def _forget(self) -> None:
+        """Drop what was read. It is read again."""
+        parts, self._parts, self._gathering, self.oldest_ms = self._parts, iter(()), None, None
+        close = getattr(parts, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):  # whatever it is, nothing more is wanted of it
+                await self._in_thread(close)
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._ending.wait, seconds)
+
+    async def _stay(self, error: Stopped) -> None:
+        """Stay stopped until it is time to look whether the split may go on."""
+        self.trouble = error
+        pause = min(self._pipeline.retry_seconds * 2 ** min(self._attempts, 20), _STOPPED_SECONDS_MAX)
+        pause = max(pause, self._pipeline.retry_seconds)
+        self._attempts += 1
+        extra = {"split": self.split, "reason": error.reason, "error": str(error)}
+        _log.error("ingest.split_stopped", extra=extra | {"next_attempt_seconds": pause})
+        await self._pause(pause)
+
+    # Where it goes on
+
+    async def _begin(self) -> None:
+        said = await self._says()
+        found = where_to_go_on(said.mark, said.note)
+        if isinstance(found, Unclear):
+            raise Stopped(found.reason, f"{found.text}. {self._way_out()}")
+        self._settled, self._noted_at = said.note is None or said.note.settled, time.monotonic()
+        self._place = _Place(found, said.schema)
+        self._parts = self._read(found.token, said.schema)
+        self._gathering = Gathering(
+            self._parts,
+            token=found.token,
+            limits=self._pipeline.flush,
+            ending=self._ending,
+            one_by_one=self._one_by_one,
+            tell=self._turned,
+        )
+
+    def _turned(self) -> None:
+        self.turned_at = time.monotonic()
+
+    def _read(self, token: str | None, schema: pa.Schema | None) -> Iterator[Part | None]:
+        try:
+            yield from self._reader.read(self.split, token, schema)
+        except ReaderStopped as error:
+            raise Stopped(error.reason, str(error)) from error
+
+    async def _says(self) -> SaidOfSplit:
+        said = await self._table.says_of_split(self._app_id)
+        if said is None and self._pipeline.new_table is not None:
+            await self._create(self._pipeline.new_table.schema)
+            said = await self._table.says_of_split(self._app_id)
+        if said is None:
+            raise Stopped(
+                "table_missing",
+                "there is no table: create it, with client.create(schema) for example, or set ingest.create_from",
+            )
+        return said
+
+    async def _create(self, schema: pa.Schema | None) -> None:
+        """Create the table; with None, from the first rows."""
+        if schema is None:
+            schema = await self._in_thread(self._first_columns)
+        if schema is None:
+            raise Ending
+        try:
+            await self._table.create(schema)
+        except (StagingError, InvalidTransaction, UnsupportedTransaction) as error:
+            raise Stopped("table_missing", f"there is no table, and it can't be created: {error}") from error
+        _log.info("ingest.table_created", extra={"split": self.split, "columns": schema.names})
+
+    def _first_columns(self) -> pa.Schema | None:
+        """The columns of the first rows; None if the process ends before there are any."""
+        for part in self._read(None, None):
+            self._turned()
+            if self._ending.is_set():
+                return None
+            if part is not None and part.bad:
+                raise Stopped("bad_rows", f"there is no table, and the first rows would make it: {part.bad}")
+            if part is not None and part.rows is not None:
+                schema, _ = rows_of(part.rows.slice(0, 0)).read()
+                return schema
+        return None
+
+    def _way_out(self) -> str:
+        return (
+            "Find out whether it has them, and then say it: committerd ingest settle SPLIT --rows there (or missing) "
+            f"--apply --reason TEXT, with {self.split!r} for SPLIT"
+        )
+
+    # One transaction
+
+    async def _next(self) -> bool:
+        """Bring one transaction into the table, if something comes; whether there may be more."""
+        place, gathering = self._place, self._gathering
+        assert place is not None
+        assert gathering is not None
+        written: list[Written] = []
+        began = time.monotonic()
+        try:
+            found = await self._in_thread(lambda: gathering.take(lambda rows: written.append(self._table.write(rows))))
+        except BadRows as error:
+            await self._remove(written)
+            await self._pass_over(place, error)
+            return True
+        except TableMissing as error:
+            raise _BeginAgain(str(error)) from error
+        except Exception:
+            await self._remove(written)
+            raise
+        if found is None:
+            self._one_by_one = False
+            await self._keep(place)
+            if self.trouble is not None:
+                self.trouble, self._attempts = None, 0
+            return not (gathering.ended or self._ending.is_set())
+        self._figures.took("decode", time.monotonic() - began)
+        self.oldest_ms = found.at_ms
+        await self._commit(place, found, written[0] if written else None)
+        return not gathering.ended
+
+    async def _remove(self, written: list[Written]) -> None:
+        for one in written:
+            await self._table.remove(one)
+
+    async def _pass_over(self, place: _Place, bad: BadRows) -> NoReturn:
+        if self._pipeline.on_error == "stop":
+            raise Stopped("bad_rows", f"{bad}. Mend that or the table, or set ingest.on_error to skip")
+        _log.warning("ingest.bad_rows", extra={"split": self.split, "error": str(bad)})
+        await self._note(place, bad.token, reason=f"committerd ingest passes over: {bad}"[:_REASON_CHARS_MAX])
+        self._figures.wrote(records=1, rows=0, bytes=0, bad=1)
+        raise _ReadAgain
+
+    async def _commit(self, place: _Place, found: Gathered, written: Written | None) -> None:
+        began = time.monotonic()
+        if written is None:
+            await self._note(place, found.token)
+        else:
+            await self._plan_and_rows(place, found.token, written)
+        self.trouble, self._attempts, self.oldest_ms = None, 0, None
+        self._figures.took("commit", time.monotonic() - began)
+        if found.at_ms is not None:
+            self._figures.fresh(max(now_ms() - found.at_ms, 0) / 1000)
+        self._figures.wrote(records=found.rows, rows=found.rows, bytes=found.bytes, bad=0)
+
+    async def _plan_and_rows(self, place: _Place, token: str | None, written: Written) -> None:
+        plan = place.at.plan
+        try:
+            await self._write_note(place, self._progress(place, place.at.token, token))
+        except (_BeginAgain, Stopped):
+            await self._table.remove(written)
+            raise
+        rows = self._unit(self._table.commit(written, App(self._app_id, plan + 1, "", plan)))
+        if await rows:
+            mark = (await self._says()).mark
+            if mark is None or mark.version != plan + 1:
+                raise _BeginAgain("another process works on the split")
+        self._moved(place, token, plan + 1, settled=False)
+
+    async def _keep(self, place: _Place) -> None:
+        """Settle a split that is quiet, and renew its note, so that its mark is not missed when it is forgotten."""
+        quiet = time.monotonic() - self._noted_at
+        if place.at.mark and quiet > (_NOTE_SECONDS if self._settled else _SETTLED_SECONDS):
+            await self._note(place, place.at.token)
+
+    async def _note(self, place: _Place, token: str | None, *, reason: str = "") -> None:
+        """Say that the split goes on at this token, without rows."""
+        await self._write_note(place, self._progress(place, token, token), reason=reason)
+        self._moved(place, token, place.at.plan, settled=True)
+
+    async def _write_note(self, place: _Place, note: Progress, *, reason: str = "") -> None:
+        unit = App(self._app_id, note.plan, "", place.at.mark)
+        if await self._unit(self._table.write_note(self._app_id, note, unit, reason=reason)):
+            said = await self._says()
+            if said.note != note or said.mark is None or said.mark.version != note.plan:
+                raise _BeginAgain("another process works on the split")
+
+    def _progress(self, place: _Place, before: str | None, after: str | None) -> Progress:
+        self._notes += 1
+        return Progress(
+            plan=place.at.plan,
+            before=before,
+            after=after,
+            at_ms=now_ms(),
+            of=f"{self._reader.name} {self.split}",
+            by=f"{self._by}-{self._notes}",
+        )
+
+    async def _unit(self, commit: Awaitable[bool]) -> bool:
+        """The result of a commit. Raises `Stopped` if the committer will never take it."""
+        try:
+            return await commit
+        except (InvalidTransaction, UnsupportedTransaction) as error:
+            raise Stopped("refused", f"the committer refuses the transaction: {error}") from error
+        except RetryableConflict as error:
+            if error.code != MARK_MOVED:
+                raise
+            raise _BeginAgain("another process works on the split") from error
+
+    def _moved(self, place: _Place, token: str | None, mark: int, *, settled: bool) -> None:
+        self._place = _Place(GoOn(token, mark), place.schema)
+        self._settled, self._noted_at = settled, time.monotonic()

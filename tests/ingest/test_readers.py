@@ -1,0 +1,174 @@
+"""Files and other sources into a table, with a real Kafka, a real committer and pylance."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from harness.child import Launch
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.ingest.running import Flow, flow_of, stopping, wait
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+
+
+class FilesFlow(Flow):
+    """A flow whose rows come from a folder."""
+
+    def settings(self) -> Mapping[str, str]:
+        return {
+            "INGEST__SOURCE": "files",
+            "INGEST__FOLDER": str(self.folder),
+            "INGEST__LIST_SECONDS": "0.2",
+            "INGEST__FLUSH_SECONDS": "0.1",
+            "INGEST__RETRY_SECONDS": "0.5",
+        }
+
+    @property
+    def folder(self) -> Path:
+        return self.scene.folder / "incoming"
+
+    def put(self, name: str, *ids: int) -> None:
+        """Put a whole file there, of the format that its name says."""
+        self.folder.mkdir(exist_ok=True)
+        hidden, rows = self.folder / f"_{name}", pa.table({"id": ids, "text": [f"row {one}" for one in ids]})
+        if name.endswith(".parquet"):
+            pyarrow.parquet.write_table(rows, hidden)
+        elif name.endswith(".csv"):
+            pyarrow.csv.write_csv(rows, hidden)
+        else:
+            hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows.to_pylist()))
+        hidden.rename(self.folder / name)
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.rows())
+
+
+@pytest.fixture
+def flow(kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch) -> Iterator[FilesFlow]:
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch, schema=SCHEMA, kind=FilesFlow) as made:
+        assert isinstance(made, FilesFlow)
+        yield made
+
+
+def test_each_file_is_in_the_table_once_over_kills_and_two_processes(flow: FilesFlow) -> None:
+    flow.put("1.parquet", 0, 1, 2)
+    flow.put("2.csv", 3, 4)
+    flow.put("3.jsonl", 5)
+    processes = [flow.ingest(), flow.ingest()]
+    with stopping(processes):
+        for one in processes:
+            one.start()
+        wait(lambda: flow.count() >= 6, what=lambda: str(flow.ids()))
+        for number in range(8):
+            flow.put(f"more-{number}.jsonl", *range(10 * number + 10, 10 * number + 20))
+            wait(lambda number=number: flow.count() >= 6 + 10 * number)  # type: ignore[misc]
+            processes[number % 2].kill()
+            processes[number % 2] = flow.ingest()
+            processes[number % 2].start()
+        wait(lambda: flow.count() >= 86, what=lambda: str(flow.ids()))
+        wait(lambda: all(one.metric("committerd_ingest_lag_records") == 0 for one in processes))
+        processes[0].wait_ready(text="1 splits")
+        for one in processes:
+            one.stop(grace_seconds=120)
+    assert flow.ids() == [*range(6), *range(10, 90)]
+
+
+def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silence(flow: FilesFlow) -> None:
+    flow.put("b.jsonl", 1)
+    ingest = flow.ingest()
+    with stopping([ingest]):
+        ingest.start()
+        flow.wait_rows(1)
+        (flow.folder / "b.jsonl").unlink()  # done files may go
+        flow.put("a.jsonl", 2)
+        os.utime(flow.folder / "a.jsonl", (1, 1))  # its name and time lie before those of the file that is done
+        flow.wait_rows(2)
+
+        (flow.folder / "c.jsonl").write_text('{"id": 3}\n{"id": "x"}\n')
+        ingest.wait_ready(text="c.jsonl")
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 1)
+        (stopped, *_) = ingest.lines("ingest.split_stopped")
+        assert stopped["reason"] == "bad_rows"
+        assert "line 2" in stopped["error"]
+        (flow.folder / "c.jsonl").rename(flow.folder / "_c.jsonl")
+        flow.put("d.jsonl", 4)
+        flow.wait_rows(3)
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 0)
+
+        flow.put("d.jsonl", 4, 5)
+        ingest.wait_ready(text="It was read before".lower())
+        ingest.stop()
+    again = flow.ingest(INGEST__ON_ERROR="skip")
+    with stopping([again]):
+        flow.put("e.txt", 6)
+        flow.put("f.jsonl", 7)
+        again.start()
+        flow.wait_rows(4)
+        wait(lambda: again.metric("committerd_ingest_bad_records_total") == 2)  # d.jsonl and e.txt
+        again.stop()
+    assert flow.ids() == [1, 2, 4, 7]
+
+
+def test_the_first_rows_may_make_the_table_and_a_dry_run_shows_them(
+    kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
+) -> None:
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch, schema=None, kind=FilesFlow) as flow:
+        assert isinstance(flow, FilesFlow)
+        flow.put("1.jsonl", 1, 2)
+        (flow.folder / "2.jsonl").write_text('{"id": 1.5}')
+        assert "there is no table" in flow.command("ingest", "--dry-run", good=False)
+        making = {"INGEST__CREATE_FROM": "rows", "INGEST__ON_ERROR": "skip"}
+        ingest = flow.ingest(**making)
+        with stopping([ingest]):
+            ingest.start()
+            wait(flow.exists)
+            flow.wait_rows(2)
+            wait(lambda: ingest.metric("committerd_ingest_bad_records_total") == 1)
+            ingest.stop()
+        assert flow.schema().equals(pa.schema([("id", pa.int64()), ("text", pa.string())]))
+        flow.put("3.jsonl", 3)
+        shown = flow.command("ingest", "--dry-run")
+        assert '{"id": 3, "text": "row 3"}' in shown
+        assert "1 rows were read; 0 parts are bad" in shown
+        assert flow.ids() == [1, 2]
+
+
+def test_a_split_whose_mark_was_released_goes_on_when_somebody_says_where(flow: FilesFlow) -> None:
+    flow.put("1.jsonl", 1)
+    ingest = flow.ingest()
+    with stopping([ingest]):
+        ingest.start()
+        flow.wait_rows(1)
+        assert "nothing to settle" in flow.command("ingest", "settle", "files", "--rows", "there", good=False)
+        (app_id,) = (
+            key.removeprefix("committerd.app.")
+            for key in flow.scene.table.metadata()
+            if key.startswith("committerd.app.")
+        )
+        ingest.stop()
+        flow.command("app", "release", app_id, "--apply", "--reason", "test")
+        again = flow.ingest()
+        with stopping([again]):
+            again.start()
+            wait(lambda: any(one["reason"] == "mark_released" for one in again.lines("ingest.split_stopped")))
+            flow.put("2.jsonl", 2)
+            settling = ("ingest", "settle", "files", "--rows", "there")
+            assert "Nothing was written" in flow.command(*settling)
+            found: Mapping[str, Any] = json.loads(flow.command(*settling, "--json", "--apply", "--reason", "test"))
+            assert found["written"]
+            flow.wait_rows(2)
+            again.stop()
+    assert flow.ids() == [1, 2]
+    assert lance.dataset(flow.scene.table.uri).count_rows() == 2
