@@ -77,7 +77,7 @@ TESTS = ReaderTests()
 def test_a_reader_that_breaks_a_promise_fails(
     broken: type[ListReader], test: Callable[[Supply, Reader], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("committerd_ingest.testing._SECONDS_MAX", 0.5)
+    monkeypatch.setattr("committerd_ingest.testing.readers._SECONDS_MAX", 0.5)
     source = Lists(broken)
     with pytest.raises((AssertionError, StopIteration, IndexError)):
         test(source, source.open())

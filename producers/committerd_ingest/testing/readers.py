@@ -1,10 +1,4 @@
-"""Tests with pytest that define what a reader promises (`committerd_ingest.reading`). Nothing else imports this module.
-
-Whoever writes a reader subclasses `ReaderTests` in tests of its own, with a fixture that makes a source.
-docs/readers.md has an example.
-
-Importing it without pytest raises `ModuleNotFoundError`, which names the extra.
-"""
+"""The contract of every reader (`committerd_ingest.reading`)."""
 
 from __future__ import annotations
 
@@ -16,15 +10,10 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
+import pytest
 
 from committerd_client.data import rows_of
-from committerd_common.extras import missing
 from committerd_ingest.reading import Part, Reader
-
-if _error := missing("pytest", of="committerd_ingest.testing", extra="testing", distribution="committerd"):
-    raise _error
-
-import pytest
 
 _SECONDS_MAX = 120.0
 """How long a test waits for what must come."""
