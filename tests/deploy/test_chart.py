@@ -556,6 +556,10 @@ def test_each_pipeline_has_a_deployment_with_its_own_settings(chart: Chart) -> N
     ):
         with pytest.raises(HelmError, match=said):
             chart.render(merged(MINIMAL, {"ingest": {"pipelines": {"orders": wrong}}}))
+    files = {"dataset": "events", "settings": {"ingest": {"source": "files", "folder": "s3://landing/orders"}}}
+    rendered = chart.render(merged(MINIMAL, {"ingest": {"pipelines": {"files": files}}}))
+    pod = rendered.one("Deployment", "rel-committerd-files-ingest")["spec"]["template"]
+    assert environment(pod)["COMMITTERD_INGEST__FOLDER"] == "s3://landing/orders"
 
 
 def test_maintenance_by_schedule_begins_at_another_minute_for_each_dataset(chart: Chart) -> None:

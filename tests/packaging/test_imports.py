@@ -31,6 +31,7 @@ ALLOWED = {
         "google",
         "kafka",
         "pyarrow",
+        "pytest",
     },
     "committerd_ray": {"committerd_batch", "committerd_client", "committerd_common", "pyarrow", "ray"},
     "committerd_spark": {"committerd_batch", "committerd_client", "committerd_common", "lance", "pyarrow", "pyspark"},
