@@ -72,14 +72,14 @@ class Launch(Protocol):
         """Start it with this environment; its output is appended to `log`."""
 
 
-def through(module: str, *words: str) -> Launch:
+def through(launch: Launch, module: str, *words: str) -> Launch:
     """Starts a command of committerd through a module of the tests: `python -m MODULE WORDS...`, then its own words."""
 
-    def launch(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> ChildProcess:
+    def launched(command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> ChildProcess:
         python, _, _, *own = command
-        return ChildProcess([python, "-m", module, *words, *own], log=log, environment=environment)
+        return launch([python, "-m", module, *words, *own], log=log, environment=environment)
 
-    return launch
+    return launched
 
 
 def _is_stopped(pid: int) -> bool:

@@ -4,8 +4,9 @@
 
 Loading the modules is most of what a short run of committerd costs, and tests start it a thousand times. What runs is
 the command line (`committerd.__main__`) with its own arguments, environment, output, signals and exit code; a fork that
-is killed is gone like any process. A fork does not show that committerd loads what it needs, nor how much memory it
-takes: the tests of that start it as an operator does.
+is killed is gone like any process. Programs of the tests that change committerd and then run it (`python -m tests...`)
+are forks too. A fork does not show that committerd loads what it needs, nor how much memory it takes: the tests of that
+start it as an operator does.
 
 As in `committerd.dev.child`, nothing outlives the tests: watcher and committerd end when the socket closes, and when
 the process above them ends. Linux only.
@@ -18,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -35,9 +37,10 @@ from harness.child import ChildProcess, started
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = (sys.executable, "-m", "committerd")
-"""The beginning of every command that runs as a fork."""
+"""The beginning of a command of committerd."""
 _LOADED = (
     "committerd.commands.run",
+    "committerd.commands.maintain",
     "committerd.commands.position",
     "committerd.daemon.http",
     "committerd.stores.dynamodb",
@@ -72,11 +75,12 @@ class Preloaded:
     def __call__(
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
     ) -> ChildProcess:
-        """Start `command`: as a fork if it is one of committerd in this Python, else as any program."""
-        if tuple(command[: len(COMMAND)]) != COMMAND:
+        """Start `command`: as a fork if it is committerd or a module of the tests, else as any program."""
+        module = command[2] if len(command) > 2 and tuple(command[:2]) == COMMAND[:2] else ""
+        if module != COMMAND[2] and not module.startswith("tests."):
             return ChildProcess(command, log=log, environment=environment)
         chosen = dict(os.environ if environment is None else environment)
-        request = json.dumps([command[len(COMMAND) :], chosen]).encode()
+        request = json.dumps([module, command[3:], chosen]).encode()
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             socket.send_fds(self._requests, [request], [theirs.fileno(), output.fileno()])
@@ -142,8 +146,11 @@ def _die_with_parent() -> None:
     ask_kernel()
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork a watcher for each request until there can be no more; returns in the fork that is to be committerd."""
+def _serve(requests: socket.socket) -> str:
+    """Fork a watcher for each request until there can be no more.
+
+    Returns in the fork that is to be committerd: the name of the module to run.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for watchers
     while True:
         request, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 2)
@@ -154,9 +161,9 @@ def _serve(requests: socket.socket) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
             line, output = files
-            words, environment = json.loads(request)
+            module, words, environment = json.loads(request)
             _watch(line, output, words, environment)
-            return
+            return str(module)
         for file in files:
             os.close(file)
 
@@ -202,10 +209,13 @@ def _main() -> None:
             importlib.import_module(module)
         gc.freeze()
         gc.enable()
-        _serve(requests)
-    # As if it were started with `python -m committerd`.
-    sys.modules["__main__"] = program
-    program.main()
+        module = _serve(requests)
+    # As if it were started with `python -m`.
+    if module == COMMAND[2]:
+        sys.modules["__main__"] = program
+        program.main()
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.spark.queue import Queue
 
@@ -15,9 +16,9 @@ collect_ignore_glob = [] if find_spec("ray") and find_spec("daft") else ["test_*
 
 
 @pytest.fixture
-def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
+def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Queue]:
     """A table that does not exist yet, and the committer of its queue."""
-    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
+    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path, launch=launch) as made:
         yield made
 
 

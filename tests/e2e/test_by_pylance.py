@@ -27,11 +27,11 @@ BY_PYLANCE = {"COMMIT__UNKNOWN": "pylance"}
 class Stopped:
     """A dataset with feature flag 2048, whose committer is stopped as `at` says."""
 
-    def __init__(self, kafka: str, name: str, folder: Path) -> None:
+    def __init__(self, kafka: str, name: str, folder: Path, launch: Launch) -> None:
         self._says = folder / "steps"
         self._says.write_text("")
-        launch = through("tests.e2e.stopped_committer", str(self._says))
-        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launch)
+        launched = through(launch, "tests.e2e.stopped_committer", str(self._says))
+        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launched)
 
     def at(self, *words: str) -> None:
         self._says.write_text(" ".join(words))
@@ -46,8 +46,8 @@ class Stopped:
 
 
 @pytest.fixture
-def stopped(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Stopped]:
-    made = Stopped(kafka.bootstrap_servers, dataset, tmp_path)
+def stopped(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Stopped]:
+    made = Stopped(kafka.bootstrap_servers, dataset, tmp_path, launch)
     with made.scene:
         yield made
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from committerd_common.messages import COMMITTED, INVALID, Outcome, Transaction
-from harness.child import through
+from harness.child import Launch, through
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene, until
@@ -23,11 +23,11 @@ NEVER = {"COMMIT__VERIFY_FILES": "never"}
 class Faulty:
     """A dataset whose committer fails as `fail` says."""
 
-    def __init__(self, kafka: str, name: str, folder: Path) -> None:
+    def __init__(self, kafka: str, name: str, folder: Path, launch: Launch) -> None:
         self._said = folder / "fails"
         self._said.write_bytes(b" " * SAID_BYTES)
-        launch = through("tests.e2e.failing_committer", str(self._said))
-        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launch)
+        launched = through(launch, "tests.e2e.failing_committer", str(self._said))
+        self.scene = Scene(kafka=kafka, name=name, folder=folder, launch=launched)
 
     def fail(self, how: str) -> None:
         """As the file of `failing_committer`; empty = nothing fails."""
@@ -36,8 +36,8 @@ class Faulty:
 
 
 @pytest.fixture
-def faulty(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Faulty]:
-    made = Faulty(kafka.bootstrap_servers, dataset, tmp_path)
+def faulty(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Faulty]:
+    made = Faulty(kafka.bootstrap_servers, dataset, tmp_path, launch)
     with made.scene as scene:
         scene.table.create()
         yield made

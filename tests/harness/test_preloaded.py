@@ -109,6 +109,14 @@ def test_waiting_has_an_end(preloaded: Preloaded, tmp_path: Path, environment: d
     daemon.kill()
 
 
+def test_a_program_of_the_tests_that_runs_committerd_is_a_fork_too(preloaded: Preloaded, tmp_path: Path) -> None:
+    log, file = tmp_path / "log", tmp_path / "crashes"
+    crashing = preloaded([*COMMAND[:2], "tests.e2e.crashing_committer", str(file), "--version"], log=log)
+    assert type(crashing) is not ChildProcess
+    assert crashing.wait(timeout=60) == 0
+    assert "committerd, version" in log.read_text()
+
+
 def test_another_program_is_started_as_any(preloaded: Preloaded, tmp_path: Path) -> None:
     child = preloaded([sys.executable, "-c", "print('up')"], log=tmp_path / "log")
     assert type(child) is ChildProcess

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from committerd.dev.parts import free_port
 from harness import PartMissingError
+from harness.child import Launch
 from harness.java import INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.spark import connect_server, spark_session
@@ -45,7 +46,7 @@ def spark(spark_java: None, connect_port: int, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
+def queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Queue]:
     """A table that does not exist yet, and the committer of its queue."""
-    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path) as made:
+    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path, launch=launch) as made:
         yield made

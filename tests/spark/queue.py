@@ -15,6 +15,7 @@ import lance
 from kafka import KafkaConsumer, TopicPartition
 
 from committerd_spark import LanceBatchWriter
+from harness.child import Launch
 from harness.daemon import Daemon
 from harness.scene import QUICK
 
@@ -22,11 +23,18 @@ from harness.scene import QUICK
 class Queue:
     """Writers made by it are closed with it."""
 
-    def __init__(self, *, name: str, kafka: str, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, name: str, kafka: str, folder: Path, launch: Launch, settings: dict[str, str] | None = None
+    ) -> None:
         self.name, self.kafka, self.folder = name, kafka, folder
         self.uri = str(folder / f"{name}.lance")
         self.daemon = Daemon(
-            name=name, uri=self.uri, kafka=kafka, settings=QUICK | (settings or {}), log=folder / "committerd.log"
+            name=name,
+            uri=self.uri,
+            kafka=kafka,
+            settings=QUICK | (settings or {}),
+            log=folder / "committerd.log",
+            launch=launch,
         )
         self._stack = contextlib.ExitStack()
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from committerd_spark.options import Options
+from harness.child import Launch
 from harness.secured_kafka import SecuredKafka
 from tests.kafka.acls import allow, listed
 from tests.spark.queue import Queue
@@ -16,12 +17,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance]
 
 
 def test_a_job_comes_with_a_certificate(
-    spark: SparkSession, secured_kafka: SecuredKafka, dataset: str, tmp_path: Path
+    spark: SparkSession, secured_kafka: SecuredKafka, dataset: str, tmp_path: Path, launch: Launch
 ) -> None:
     for user, row in (("committer", "`committerd run`"), ("committer", "... if it creates"), ("writer", "a client")):
         allow(secured_kafka.broker, listed(row, dataset), user=user)
     settings = secured_kafka.settings("mTLS")
-    with Queue(name=dataset, kafka=secured_kafka.servers("mTLS"), folder=tmp_path, settings=settings) as queue:
+    servers = secured_kafka.servers("mTLS")
+    with Queue(name=dataset, kafka=servers, folder=tmp_path, launch=launch, settings=settings) as queue:
         options = {f"kafka.{name}": text for name, text in secured_kafka.options("mTLS", "writer").items()}
         given = {"bootstrap_servers": queue.kafka, "timeout": "200", **options}
         spark.range(10).write.format("committerd").mode("append").options(**given).save(queue.uri)

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from committerd_client import InvalidTransaction, UnsupportedTransaction
+from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.spark.queue import Queue
 from tests.spark.streams import Files
@@ -22,7 +23,7 @@ KEYS = {"owner": "the-key-of-the-owner-" * 2, "loader": "the-key-of-the-loader-"
 
 
 @pytest.fixture
-def signed_queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Iterator[Queue]:
+def signed_queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch) -> Iterator[Queue]:
     """A queue that takes records of two producers, one of which may only append. Their keys are files."""
     file = tmp_path / "producers.toml"
     tables = [f"[{name}]\nkeys = [{json.dumps(key)}]\n" for name, key in KEYS.items()]
@@ -30,7 +31,8 @@ def signed_queue(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path
     for name, key in KEYS.items():
         (tmp_path / name).write_text(key)
     settings = {"COMMIT__PRODUCERS_FILE": str(file)}
-    with Queue(name=dataset, kafka=kafka.bootstrap_servers, folder=tmp_path, settings=settings) as made:
+    servers = kafka.bootstrap_servers
+    with Queue(name=dataset, kafka=servers, folder=tmp_path, launch=launch, settings=settings) as made:
         yield made
 
 
