@@ -56,7 +56,8 @@ LEDGER_FINDINGS = ("committed", "refused", "unknown", "new")
 DELETION_VECTOR_FINDINGS = ("kept", "read")
 CACHES = ("manifests", "outcomes", "reuse")
 SETTLEMENTS = ("created", *(race.value for race in Race), STARTED_AGAIN)
-QUEUE_CALLS = ("publish", "dead_letter", "acknowledge")
+QUEUE_CALLS = ("publish", "dead_letter", "acknowledge", "events")
+EVENT_TYPES = ("committed", "missed", "replaced")
 HOLD_ENDINGS = ("arrived", "expired")
 UNUSED = "unused"
 STORE_OPERATIONS = (
@@ -680,7 +681,7 @@ class Telemetry(_OfDataset):
         )
         self.topic_problems = metrics.gauge(
             "committerd_topic_problems",
-            "Wrong settings of the three topics; the log names them. The committer checks them every "
+            "Wrong settings of the dataset's topics; the log names them. The committer checks them every "
             "kafka.topics_recheck_seconds.",
         )
         self.queue_retries = metrics.counter(
@@ -688,6 +689,17 @@ class Telemetry(_OfDataset):
             "Calls to Kafka that failed and were tried again.",
             call=QUEUE_CALLS,
             zeros=QUEUE_CALLS,
+        )
+        self.change_events = metrics.counter(
+            "committerd_change_events_total",
+            "Change events that were published (kafka.change_events), by type: a version was `committed`, versions "
+            "were `missed`, the table was `replaced`.",
+            type=EVENT_TYPES,
+        )
+        self.change_events_lag = metrics.gauge(
+            "committerd_change_events_lag_versions",
+            "Versions that have no published change event yet; at least 1 while the events topic can't be read, and 0 "
+            "while this member is not active or publishes none.",
         )
         self.holds = metrics.counter(
             "committerd_holds_total",

@@ -66,7 +66,8 @@ class Topics:
 
     def __init__(self, servers: str, name: str) -> None:
         self.servers = servers
-        self.staged, self.outcomes, self.dead = (f"{name}.{role}" for role in ("staged", "outcomes", "dead"))
+        roles = ("staged", "outcomes", "dead", "events")
+        self.staged, self.outcomes, self.dead, self.events = (f"{name}.{role}" for role in roles)
         self.group = f"committerd.{name}"
         self.partition = TopicPartition(self.staged, 0)
         self.sent: list[Staged] = []
@@ -174,6 +175,10 @@ class Topics:
         """All dead letters."""
         records = self._read([TopicPartition(self.dead, 0)])
         return [Letter(key=r.key, value=r.value, headers=r.headers) for r in records]
+
+    def read_events(self) -> list[Any]:
+        """All records of the events topic, as kafka-python returns them."""
+        return self._read([TopicPartition(self.events, 0)])
 
     def _read(self, partitions: Sequence[TopicPartition]) -> list[Any]:
         consumer = self._consumer()

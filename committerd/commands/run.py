@@ -139,6 +139,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                     give_way=stretches.of_one(),
                     trace=None if traces is None else traces.of(dataset.queue),
                     pylance=pylance,
+                    events=queue if configured.kafka.change_events else None,
                 )
 
         await daemon.run(

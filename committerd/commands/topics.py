@@ -30,7 +30,7 @@ _queue_option = click.option(
 
 @click.group()
 def topics() -> None:
-    """Create a dataset's three topics, or check them, as `committerd run` does at start; abort open Kafka transactions.
+    """Create a dataset's topics, or check them, as `committerd run` does at start; abort open Kafka transactions.
 
     The commands never delete or alter a topic: they name each problem with the command that corrects it.
     """
@@ -43,7 +43,7 @@ def topics() -> None:
 @branch_option
 @json_option
 def create(queues: tuple[str, ...], as_json: bool) -> None:
-    """Create the topics that are missing (whatever topics_mode says), then check all three.
+    """Create the topics that are missing (whatever topics_mode says), then check all of them.
 
     The exit code is 0 if nothing is wrong with them, else 1. If a topic can't be created, it is 2, and the topics of
     the other datasets are created all the same. If Kafka stops responding, the command says what it has created.

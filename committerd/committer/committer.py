@@ -18,6 +18,7 @@ from functools import partial
 import anyio
 
 from committerd.committer.assembling import Assembler
+from committerd.committer.change_feed import ChangeFeed
 from committerd.committer.containing import as_unavailable
 from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import StartAgain
@@ -45,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
+_LAST_EVENTS_SECONDS = 5.0
+"""How long a committer that stops waits for the events of its last versions. The next one publishes what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Components:
     telemetry: Telemetry
     backoff: Callable[[], Backoff]
     wall_clock: Callable[[], datetime]
+    feed: ChangeFeed | None = None
+    """Publishes change events; None = nobody wants them."""
 
 
 class Committer:
@@ -173,6 +178,7 @@ class Committer:
                         async with (
                             beside(partial(current.older.read_beside, backoff=self._parts.backoff, progressed=notify)),
                             beside(partial(stale_history.run, current.table, notify)),
+                            self._events(),
                             self._pipeline.open(),
                         ):
                             await self._commit_groups(current)
@@ -197,6 +203,19 @@ class Committer:
         self._parts.telemetry.paused.set(0)
 
     @asynccontextmanager
+    async def _events(self) -> AsyncIterator[None]:
+        """Publish change events inside the block, and the last ones at its end if the committer stops."""
+        feed = self._parts.feed
+        if feed is None:
+            yield
+            return
+        async with beside(feed.run):
+            yield
+            if self._stopping:
+                with anyio.move_on_after(_LAST_EVENTS_SECONDS):
+                    await feed.caught_up()
+
+    @asynccontextmanager
     async def _turn(self, generation: int) -> AsyncIterator[None]:
         """The turn to read table and queue. Raises `StartAgain` if the assignment is over before it comes."""
         async with self._parts.start_turn:
@@ -217,6 +236,9 @@ class Committer:
             unread = current.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
             self._note_pause(current.head.pause)
+            if parts.feed is not None:
+                parts.feed.reached(current.head.version)
+                self.state.aside = parts.feed.trouble
             if current.head.pause is None:
                 self.state.show("active", f"commits{reading}")
             self.state.version, self.state.position = current.head.version, current.head.position.next_offset
@@ -293,6 +315,8 @@ class Committer:
         is_ours = result.race is Race.OURS
         if is_ours:
             note_commit(parts.telemetry, formed, seconds, parts.wall_clock())
+            if parts.feed is not None:
+                parts.feed.put(formed.prepared.file)
             if not formed.own.settled.members:
                 self._last_refusals = anyio.current_time()
                 # At most 5 % of the time is spent on versions that commit nothing.

@@ -44,6 +44,8 @@ class State:
     """The next offset of the table's position; None = not known yet."""
     version: int = 0
     """The latest version known; 0 = none."""
+    aside: str = ""
+    """What waits beside the commits, as a part of a sentence; empty if nothing does."""
 
     def show(self, name: str, text: str, *, code: str = "") -> None:
         """Show another state."""

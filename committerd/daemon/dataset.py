@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from committerd.committer import Committer, Components, Intervals, State
 from committerd.committer.assembling import Assembler
+from committerd.committer.change_feed import ChangeFeed
 from committerd.committer.clock import QueueClock
 from committerd.committer.containing import Containment
 from committerd.committer.deciding import DecideOptions, Decider
@@ -28,8 +29,9 @@ from committerd.committer.stages import Trace
 from committerd.committer.starting import Starter
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
+from committerd.queue.change_event import EventSource
 from committerd.queue.grouping import GroupLimits
-from committerd.queue.port import Queue
+from committerd.queue.port import EventTopic, Queue
 from committerd.queue.producers import Admission
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
@@ -137,6 +139,8 @@ class Dependencies:
     """Takes the records whose outcomes are published; None = they are not traced."""
     pylance: BuildWithPylance | None = None
     """Builds versions where committerd's knowledge ends; None = it is refused."""
+    events: EventTopic | None = None
+    """Where change events go; None = nowhere."""
 
 
 def _decide_options(settings: CommitSettings) -> DecideOptions:
@@ -156,6 +160,19 @@ def _decide_options(settings: CommitSettings) -> DecideOptions:
         ),
         app_marks_max=settings.app_marks_max,
         trusts_rewrites=settings.trust_rewrites == "all",
+    )
+
+
+def _feed(settings: Settings, around: Dependencies) -> ChangeFeed | None:
+    if around.events is None:
+        return None
+    return ChangeFeed(
+        around.events,
+        EventSource(dataset=settings.dataset.queue, uri=settings.dataset.place),
+        # Caches nothing: it reads each version at most once.
+        new_table=lambda: Table(around.store, manifests_max=1, manifest_bytes_max=0, give_way=around.give_way),
+        telemetry=around.telemetry,
+        wall_clock=around.wall_clock,
     )
 
 
@@ -272,6 +289,7 @@ def make_committer(
         telemetry=around.telemetry,
         backoff=lambda: Backoff(around.rng),
         wall_clock=clock.now,
+        feed=_feed(settings, around),
     )
     intervals = Intervals(
         interval_min=settings.commit.interval_seconds_min,

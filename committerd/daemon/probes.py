@@ -83,7 +83,8 @@ class DatasetProbe:
         state = self._state
         match state.name:
             case "active":
-                return Condition(True, f"active: version {state.version}, position {state.position}")
+                aside = f"; {state.aside}" if state.aside else ""
+                return Condition(True, f"active: version {state.version}, position {state.position}{aside}")
             case "paused":
                 return Condition(True, f"active, {state.text}")
             case "waiting_for_table":

@@ -1,8 +1,8 @@
 """One process's part in a consumer group: the Kafka clients that all datasets of the process share.
 
 A `KafkaMember` has one consumer, one admin client, another for the check whether Kafka responds, and a producer each
-for outcomes and dead letters, however many datasets it serves. A process for a single dataset is a member that serves
-one.
+for outcomes, dead letters and change events, however many datasets it serves. A process for a single dataset is a
+member that serves one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _SILENT_SECONDS_MAX = 15.0
 _JOINING_SESSIONS_MAX = 3.0
 """How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
+_EVENT_THREADS = 4
+"""Threads that wait for requests about the change events of all datasets: none of them is one that commits need."""
 
 
 class KafkaMember:
@@ -57,7 +59,9 @@ class KafkaMember:
             consumer=self._consumer,
             outcomes=Producers(settings, "outcomes", name, record_bytes_max=settings.max_record_bytes),
             letters=Producers(settings, "dead", name, record_bytes_max=letter_bytes_max),
+            events=Producers(settings, "events", name, record_bytes_max=settings.max_record_bytes),
             lanes=Lanes(),
+            event_lane=CapacityLimiter(_EVENT_THREADS),
         )
         self._watch = Watch(settings, group, name, admin=admin)
         self._session_seconds = settings.session_timeout_ms / 1000
@@ -127,7 +131,13 @@ class KafkaMember:
         """Close all connections; call no other method afterwards."""
         with anyio.move_on_after(_CLOSE_SECONDS_MAX, shield=True):
             async with anyio.create_task_group() as tasks:
-                for client in (self._shared.outcomes, self._shared.letters, self._admin, self._watch):
+                for client in (
+                    self._shared.outcomes,
+                    self._shared.letters,
+                    self._shared.events,
+                    self._admin,
+                    self._watch,
+                ):
                     # Without a lane: a thread that hangs in a client must not delay this.
                     tasks.start_soon(partial(to_thread.run_sync, client.close, abandon_on_cancel=True))
 

@@ -85,7 +85,7 @@ class TopicOperator:
         create: bool = False,
         note_created: Callable[[str], None] = lambda topic: None,
     ) -> TopicSurvey:
-        """Compare the three topics with the settings, and this user's rights with the rights that a committer needs.
+        """Compare the topics with the settings, and this user's rights with the rights that a committer needs.
 
         `name`: the dataset; None = that of this operator.
         `create`: first create the topics that are missing. Whoever does that need not be a committer, so rights are not

@@ -60,6 +60,7 @@ class Topics:
     staged: str
     outcomes: str
     dead: str
+    events: str
     group: str
 
 
@@ -83,6 +84,7 @@ def topics_of(settings: KafkaSettings, name: str, *, group: str | None = None) -
         staged=f"{stem}.staged",
         outcomes=longest,
         dead=f"{stem}.dead",
+        events=f"{stem}.events",
         group=group or settings.group or f"{settings.group_prefix}{name}",
     )
 

@@ -64,7 +64,7 @@ class TopicPreparation:
         self._group_is_right = False
 
     async def prepare(self, dataset: str, *, joins: bool, takes_longer: Callable[[], None]) -> None:
-        """Create the dataset's missing topics if the settings say so, then check all three, and access to the group.
+        """Create the dataset's missing topics if the settings say so, then check all of them, and access to the group.
 
         Waits up to `bootstrap_timeout_ms` for topics that are missing or not ready. With `joins` False it only checks
         the topics, and waits for nothing. `takes_longer` is called when the topics are not there at once.

@@ -1,4 +1,4 @@
-"""The `Queue` port on Kafka: one dataset's three topics, by the clients that all datasets of a member share."""
+"""The ports `Queue` and `EventTopic` on Kafka: a dataset's topics, by the clients that a member's datasets share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from kafka import TopicPartition, errors
 
-from committerd.errors import QueueUnavailable
+from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.assignment import Delivery
 from committerd.kafka.clients import in_words
@@ -59,11 +59,14 @@ class SharedClients:
     consumer: GroupMember
     outcomes: Producers
     letters: Producers
+    events: Producers
     lanes: Lanes
+    event_lane: CapacityLimiter
+    """Bounds the threads that wait for requests about change events."""
 
 
 class KafkaQueue:
-    """`committerd.queue.port.Queue` on Kafka; `KafkaMember.serving` makes it."""
+    """`committerd.queue.port.Queue` and `EventTopic` on Kafka; `KafkaMember.serving` makes it."""
 
     def __init__(self, shared: SharedClients, topics: Topics, name: str) -> None:
         """`name`: of the dataset."""
@@ -81,6 +84,9 @@ class KafkaQueue:
         self._reader = RangeReader(settings, topics, name, admin=self._admin)
         self._outcomes = RecordSender(shared.outcomes, topic=topics.outcomes, smaller=smaller_outcome)
         self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
+        self._event_lane = shared.event_lane
+        self._event_reader = RangeReader(settings, topics, name, admin=shared.admin)
+        self._events = RecordSender(shared.events, topic=topics.events)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
         self._acknowledged: int | None = None
@@ -218,6 +224,22 @@ class KafkaQueue:
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
         await self._send(self._letters, letters, "publishing dead letters")
 
+    async def events_topic_id(self) -> str:
+        ask = partial(self._admin.identity, self.topics.events, None)
+        try:
+            found = await self._about_events(ask, "asking for the events topic's identity")
+        except RefusedToRun as error:
+            raise QueueUnavailable(
+                f"there is no topic {self.topics.events}: `committerd topics create` creates it"
+            ) from error
+        return found.topic_id
+
+    async def events_tail(self, limit: int) -> list[bytes]:
+        return await self._about_events(partial(self._event_reader.events_tail, limit), "reading change events")
+
+    async def publish_events(self, events: Sequence[Publication]) -> None:
+        await self._send(self._events, events, "publishing change events")
+
     # From the member
 
     def join(self) -> None:
@@ -308,6 +330,10 @@ class KafkaQueue:
         lane = self._lanes.of(self._member.leader(self.partition), reads=reads)
         with self._no_longer_than(self._seconds_max, doing):
             return await to_thread.run_sync(work, limiter=lane, abandon_on_cancel=True)
+
+    async def _about_events(self, work: Callable[[], Result], doing: str) -> Result:
+        with self._no_longer_than(self._seconds_max, doing):
+            return await to_thread.run_sync(work, limiter=self._event_lane, abandon_on_cancel=True)
 
     @contextmanager
     def _no_longer_than(self, seconds: float, doing: str) -> Iterator[None]:

@@ -37,6 +37,7 @@ class RangeReader:
         }
         self._staged = TopicPartition(topics.staged, 0)
         self._outcomes = topics.outcomes
+        self._events = TopicPartition(topics.events, 0)
         self._admin = admin
         self._one = threading.Lock()
 
@@ -71,6 +72,11 @@ class RangeReader:
         bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
         ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
         return [found.value or b"" for found in self._read(ranges)]
+
+    def events_tail(self, limit: int) -> list[bytes]:
+        """Values of the last records of the events topic, at most `limit`, in offset order."""
+        first, last = self._admin.bounds([self._events])[self._events]
+        return [found.value or b"" for found in self._read({self._events: (max(first, last - limit), last)})]
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
         """kafka-python's records in the half-open ranges, each partition in offset order."""

@@ -1,4 +1,4 @@
-"""Creates the dataset's three topics if they are missing, and checks them before anything is read.
+"""Creates the dataset's topics if they are missing, and checks them before anything is read.
 
 The checks keep outcomes true: one staged partition (its order is the order of the commits), no compaction and no early
 deletion, no unclean leader election.
@@ -40,8 +40,18 @@ _CONFIGS = (
     "unclean.leader.election.enable",
 )
 """The settings of a topic that are checked: Kafka describes only these, because it has four times as many."""
-_OPERATIONS = {"staged": ("Read",), "outcomes": ("Read", "Write"), "dead": ("Write",)}
+_OPERATIONS = {
+    "staged": ("Read",),
+    "outcomes": ("Read", "Write"),
+    "dead": ("Write",),
+    "events": ("Read", "Write"),
+}
 """The committer's operations on each topic. In Kafka each of them includes Describe."""
+_ORDERED = {
+    "staged": "drain it, delete it, create it anew, and adopt it with `committerd position adopt`",
+    "events": "delete it, and create it anew: its first event says from which version on it has events",
+}
+"""The topics that must have one partition, and what to do if they have more."""
 _UNLIMITED = -1
 _OUTCOMES_BYTES = 1024 * 1024
 _OUTCOMES_BYTES_MIN = BATCH_BYTES + RECORD_OVERHEAD_BYTES
@@ -88,7 +98,7 @@ class TopicCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSurvey:
-    """The three topics, compared with the settings."""
+    """The topics, compared with the settings."""
 
     checks: Sequence[TopicCheck]
     created: Sequence[str]
@@ -117,12 +127,14 @@ def planned_topics(settings: KafkaSettings, topics: Topics, *, brokers: int) -> 
     letters = str(settings.max_record_bytes + OVERHEAD_BYTES)
     dead = {"retention.ms": str(settings.dead_retention_ms), "max.message.bytes": letters}
     outcomes = {"retention.ms": str(settings.outcomes_retention_ms), "max.message.bytes": str(_OUTCOMES_BYTES)}
+    events = {"retention.ms": str(settings.events_retention_ms), "max.message.bytes": str(_OUTCOMES_BYTES)}
     return [
         TopicPlan(name=name, role=role, partitions=partitions, replicas=replicas, configs=shared | configs)
         for role, name, partitions, configs in (
             ("staged", topics.staged, 1, staged),
             ("outcomes", topics.outcomes, settings.outcome_partitions, outcomes),
             ("dead", topics.dead, 1, dead),
+            *([("events", topics.events, 1, events)] if settings.change_events else []),
         )
     ]
 
@@ -137,7 +149,7 @@ def survey_topics(
     rights: bool = True,
     note_created: Callable[[str], None] = lambda topic: None,
 ) -> TopicSurvey:
-    """Create the missing topics of one dataset if `create` is set, then compare all three with the settings.
+    """Create the missing topics of one dataset if `create` is set, then compare all of them with the settings.
 
     `seconds`: how long to wait until new topics are ready. The rest is as for `survey_all`.
 
@@ -280,7 +292,7 @@ def checks(
 
 
 def _shape(plan: TopicPlan, topic: TopicDescription) -> TopicCheck:
-    only_one = plan.role == "staged"
+    only_one = plan.role in _ORDERED
     return TopicCheck(
         topic=plan.name,
         setting="partitions",
@@ -289,8 +301,7 @@ def _shape(plan: TopicPlan, topic: TopicDescription) -> TopicCheck:
         problem=""
         if topic.partitions == 1 or not only_one
         else f"{plan.name} has {topic.partitions} partitions and must have 1, or records have no "
-        "common order. Partitions can't be removed: drain it, delete it, create it anew, and "
-        "adopt it with `committerd position adopt`",
+        f"common order. Partitions can't be removed: {_ORDERED[plan.role]}",
     )
 
 
@@ -369,7 +380,7 @@ def _staged_configs(plan: TopicPlan, topic: TopicDescription) -> Iterator[TopicC
 
 
 def _outcome_configs(plan: TopicPlan, topic: TopicDescription) -> Iterator[TopicCheck]:
-    """The checks of the outcomes and dead letter topics: records must fit, and readers must be able to unpack them."""
+    """The checks of the topics that committerd writes: records must fit, and readers must be able to unpack them."""
     if "max.message.bytes" in topic.configs:
         dead = plan.role == "dead"
         least = int(plan.configs["max.message.bytes"]) if dead else _OUTCOMES_BYTES_MIN
@@ -378,7 +389,7 @@ def _outcome_configs(plan: TopicPlan, topic: TopicDescription) -> Iterator[Topic
             topic,
             "max.message.bytes",
             good=int(topic.configs["max.message.bytes"]) >= least,
-            why="a dead record and its reasons must fit; or lower max_record_bytes" if dead else "outcomes must fit",
+            why="a dead record and its reasons must fit; or lower max_record_bytes" if dead else "records must fit",
             expected=f">= {least}",
         )
     codecs = ", ".join(_unreadable_codecs())

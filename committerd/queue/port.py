@@ -175,3 +175,16 @@ class Queue(Protocol):
 
     async def dead_letter(self, letters: Sequence[Publication]) -> None:
         """Write to the dead letter topic; returns once the broker has taken all records."""
+
+
+class EventTopic(Protocol):
+    """The topic of a dataset's change events, which has one partition. Every method may raise `QueueUnavailable`."""
+
+    async def events_topic_id(self) -> str:
+        """The id of the topic, asked of the broker: another one after the topic was deleted and made again."""
+
+    async def events_tail(self, limit: int) -> list[bytes]:
+        """The values of the last records, at most `limit`, in their order."""
+
+    async def publish_events(self, events: Sequence[Publication]) -> None:
+        """Write to the topic, in this order; returns once the broker has taken all records."""

@@ -43,7 +43,8 @@ class KafkaSettings(SettingsGroup):
         default="",
         pattern=_NAME_PART,
         max_length=100,
-        description="Prefix of the names of the dataset's three topics: {prefix}{name}.staged, .outcomes and .dead.",
+        description="Prefix of the names of the dataset's topics: {prefix}{name}.staged, .outcomes, .dead and, with "
+        "change_events, .events.",
     )
     group_prefix: str = Field(
         default="committerd.",
@@ -90,6 +91,14 @@ class KafkaSettings(SettingsGroup):
         description="How long outcomes are kept; at least as long as staged records.",
     )
     dead_retention_ms: int = Field(default=30 * DAY_MS, ge=DAY_MS // 24, description="How long dead letters are kept.")
+    change_events: bool = Field(
+        default=False,
+        description="Publish an event for each version of the table, whoever has committed it, to the topic "
+        "{topic_prefix}{name}.events.",
+    )
+    events_retention_ms: int = Field(
+        default=14 * DAY_MS, ge=DAY_MS // 24, description="How long change events are kept."
+    )
     max_record_bytes: int = Field(
         default=MIB,
         ge=64 * 1024,

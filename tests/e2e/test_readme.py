@@ -153,12 +153,13 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 
 def test_every_program_on_a_page_is_run() -> None:
-    """Here, in `test_connecting.py`, in `tests/dev/test_pages.py`, `tests/contracts`, `tests/spark`,
-    `tests/distributed`, `tests/packaging`, with the runbooks, or in `tests/kafka/test_upstream.py`.
+    """Here, in `test_connecting.py`, `test_change_events.py`, `tests/dev/test_pages.py`, `tests/contracts`,
+    `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in `tests/kafka/test_upstream.py`.
     """
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
     assert {page for page in pages if not page.startswith(("docs/runbooks/", "docs/upstream/"))} == {
         "README.md",
+        "docs/change-events.md",
         "docs/client.md",
         "docs/coming-from-lancedb.md",
         "docs/connecting.md",

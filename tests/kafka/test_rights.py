@@ -112,6 +112,25 @@ async def test_with_all_of_them_it_works_and_one_that_is_taken_away_is_named(
         await until(lambda: not queue.trouble(), seconds=60)
 
 
+async def test_change_events_need_rights_of_their_own(
+    strict_kafka: KafkaBroker, settings: KafkaSettings, dataset: str
+) -> None:
+    settings = settings.model_copy(update={"change_events": True})
+    topics = topics_of(settings, dataset)
+    operations = (ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE_CONFIGS)
+    missing, *others = [(operation, ResourceType.TOPIC, topics.events) for operation in operations]
+    async with open_operator(settings_for(strict_kafka.bootstrap_servers, change_events=True), dataset) as operator:
+        await operator.survey(create=True)
+    await to_thread.run_sync(allow, strict_kafka, [*needed(topics), *others])
+    with pytest.raises(SettingsError, match=f"no ACL Read on Topic {topics.events}"):
+        async with open_kafka_queue(settings, dataset):
+            pass
+    await to_thread.run_sync(allow, strict_kafka, [missing])
+    async with open_kafka_queue(settings, dataset) as queue:
+        await queue.publish_events([Publication(key=b"k", value=b"v")])
+        assert await queue.events_tail(1) == [b"v"]
+
+
 # Open Kafka transactions
 
 ALTER_CLUSTER: Right = (ACLOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")

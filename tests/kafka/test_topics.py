@@ -1,4 +1,4 @@
-"""Creating and checking the three topics."""
+"""Creating and checking the topics."""
 
 from __future__ import annotations
 
@@ -105,6 +105,18 @@ def test_each_deviation_is_named_with_its_remedy(role: str, configs: dict[str, s
     (line,) = wrong(found)
     assert line.startswith(f"t.{role}: ")
     assert line.endswith(f"--entity-name t.{role} --add-config {said}")
+
+
+def test_change_events_have_a_topic_only_if_they_are_wanted() -> None:
+    assert "t.events" not in as_planned()
+    settings = SETTINGS.model_copy(update={"change_events": True, "events_retention_ms": 3 * DAY_MS})
+    found = as_planned(settings)
+    assert wrong(found, settings) == []
+    assert found["t.events"].configs["retention.ms"] == str(3 * DAY_MS)
+    found["t.events"] = TopicDescription(partitions=2, replicas=3, configs=found["t.events"].configs)
+    (line,) = wrong(found, settings)
+    assert line.startswith("t.events has 2 partitions and must have 1")
+    assert "adopt" not in line
 
 
 def test_all_deviations_are_listed_at_once() -> None:

@@ -1,0 +1,289 @@
+"""Publishes an event for each version of the table (`queue.change_event`), beside the commits and behind them.
+
+The position of the events is in the events topic: its last event. So at each Start the feed reads the topic's end and
+goes on from there, whoever has committed or published meanwhile. It takes the versions that this committer puts from
+memory and reads all others from the table. What it can't tell, it says in an event: versions that are cleaned up or
+damaged, a topic that is new, a table that was replaced.
+
+A version is told only once the broker has taken its event and the topic is still the same. A committer that has been
+replaced may publish a few more events: what it tells follows without a gap on what was in the topic when it started.
+So consumers see some versions twice, but each for the first time in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from committerd.concurrency import map_each
+from committerd.errors import CommitterError, CorruptTable, StoreUnavailable
+from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.versions.difference import Difference, changed_chunks, difference
+from committerd.queue.change_event import (
+    ChangeEvent,
+    EventSource,
+    Missing,
+    Told,
+    committed_event,
+    event_id,
+    missed_event,
+    replaced_event,
+    told_by,
+)
+from committerd.queue.port import EventTopic
+from committerd.table.versions import Table
+from committerd.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+_TAIL_RECORDS = 100
+"""Records at the topic's end among which the last event is looked for."""
+_KEPT_MAX = 64
+_KEPT_BYTES_MAX = 8 * 1024 * 1024
+"""Versions that wait in memory, and the bytes of their transactions. Those beyond are read from the table."""
+_BATCH_MAX = 64
+"""Events that are published together."""
+_READ_AT_ONCE = 8
+_SMALL_BYTES = 1024 * 1024
+"""Manifests with fragments up to this size are read several at once."""
+_AT_ONCE_BYTES = 32 * 1024
+"""Chunks of fragments up to this size are compared at once; larger ones in a thread."""
+_WAIT_SECONDS = (0.1, 5.0)
+"""First and longest wait before a failed attempt is repeated."""
+_ERROR_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Events to publish together, and what is told once they are."""
+
+    events: Sequence[ChangeEvent]
+    told: Told
+    before: ManifestFile | None
+    """The version that is told then; None = it can't be read."""
+
+
+class ChangeFeed:
+    """The events of one table. `run` publishes them while this committer is active."""
+
+    def __init__(
+        self,
+        topic: EventTopic,
+        source: EventSource,
+        *,
+        new_table: Callable[[], Table],
+        telemetry: Telemetry,
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        self._topic = topic
+        self._source = source
+        self._new_table = new_table
+        self._telemetry = telemetry
+        self._wall_clock = wall_clock
+        self._kept: dict[int, ManifestFile] = {}
+        self._kept_bytes = 0
+        self._latest = 0
+        self._moved = anyio.Event()
+        """Set when `_latest` or `_told` moves."""
+        self._told: Told | None = None
+        """None = what the topic holds is not known."""
+        self._table: Table
+        self._topic_id = ""
+        self._before: ManifestFile | None = None
+        self._notices: list[ChangeEvent] = []
+        """Events to publish before the next version's."""
+        self._batch: _Batch | None = None
+        """What is being published, until it is told."""
+        self.trouble = ""
+        """Why events wait; empty if they don't."""
+        telemetry.change_events_lag.track(lambda: self.lag)
+
+    @property
+    def lag(self) -> int:
+        """Versions that are committed and not told; at least 1 while it is not known how far the topic has come."""
+        if not self._latest:
+            return 0
+        return 1 if self._told is None else max(self._latest - self._told.version, 0)
+
+    def put(self, file: ManifestFile) -> None:
+        """Note a version that this committer has put, as long as there is room: it is not read then."""
+        size = len(file.transaction_bytes or b"")
+        if len(self._kept) < _KEPT_MAX and self._kept_bytes + size <= _KEPT_BYTES_MAX:
+            self._kept[file.version] = file
+            self._kept_bytes += size
+
+    def reached(self, version: int) -> None:
+        """Note the latest version."""
+        if version > self._latest:
+            self._latest = version
+            self._note_moved()
+
+    async def run(self) -> None:
+        """Publish until cancelled. Whatever fails is tried again; nothing is raised."""
+        first, longest = _WAIT_SECONDS
+        delay = first
+        try:
+            while True:
+                try:
+                    await self._go_on()
+                    self.trouble, delay = "", first
+                    await self._moved.wait()
+                except Exception as error:  # noqa: BLE001  # commits go on, whatever is wrong with the events
+                    self._note_failure(error, delay)
+                    await anyio.sleep(delay)
+                    delay = min(2 * delay, longest)
+        finally:
+            self._forget()
+
+    async def caught_up(self) -> None:
+        """Wait until all versions are told."""
+        while self.lag:
+            await self._moved.wait()
+
+    async def _go_on(self) -> None:
+        """Tell all versions up to the latest."""
+        told = self._told if self._told is not None else await self._begin()
+        while told.version < self._latest or self._notices:
+            if self._batch is None:
+                self._batch, self._notices = await self._next_batch(told), []
+            await self._publish(self._batch)
+            self._told = told = self._batch.told
+            self._before, self._batch = self._batch.before, None
+            self._note_moved()
+
+    async def _begin(self) -> Told:
+        """Find out where the topic's events end, and what is to be said before the next version's."""
+        self._kept, self._kept_bytes = {}, 0
+        self._topic_id = await self._topic.events_topic_id()
+        values = await self._topic.events_tail(_TAIL_RECORDS)
+        told = next((one for one in map(told_by, reversed(values)) if one is not None), None)
+        self._table = table = self._new_table()
+        latest = await table.latest_version() or 0
+        self.reached(latest)
+        self._notices, self._batch, self._before = [], None, None
+        if told is None:
+            told = Told(max(latest - 1, 0), "")
+            self._notices = self._missed(1, told.version, Missing.NEW_TOPIC)
+        elif await self._is_replaced(told, latest):
+            self._notices = [replaced_event(self._source, told, latest, now=self._wall_clock())]
+            told = Told(0, "")
+        if told.version:
+            self._before = await table.readable(told.version)
+        self._told = told
+        self._note_moved()
+        _log.info("events.begin", extra={"told": told.version, "latest": latest, "topic_id": self._topic_id})
+        return told
+
+    async def _is_replaced(self, told: Told, latest: int) -> bool:
+        """Whether the version that was told last is not the table's. One that is gone was cleaned up."""
+        if told.version > latest:
+            return True
+        file = await self._table.readable(told.version) if told.id else None
+        return file is not None and event_id(file, await self._table.transaction(file)) != told.id
+
+    async def _next_batch(self, told: Told) -> _Batch:
+        events, before, version = list(self._notices), self._before, told.version
+        for one in [one for one in self._kept if one <= version]:
+            self._take(one)
+        small = before is not None and before.fragments.size <= _SMALL_BYTES
+        upto = min(self._latest, version + _BATCH_MAX)
+        while version < upto:
+            some = range(version + 1, min(upto, version + (_READ_AT_ONCE if small else 1)) + 1)
+            files = await map_each(some, self._file, at_once=_READ_AT_ONCE)
+            for file in files:
+                version += 1
+                if isinstance(file, ManifestFile):
+                    transaction = await self._table.transaction(file)
+                    event = committed_event(self._source, file, transaction, await _changed(before, file))
+                    told, before = Told(version, event_id(file, transaction)), file
+                    events.append(event)
+                    continue
+                first = version
+                if file is Missing.GONE:
+                    version = await self._last_gone(version)
+                events += self._missed(first, version, file)
+                told, before = Told(version, ""), None
+                break
+        return _Batch(events, told, before)
+
+    async def _file(self, version: int) -> ManifestFile | Missing:
+        if version in self._kept:
+            return self._take(version)
+        try:
+            return await self._table.read(version) or Missing.GONE
+        except CorruptTable:
+            return Missing.UNREADABLE
+
+    def _take(self, version: int) -> ManifestFile:
+        kept = self._kept.pop(version)
+        self._kept_bytes -= len(kept.transaction_bytes or b"")
+        return kept
+
+    async def _last_gone(self, version: int) -> int:
+        """The last of the versions without a manifest that begin with this one. Raises `StoreUnavailable`."""
+        above = await self._table.versions_above(version - 1)
+        if not above or above[0] == version:
+            # The table is being deleted, or was replaced: the committer notices, and starts again.
+            raise StoreUnavailable(f"version {version} of {self._table.uri} can't be read now")
+        return above[0] - 1
+
+    async def _publish(self, batch: _Batch) -> None:
+        """Publish the events; again, if the topic was replaced meanwhile: the new one may lack some of them."""
+        if await self._is_other_topic():
+            batch = self._batch = self._of_new_topic(batch)
+        while True:
+            await self._topic.publish_events([event.publication for event in batch.events])
+            if not await self._is_other_topic():
+                break
+            batch = self._batch = self._of_new_topic(batch)
+        for event in batch.events:
+            self._telemetry.change_events.add(type=event.type.name.lower())
+
+    async def _is_other_topic(self) -> bool:
+        before, self._topic_id = self._topic_id, await self._topic.events_topic_id()
+        return self._topic_id != before
+
+    def _of_new_topic(self, batch: _Batch) -> _Batch:
+        """The batch, behind a notice that what was told before is not in this topic."""
+        told = self._told.version if self._told is not None else 0
+        return _Batch([*self._missed(1, told, Missing.NEW_TOPIC), *batch.events], batch.told, batch.before)
+
+    def _missed(self, first: int, last: int, why: Missing) -> list[ChangeEvent]:
+        if last < first:
+            return []
+        _log.warning("events.missed", extra={"first": first, "last": last, "reason": why.value})
+        return [missed_event(self._source, first, last, why, now=self._wall_clock())]
+
+    def _note_failure(self, error: Exception, delay: float) -> None:
+        told = "?" if self._told is None else self._told.version
+        self.trouble = f"change events wait behind version {told}: {str(error)[:_ERROR_CHARS_MAX]}"
+        self._telemetry.queue_retries.add(call="events")
+        extra = {"told": told, "latest": self._latest, "error": str(error), "retry_in_seconds": delay}
+        if isinstance(error, CommitterError):
+            _log.warning("events.failed", extra=extra)
+        else:
+            _log.error("events.failed", extra=extra, exc_info=error)
+
+    def _note_moved(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    def _forget(self) -> None:
+        self._kept, self._kept_bytes = {}, 0
+        self._latest, self._told, self._before, self._batch, self._notices = 0, None, None, None, []
+        self.trouble = ""
+
+
+async def _changed(before: ManifestFile | None, after: ManifestFile) -> Difference | None:
+    if before is None or before.version + 1 != after.version:
+        return None
+    changed = changed_chunks(before.fragments, after.fragments)
+    if changed.size <= _AT_ONCE_BYTES:
+        return difference(changed)
+    return await to_thread.run_sync(partial(difference, changed))

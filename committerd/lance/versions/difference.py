@@ -1,0 +1,86 @@
+"""What a version changed of the fragments and rows of the version below it.
+
+The two lists of fragments decide, and not the transaction: so it holds for each operation, a Restore too, and for
+versions of writers whose transactions can't be read. Versions share the chunks that did not change, which cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from committerd.lance.format.fragment_list import Chunk, FragmentList
+from committerd_common.messages import DataFragment
+
+
+class Difference(NamedTuple):
+    """What one version adds to another one, and removes from it."""
+
+    fragments_added: int
+    fragments_removed: int
+    rows_added: int | None
+    """Rows that can be read in the later version, and could not in the earlier one, by their places: an update removes
+    a row and adds one, and a compaction adds what it removes. None = a fragment does not say how many rows it has.
+    """
+    rows_removed: int | None
+
+
+class ChangedChunks(NamedTuple):
+    """The chunks that only one of two versions has."""
+
+    before: Sequence[Chunk]
+    after: Sequence[Chunk]
+
+    @property
+    def size(self) -> int:
+        """Their size in bytes, which says how long `difference` takes: about 1 ms for 64 KiB."""
+        return sum(len(chunk.body) for chunks in self for chunk in chunks)
+
+
+def changed_chunks(before: FragmentList, after: FragmentList) -> ChangedChunks:
+    """The chunks that the two lists do not share."""
+    same = set(before.chunks).intersection(after.chunks)
+    old = [chunk for chunk in before.chunks if chunk not in same]
+    new = [chunk for chunk in after.chunks if chunk not in same]
+    # Lists that were read from two objects share no chunk, but may have equal ones.
+    equal = {chunk.body for chunk in old}.intersection(chunk.body for chunk in new)
+    return ChangedChunks(
+        [chunk for chunk in old if chunk.body not in equal], [chunk for chunk in new if chunk.body not in equal]
+    )
+
+
+def difference(changed: ChangedChunks) -> Difference:
+    """What the later version adds and removes."""
+    old, new = _rows_of(changed.before), _rows_of(changed.after)
+    added = [_readable(new[one]) for one in new.keys() - old.keys()]
+    removed = [_readable(old[one]) for one in old.keys() - new.keys()]
+    fragments_added, fragments_removed = len(added), len(removed)
+    for one in old.keys() & new.keys():
+        if old[one] != new[one]:
+            before, after = _readable(old[one]), _readable(new[one])
+            fewer = None if before is None or after is None else before - after
+            removed.append(None if fewer is None else max(fewer, 0))
+            added.append(None if fewer is None else max(-fewer, 0))
+    return Difference(fragments_added, fragments_removed, _sum(added), _sum(removed))
+
+
+def _rows_of(chunks: Iterable[Chunk]) -> dict[int, tuple[int, int]]:
+    """By fragment: its rows, and those of them that are deleted; -1 if it does not say."""
+    return {one.id: (one.physical_rows or -1, _deleted(one)) for chunk in chunks for one in chunk.decoded().fragments}
+
+
+def _deleted(fragment: DataFragment) -> int:
+    """The number of deleted rows. Lance's old writers did not write it: 0 with a deletion file means unknown."""
+    if not fragment.HasField("deletion_file"):
+        return 0
+    return fragment.deletion_file.num_deleted_rows or -1
+
+
+def _readable(rows: tuple[int, int]) -> int | None:
+    physical, deleted = rows
+    return None if physical < 0 or deleted < 0 else physical - deleted
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,178 @@
+"""The feed of change events, on a real topic and tables that pylance writes: no committer is needed for what it tells.
+
+Each test waits for what the topic holds in the end, never for a duration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from committerd.committer.change_feed import ChangeFeed
+from committerd.concurrency import beside
+from committerd.kafka.member import open_kafka_queue
+from committerd.kafka.queue import KafkaQueue
+from committerd.queue.change_event import EventSource
+from committerd.queue.port import Publication
+from committerd.stores.local import LocalStore
+from committerd.table.versions import Table
+from committerd.telemetry import Metrics
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.lance_table import LanceTable
+from tests.kafka.staging import PATIENT, settings_for
+
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+
+TOLD_SECONDS = 120
+
+
+class Events:
+    """A table, and the topic of its events."""
+
+    def __init__(self, queue: KafkaQueue, folder: Path) -> None:
+        self.queue = queue
+        self.table = LanceTable(str(folder / "table.lance"))
+        self.store = LocalStore(folder / "table.lance")
+        self.telemetry = Metrics(CollectorRegistry()).of("t")
+
+    @contextlib.asynccontextmanager
+    async def feed(self) -> AsyncIterator[ChangeFeed]:
+        """A feed that runs, as that of a committer that starts now."""
+        made = ChangeFeed(
+            self.queue,
+            EventSource(dataset="t", uri=self.table.uri),
+            new_table=lambda: Table(self.store, manifests_max=1, manifest_bytes_max=0),
+            telemetry=self.telemetry,
+            wall_clock=lambda: datetime(2026, 11, 27, tzinfo=UTC),
+        )
+        async with beside(made.run):
+            yield made
+
+    async def told(self) -> list[str]:
+        """Let a new feed tell what is to be told; returns what the topic holds then."""
+        async with self.feed() as feed:
+            return await self.told_by(feed, self.table.version)
+
+    async def told_by(self, feed: ChangeFeed, version: int) -> list[str]:
+        """Let a feed tell all up to this version; returns what the topic holds then."""
+        feed.reached(version)
+        with anyio.fail_after(TOLD_SECONDS):
+            await feed.caught_up()
+        assert (feed.lag, feed.trouble) == (0, "")
+        return [text_of(one) for one in await self.all()]
+
+    async def all(self) -> list[dict[str, Any]]:
+        """The events in the topic."""
+        values = await self.queue.events_tail(10_000)
+        return [json.loads(value) for value in values if b"committerd." in value]
+
+    def manifest(self, version: int) -> Path:
+        return Path(self.table.uri, "_versions", f"{2**64 - 1 - version}.manifest")
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """What a consumer must know of an event."""
+    data = event["data"]
+    match event["type"]:
+        case "committerd.version.committed":
+            return f"{data['version']} {' '.join(data['operations'])} {data['rows_added']} {data['rows_removed']}"
+        case "committerd.versions.missed":
+            return f"missed {data['first']} to {data['last']}: {data['reason']}"
+        case _:
+            return f"replaced at {data['told_version']} by {data['latest_version']}"
+
+
+Opened = Callable[[], contextlib.AbstractAsyncContextManager[Events]]
+
+
+@pytest.fixture
+def opened(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Opened:
+    settings = settings_for(kafka.bootstrap_servers, change_events=True, **PATIENT)
+
+    @contextlib.asynccontextmanager
+    async def open_events() -> AsyncIterator[Events]:
+        async with open_kafka_queue(settings, dataset) as queue:
+            yield Events(queue, tmp_path)
+
+    return open_events
+
+
+async def test_it_goes_on_from_the_end_of_the_topic(opened: Opened) -> None:
+    async with opened() as events:
+        table = events.table
+        table.create(rows=3)
+        table.write()
+        told = ["missed 1 to 1: new_topic", "2 append 1 0"]
+        assert await events.told() == told
+
+        # What other programs write to the topic means nothing, and the next feed tells nothing twice.
+        others = [Publication(key=None, value=value) for value in (b"no event", b'{"type": "com.example", "data": {}}')]
+        await events.queue.publish_events(others)
+        table.open().delete("true")
+        table.open(1).restore()
+        told += ["3 delete 0 4", "4 restore 3 0"]
+        assert await events.told() == told
+        assert (await events.all())[-1]["data"]["restored_version"] == 1
+
+        async with events.feed() as feed:
+            assert await events.told_by(feed, 4) == told
+            # A version that the committer has put is told from memory.
+            table.write(2)
+            kept = await Table(events.store).latest()
+            assert kept is not None
+            events.manifest(5).rename(events.manifest(5).with_suffix(".hidden"))
+            feed.put(kept)
+            told.append("5 append 2 0")
+            assert await events.told_by(feed, 5) == told
+            events.manifest(5).with_suffix(".hidden").rename(events.manifest(5))
+        ids = [event["id"] for event in await events.all()]
+        assert len(set(ids)) == len(ids)
+
+
+async def test_versions_that_are_gone_or_damaged_are_named(opened: Opened) -> None:
+    async with opened() as events:
+        table = events.table
+        table.create()
+        told = ["1 overwrite 1 None"]
+        assert [one.replace(" None None", " 1 None") for one in await events.told()] == told
+        for _ in range(30):  # more than are read at once
+            table.write()
+        for gone in (2, 3, 20, 21, 22):
+            events.manifest(gone).unlink()
+        events.manifest(10).write_bytes(b"damaged")
+        found = (await events.told())[1:]
+        assert found[:2] == ["missed 2 to 3: gone", "4 append None None"]
+        assert found[2:8] == [f"{n} append 1 0" for n in range(5, 10)] + ["missed 10 to 10: unreadable"]
+        assert found[8:18] == ["11 append None None"] + [f"{n} append 1 0" for n in range(12, 20)] + [
+            "missed 20 to 22: gone"
+        ]
+        assert found[18:] == ["23 append None None"] + [f"{n} append 1 0" for n in range(24, 32)]
+
+
+@pytest.mark.parametrize("versions", [1, 4], ids=["lower", "higher"])
+async def test_a_table_that_was_replaced_is_told_anew(opened: Opened, versions: int) -> None:
+    async with opened() as events:
+        table = events.table
+        table.create()
+        for _ in range(2):
+            table.write()
+        await events.told()
+        before = len(await events.all())
+        shutil.rmtree(table.uri)
+        table.create(rows=2)
+        for _ in range(versions - 1):
+            table.write()
+        found = (await events.told())[before:]
+        assert found[0] == f"replaced at 3 by {versions}"
+        assert found[2:] == [f"{n} append 1 0" for n in range(2, versions + 1)]
+        assert found[1].startswith("1 overwrite")
+        assert len(await events.told()) == before + len(found)
