@@ -118,7 +118,8 @@ def committed_event(
     }
     if transaction is not None and settled.operation == "restore":
         data["restored_version"] = transaction.restore.version
-    return _event(source, EventType.COMMITTED, event_id(file, transaction), _time(to_ns(file.outline.timestamp)), data)
+    time = _time(to_ns(file.outline.timestamp))
+    return _event(source, EventType.COMMITTED, data, name=event_id(file, transaction), time=time)
 
 
 def missed_event(source: EventSource, first: int, last: int, why: Missing, *, now: datetime) -> ChangeEvent:

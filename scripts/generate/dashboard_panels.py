@@ -339,6 +339,16 @@ QUEUE = Row(
             unit="ops",
             description="After a start or a takeover.",
         ),
+        Panel(
+            title="Change events",
+            queries=[
+                by_label("committerd_change_events_total", "type"),
+                Query(
+                    expr=level("committerd_change_events_lag_versions"), legend="{{dataset}} versions without an event"
+                ),
+            ],
+            description="Published each second, by type; and versions whose event Kafka has not taken yet.",
+        ),
     ],
 )
 
