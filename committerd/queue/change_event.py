@@ -142,13 +142,9 @@ def told_by(value: bytes) -> Told | None:
     try:
         event = json.loads(value)
         kind, data = EventType(event["type"]), event["data"]
-        match kind:
-            case EventType.COMMITTED:
-                return Told(int(data["version"]), str(event["id"]))
-            case EventType.MISSED:
-                return Told(int(data["last"]), "")
-            case EventType.REPLACED:
-                return Told(0, "")
+        if kind is EventType.COMMITTED:
+            return Told(int(data["version"]), str(event["id"]))
+        return Told(int(data["last"]) if kind is EventType.MISSED else 0, "")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
