@@ -56,6 +56,7 @@ from committerd_client.table_location import (
     require_same_table,
     table_location,
 )
+from committerd_client.tracing import SendSpan, send_span
 from committerd_common.backports import UTC, Self, Unpack, add_note
 from committerd_common.branches import branch_queue, branch_uri, checked_branch
 from committerd_common.messages import Transaction
@@ -251,7 +252,7 @@ class CommitClient(TableCalls):
             channel.abandon()
             self._room.close()
             for submission in self._submissions:
-                submission.resolve(closed(submission))
+                submission.fail(closed(submission))
 
     def bookmark(self) -> Bookmark:
         """The earliest place at which the outcome of a record can be that is submitted from now on. Does no I/O.
@@ -432,9 +433,27 @@ class CommitClient(TableCalls):
         return result
 
     async def _submit(self, transaction: TransactionLike, asking: RecordOptions, until: float | None) -> Submission:
-        """Wait for room, and hand the transaction to the sender."""
+        """Wait for room, and hand the transaction to the sender; below a span, if the application has a trace."""
         self._usable()
+        span = None
+        if asking.traceparent is None:
+            span = send_span(
+                self._connection.staged_topic, client_id=self._connection.client_id, producer=self._producer
+            )
+        if span is None:
+            return await self._hand_over(transaction, asking, until)
+        try:
+            return await self._hand_over(transaction, replace(asking, traceparent=span.traceparent), until, span)
+        except BaseException as error:
+            span.failed(error)
+            raise
+
+    async def _hand_over(
+        self, transaction: TransactionLike, asking: RecordOptions, until: float | None, span: SendSpan | None = None
+    ) -> Submission:
         record = make_record(transaction, asking, self._headers)
+        if span is not None:
+            span.made(record)
         uri = self._dataset_uri
         if isinstance(transaction, Staged):
             require_same_branch(transaction, uri, self._branch)
@@ -447,7 +466,7 @@ class CommitClient(TableCalls):
             record = self._signer.signed(record)
         size = record.size
         await self._room.take(size, _left(until))
-        submission = Submission(record, size)
+        submission = Submission(record, size, span)
         try:
             self._usable().send(submission)
         except BaseException:

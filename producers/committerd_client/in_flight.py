@@ -17,6 +17,7 @@ from committerd_client.headers import StagedRecord
 from committerd_client.outcomes import interpret
 from committerd_client.queue_status import Cause
 from committerd_client.results import CommitResult
+from committerd_client.tracing import SendSpan
 from committerd_common.messages import Outcome
 
 _EARLY_MAX = 1_000
@@ -34,12 +35,15 @@ class Submission:
         "record",
         "result",
         "size",
+        "span",
         "uuid",
         "wanted",
     )
 
-    def __init__(self, record: StagedRecord, size: int) -> None:
+    def __init__(self, record: StagedRecord, size: int, span: SendSpan | None = None) -> None:
         self.uuid = record.uuid
+        self.span = span
+        """None once it has ended, or if the application has no trace."""
         self.record: StagedRecord | None = record
         """None once Kafka has acknowledged it."""
         self.size = size
@@ -59,7 +63,17 @@ class Submission:
         self.acknowledged = True
         if offset is not None:
             self.offset = offset
+        span, self.span = self.span, None
+        if span is not None:
+            span.sent(self.offset)
         self._wake()
+
+    def fail(self, error: ClientError) -> None:
+        """Note that Kafka's acknowledgement is not waited for any more, and that the result is this error."""
+        span, self.span = self.span, None
+        if span is not None:
+            span.failed(error)
+        self.resolve(error)
 
     def resolve(self, result: CommitResult | ClientError) -> None:
         """Note the result. The first one counts; later ones are equal."""
@@ -313,7 +327,7 @@ class Arrivals:
     def failed(self, submission: Submission, error: ClientError) -> None:
         """The sender has given the record up."""
         self._room.give_back(submission.size)
-        submission.resolve(error)
+        submission.fail(error)
 
     def received(self, outcome: Outcome) -> None:
         """Take an outcome from this client's partition; it may be for another client."""

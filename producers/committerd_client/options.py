@@ -48,7 +48,7 @@ class CommitOptions(TypedDict, total=False):
     wait for that. `reexecute` sets it.
     """
     traceparent: str | None
-    """W3C trace context."""
+    """W3C trace context. By default it is that of a span below the caller's, if the application uses OpenTelemetry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,8 +153,9 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 
 def test_every_program_on_a_page_is_run() -> None:
-    """Here, in `test_connecting.py`, `test_change_events.py`, `tests/dev/test_pages.py`, `tests/contracts`,
-    `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in `tests/kafka/test_upstream.py`.
+    """Here, in `test_connecting.py`, `test_change_events.py`, `test_traces.py`, `tests/dev/test_pages.py`,
+    `tests/contracts`, `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in
+    `tests/kafka/test_upstream.py`.
     """
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
     assert {page for page in pages if not page.startswith(("docs/runbooks/", "docs/upstream/"))} == {
@@ -165,6 +166,7 @@ def test_every_program_on_a_page_is_run() -> None:
         "docs/connecting.md",
         "docs/how-to/debezium.md",
         "docs/how-to/test-your-application.md",
+        "docs/how-to/traces.md",
         "docs/ray-daft.md",
         "docs/reading.md",
         "docs/spark.md",

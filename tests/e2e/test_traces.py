@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from committerd_client import staging
 from committerd_common.messages import Status
+from harness.child import Launch
 from harness.collector import Collector, Taken
+from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import StorePlace
 from harness.scene import STAYS, Scene
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "traces.md"
 _STAGES = ["queue", "needs", "decide", "put", "outcome"]
 
 
@@ -21,7 +30,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector to which the committers of the test send, only when they end."""
     with Collector() as made:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
-        monkeypatch.setenv("OTEL_SERVICE_NAME", "events-committer")
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "of-the-test")
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
         yield made
 
@@ -53,7 +62,7 @@ def test_a_trace_has_every_stage_of_a_commit_a_conflict_and_a_duplicate(scene: S
     for number, answer in enumerate(answers, start=1):
         spans = [one for one in collector.of(answer.uuid) if one.trace == f"{number:032x}"]
         (whole,) = (one for one in spans if one.parent == f"{number:016x}")
-        assert (whole.span.name, whole.service) == (f"process {scene.topics.staged}", "events-committer")
+        assert (whole.span.name, whole.service) == (f"process {scene.topics.staged}", "of-the-test")
         assert whole.attributes["committerd.status"] == Status.Name(answer.status).lower()
         assert whole.attributes["messaging.kafka.offset"] == answer.offset
         _require_stages(spans, whole)
@@ -67,3 +76,31 @@ def test_a_trace_has_every_stage_of_a_commit_a_conflict_and_a_duplicate(scene: S
     spans = collector.of(alone.uuid)
     (root,) = (one for one in spans if not one.parent)
     _require_stages(spans, root)
+
+
+def test_the_program_of_the_page_is_above_what_the_committer_does(
+    kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch, collector: Collector
+) -> None:
+    """Its client finds the application's span, and the table is created in the same trace."""
+    (program,) = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    uri = str(tmp_path / f"{dataset}.lance")
+    with Scene(
+        kafka=kafka.bootstrap_servers, name=dataset, folder=tmp_path, place=StorePlace(uri), launch=launch
+    ) as scene:
+        daemon = scene.daemon(**STAYS)
+        daemon.wait_ready(text="waits for the table")
+        program = program.replace("localhost:9092", kafka.bootstrap_servers).replace("/tmp/events.lance", uri)
+        subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)
+        daemon.stop()
+    (root,) = (one for one in collector.spans if not one.parent)
+    assert root.span.name == "nightly load"
+    assert {one.trace for one in collector.spans} == {root.trace}
+    sent = [one for one in collector.spans if one.parent == root.id]
+    assert [one.span.name for one in sent] == [f"send {dataset}.staged"] * 2
+    created, upserted = (next(one for one in collector.spans if one.parent == above.id) for above in sent)
+    for above, whole in zip(sent, (created, upserted), strict=True):
+        assert whole.span.name == f"process {dataset}.staged"
+        for shared in ("messaging.message.id", "messaging.kafka.offset", "committerd.producer"):
+            assert whole.attributes[shared] == above.attributes[shared]
+    assert [one.span.name for one in collector.spans if one.parent == created.id] == _STAGES[2:]
+    _require_stages(collector.of(upserted.attributes["messaging.message.id"]), upserted)

@@ -17,6 +17,7 @@ ALLOWED = {
         "kafka",
         "lance",
         "numpy",
+        "opentelemetry",
         "pyarrow",
         "pyroaring",
     },

@@ -1,0 +1,69 @@
+"""Spans of an application that uses OpenTelemetry: a span for each record that is sent, which the header carries on.
+
+Only an application that has loaded OpenTelemetry's API is traced, with the SDK that it has set up. Nothing is loaded
+for others, so they pay for one look into `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from committerd_client.headers import StagedRecord
+
+
+class SendSpan:
+    """The span of one record: from its submission until Kafka has it. Its methods do not raise."""
+
+    __slots__ = ("_span", "traceparent")
+
+    def __init__(self, span: Span, traceparent: str) -> None:
+        self._span = span
+        self.traceparent = traceparent
+        """Its place in the trace, for the record's header."""
+
+    def made(self, record: StagedRecord) -> None:
+        """Note the record."""
+        self._span.set_attribute("messaging.message.id", record.uuid)
+
+    def sent(self, offset: int | None) -> None:
+        """Kafka has the record. `offset`: None if Kafka does not return it."""
+        if offset is not None:
+            self._span.set_attribute("messaging.kafka.offset", offset)
+        self._span.end()
+
+    def failed(self, error: BaseException) -> None:
+        """The record is not sent, or it is not known whether it is."""
+        from opentelemetry.trace import Status, StatusCode
+
+        name = type(error).__name__
+        self._span.set_attribute("error.type", name)
+        self._span.set_status(Status(StatusCode.ERROR, name))
+        self._span.end()
+
+
+def send_span(topic: str, *, client_id: str, producer: str) -> SendSpan | None:
+    """Begin the span of a record for this topic, below the caller's; None if the application has no trace."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry.trace import SpanKind, get_tracer
+
+    span = get_tracer("committerd-client").start_span(
+        f"send {topic}",
+        kind=SpanKind.PRODUCER,
+        attributes={
+            "messaging.system": "kafka",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            "messaging.client.id": client_id,
+            "committerd.producer": producer,
+        },
+    )
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    return SendSpan(span, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}")
