@@ -42,12 +42,13 @@ class Buffer:
             return 0.0
         return max(self.first_at + self.limits.seconds - now, 0.0)
 
-    def take(self, now: float) -> Records:
-        """The records of one transaction, which are gone from the buffer: at most `limits.rows`, and about
+    def take(self, now: float, most: int) -> Records:
+        """The records of one transaction, which are gone from the buffer: at most `most` and `limits.rows`, and about
         `limits.bytes`, but one at least if there is one."""
         found, self.records = self.records, Records()
-        if len(found) > self.limits.rows or self.bytes > self.limits.bytes:
-            taken = max(found[: self.limits.rows].fitting(self.limits.bytes), 1)
+        most = min(most, self.limits.rows)
+        if len(found) > most or self.bytes > self.limits.bytes:
+            taken = max(found[:most].fitting(self.limits.bytes), 1)
             found, self.records = found[:taken], found[taken:]
         self.bytes = self.records.size
         self.first_at = now

@@ -23,6 +23,7 @@ from committerd_client import json_text
 from committerd_client.casting import cast, nulls, take
 from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
+from committerd_ingest.misfits import misfit
 from committerd_ingest.records import NO_TIMESTAMP, Record, Records
 from committerd_ingest.wire_format import RowsOf, Schema, UnusableSchema, split
 
@@ -224,6 +225,8 @@ class Decoder:
 
     def _misfit(self, kind: RowsOf) -> str | None:
         """Why no value of this type fits the table; None if its columns do."""
+        if not kind.columns.names:
+            return "its schema has no fields, and a row is made of fields"
         for name in kind.columns.names:
             if name in self._of_record:
                 return f"column {name!r} holds the record's {self._of_record[name]}, and the value has it too"
@@ -299,6 +302,9 @@ class Decoder:
         if text.endswith("unexpected field") and record.value is not None:
             unknown = json_text.unknown_field(json.loads(record.value), pa.struct(list(self._parsed)))
             text = f"field {unknown!r} is not in the table"
+        elif self._format == "json" and isinstance(error, pa.ArrowException) and record.value is not None:
+            found = misfit(record.value, self._parsed, self.schema)
+            text = text if found is None else f"{found}: {text}"
         return text[:_REASON_CHARS_MAX]
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kafka import TopicPartition, errors
 from kafka.admin import OffsetSpec
 
+from committerd_ingest.dead_letters import Letter, Origin, headers_of
 from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
 
@@ -109,8 +110,7 @@ def _bounds(admin: Any, *, partition: Partition) -> tuple[int, int]:
 
 
 class BadRecords:
-    """Publishes bad records with the same key, value and headers, and headers that say where they came from and why
-    they are bad.
+    """Publishes bad records with the same key, value and headers, and those of `dead_letters`.
 
     Their timestamp is the time of the publication: brokers refuse a timestamp that lies ahead, and delete records whose
     timestamp is old.
@@ -118,42 +118,36 @@ class BadRecords:
     At least once: a process that is killed may publish them again.
     """
 
-    def __init__(self, open_producer: Callable[[], Any], topic: str) -> None:
-        self._open, self._topic = open_producer, topic
+    def __init__(self, open_producer: Callable[[], Any], topic: str, *, pipeline: str) -> None:
+        """`pipeline`: its name, which the records get, so that its replays find them."""
+        self._open, self._topic, self._pipeline = open_producer, topic, pipeline
         self._producer: Any = None
         self._one = threading.Lock()
 
-    async def publish(self, partition: Partition, bad: Sequence[BadRecord]) -> None:
+    async def publish(self, origin: Origin, bad: Sequence[BadRecord]) -> None:
         """Returns when Kafka has them. Raises KafkaError."""
-        await asyncio.to_thread(self._publish, partition, bad)
+        await asyncio.to_thread(self._publish, origin, bad)
 
-    def _publish(self, partition: Partition, bad: Sequence[BadRecord]) -> None:
+    def _publish(self, origin: Origin, bad: Sequence[BadRecord]) -> None:
         with self._one:
             if self._producer is None:
                 self._producer = self._open()
             try:
-                self._send(self._producer, partition, bad)
+                self._send(self._producer, origin, bad)
             except errors.KafkaTimeoutError:
                 raise  # it goes on by itself, and can't be closed without waiting
             except errors.KafkaError:
                 self._close(_CLOSE_SECONDS)  # after a fatal error, it sends nothing any more
                 raise
 
-    def _send(self, producer: Any, partition: Partition, bad: Sequence[BadRecord]) -> None:
+    def _send(self, producer: Any, origin: Origin, bad: Sequence[BadRecord]) -> None:
         sent = [
             producer.send(
                 self._topic,
                 key=one.record.key,
                 # kafka-python sends no record without key and value.
                 value=b"" if one.record.key is None and one.record.value is None else one.record.value,
-                headers=[
-                    *((name, value or b"") for name, value in one.record.headers),
-                    ("ingest-topic", partition.topic.encode()),
-                    ("ingest-partition", b"%d" % partition.number),
-                    ("ingest-offset", b"%d" % one.record.offset),
-                    ("ingest-timestamp", b"%d" % one.record.timestamp_ms),
-                    ("ingest-reason", one.reason.encode(errors="replace")),
-                ],
+                headers=headers_of(Letter(self._pipeline, origin, one.record, one.reason)),
             )
             for one in bad
         ]

@@ -57,6 +57,9 @@ class KeyedDecoder:
 
         Raises `WrongColumns`.
         """
+        taken = sorted({OP, ORDER}.intersection(schema.names))
+        if taken:
+            raise WrongColumns(f"the table has columns {taken}, names that upserts and deletes use themselves")
         lacks = [name for name in keys if name not in schema.names]
         if lacks:
             raise WrongColumns(f"the table has no columns {lacks}, which are ingest.keys; it has {schema.names}")
@@ -91,7 +94,9 @@ class KeyedDecoder:
         """As of a `Decoder`."""
         if self._mode is Mode.DELETE:
             return None
-        return self._rows.new_columns([one for one in records if one.value is not None], self._of_rows(schemas))
+        found = self._rows.new_columns([one for one in records if one.value is not None], self._of_rows(schemas))
+        kept = [] if found is None else [one for one in found if one.name not in (OP, ORDER)]
+        return pa.schema(kept) if kept else None
 
     def decode(self, records: Sequence[Record], schemas: Schemas | None = None) -> Decoded:
         """The changes, and the records that make none. A record without a value takes a row out."""

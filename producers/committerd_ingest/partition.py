@@ -22,6 +22,7 @@ from committerd_client.errors import InvalidTransaction, StagingError, Unsupport
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
+from committerd_ingest.dead_letters import Origin
 from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
@@ -40,10 +41,16 @@ _T = TypeVar("_T")
 
 _AGAIN_SECONDS = 0.5
 _FAILED_SECONDS = 2.0
+_FAILURES_MAX = 3
+"""Errors without a commit between them, with which a partition counts as stopped."""
 _NOTE_LOOK_SECONDS = 3600.0
+_ASKED_MAX = 100
+"""Schemas that the registry is asked for, for one transaction."""
+_LOOKED_AT_ONCE = _ASKED_MAX // 2
+"""Records whose ids are compared with that at once; a record names at most two."""
 _STOPPED_SECONDS_MAX = 3600.0
 """How long a partition stays stopped without an attempt, where each costs something."""
-_OF_RECORDS = ("bad_record", "refused", "registry_unavailable", "schema_differs", "unreadable")
+_OF_RECORDS = ("bad_record", "failed", "refused", "registry_unavailable", "schema_differs", "unreadable")
 """Reasons that lie in the records which come next: they are gone when these are in the table, or when none waits."""
 _EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
 """What Kafka, the store and the committer do; the log has no traceback of it."""
@@ -113,6 +120,8 @@ class PartitionWork:
         """What the table said last."""
         self._attempts = 0
         """Costly attempts to go on since the last commit."""
+        self._failures = 0
+        """Errors of any other kind since the last commit."""
         self._written_ms: int | None = None
         """Timestamp of the first record of the transaction that is on its way."""
         self._stopped_ms: int | None = None
@@ -169,23 +178,33 @@ class PartitionWork:
                 while True:
                     await self._next()
             except Stopped as error:
-                if self._stopped_ms is None:
-                    self._stopped_ms = now_ms() if (oldest := self.oldest_ms()) is None else oldest
-                self._forget()
-                self.stopped, self.trouble = True, error
-                await self._stay(error)
-                self.stopped = False
+                await self._stop(error)
             except _BeginAgain as error:
                 self._forget()
                 self._figures.began_again("mark_moved")
                 _log.info("ingest.begins_again", extra={"partition": str(self.partition), "why": str(error)})
                 await asyncio.sleep(_AGAIN_SECONDS)
             except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the partition
-                self._forget()
+                self._failures += 1
                 self._figures.began_again("failed")
-                extra = {"partition": str(self.partition), "error": f"{type(error).__name__}: {error}"}
-                _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
-                await asyncio.sleep(_FAILED_SECONDS)
+                foreseen, said = isinstance(error, _EXPECTED), f"{type(error).__name__}: {error}"
+                extra = {"partition": str(self.partition), "error": said}
+                _log.warning("ingest.failed", extra=extra, exc_info=not foreseen)
+                if self._failures >= _FAILURES_MAX:
+                    text = f"it failed {self._failures} times without a commit between them: {said}"
+                    await self._stop(Stopped("failed", text, costly=not foreseen))
+                else:
+                    self._forget()
+                    await asyncio.sleep(_FAILED_SECONDS)
+
+    async def _stop(self, error: Stopped) -> None:
+        """Stay stopped for a while."""
+        if self._stopped_ms is None:
+            self._stopped_ms = now_ms() if (oldest := self.oldest_ms()) is None else oldest
+        self._forget()
+        self.stopped, self.trouble = True, error
+        await self._stay(error)
+        self.stopped = False
 
     def _forget(self) -> None:
         """Drop what waits. It is read again."""
@@ -246,6 +265,8 @@ class PartitionWork:
         self._behind = found.offset
         if self.trouble is not None and (found.offset >= self.end or self.trouble.reason not in _OF_RECORDS):
             self.trouble = self._stopped_ms = None
+        if found.offset >= self.end:
+            self._failures = 0
         self._source.note(partition, found.offset)
         await self._source.seek(partition, found.offset)
 
@@ -254,17 +275,12 @@ class PartitionWork:
             await self._create(self._pipeline.new_table)
         said = await self._says()
         log = Log(self._topic_id, *await self._topics.bounds(self.partition))
-        self.mark, self.end = _reached(said), log.end
+        self.mark, self.end = reached(said), log.end
         return where_to_begin(said.mark, said.note, log, start=self._pipeline.start, now_ms=now_ms())
 
     async def _create(self, new: NewTable) -> None:
-        schema, topic = new.schema, self.partition.topic
         try:
-            if schema is None:
-                assert self._registry is not None
-                found = await self._registry.newest(new.subject or f"{topic}-value")
-                kind, _ = (row_schema(found) if self._pipeline.mode is Mode.CDC else found).split(b"\0")
-                schema = self._pipeline.columns.added_to(kind.columns)
+            schema = await new_schema(new, self._pipeline, self._registry, self.partition.topic)
             await self._settled(self._table.create(schema))
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
@@ -334,12 +350,15 @@ class PartitionWork:
         self.busy = True
         try:
             # Before the wait: a registry that is silent holds nobody else up.
-            known = await self._schemas(self.buffer.records[: self._pipeline.flush.rows])
+            most, schemas = self._pipeline.flush.rows, None
+            if self._registry is not None:
+                front = self.front(self._registry)
+                most, schemas = len(front), await self._schemas(self._registry, front)
             async with self._writing:
                 held = self.buffer.bytes
-                records = self.buffer.take(time.monotonic())
+                records = self.buffer.take(time.monotonic(), most)
                 self._taken_bytes = held - self.buffer.bytes
-                await self._write(records, known)
+                await self._write(records, schemas)
         finally:
             self.busy, self._taken_bytes = False, 0
             self._freed()
@@ -354,14 +373,23 @@ class PartitionWork:
         if said.note is None or now_ms() - said.note.at_ms >= NOTE_RENEWED_MS:
             await self._note(self.mark)
 
-    async def _write(self, records: Records, known: Schemas | None) -> None:
-        """Write records. `known`: schemas of the registry, of which some may be missing."""
+    def front(self, registry: Registry) -> Records:
+        """The records of the next transaction, at most: only so many that few schemas must be asked for."""
+        found = self.buffer.records[: self._pipeline.flush.rows]
+        asked = set[int]()
+        for begin in range(0, len(found), _LOOKED_AT_ONCE):
+            asked |= registry.lacks(ids_of(self._pipeline, found[begin : begin + _LOOKED_AT_ONCE]))
+            if begin and len(asked) > _ASKED_MAX:
+                return found[:begin]
+        return found
+
+    async def _write(self, records: Records, schemas: Schemas | None) -> None:
+        """Write records. `schemas`: those that they name."""
         _, topic_id = await self._topics.identity(self.partition.topic)
         if topic_id != self._topic_id:
             raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
         said = await self._says()
         began = time.monotonic()
-        schemas = await self._schemas(records, known)  # of those that have arrived since then
         said = await self._merged(said, records, schemas)
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
@@ -382,16 +410,13 @@ class PartitionWork:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 
-    async def _schemas(self, records: Records, known: Schemas | None = None) -> Schemas | None:
-        """The schemas that the records name; None if records of this format name none. Raises `Stopped`.
+    async def _schemas(self, registry: Registry, records: Records) -> Schemas:
+        """The schemas that the records name. Raises `Stopped`.
 
-        `known`: those that need not be asked for; the registry is asked each time for an id that it does not have.
+        The registry is asked each time for an id that it does not have.
         """
-        if self._registry is None:
-            return None
-        known = known or {}
         try:
-            return {**known, **await self._registry.schemas(ids_of(self._pipeline, records) - known.keys())}
+            return await registry.schemas(ids_of(self._pipeline, records))
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
@@ -417,7 +442,7 @@ class PartitionWork:
         if self._pipeline.on_error != "dead-letter":
             return
         try:
-            await self._bad_records.publish(self.partition, bad)
+            await self._bad_records.publish(Origin(self.partition, self._topic_id), bad)
         except MessageSizeTooLargeError as error:
             raise Stopped(
                 "bad_record",
@@ -469,7 +494,7 @@ class PartitionWork:
             mark = (await self._says()).mark
             if mark is None or mark.version != behind:
                 raise _BeginAgain("another process has committed these records")
-        self.mark, self._attempts, self.trouble, self._stopped_ms = behind, 0, None, None
+        self.mark, self._attempts, self._failures, self.trouble, self._stopped_ms = behind, 0, 0, None, None
         self._source.note(self.partition, behind)
         self._figures.took("commit", time.monotonic() - began)
         if records.timestamps_ms[0] != NO_TIMESTAMP:
@@ -482,7 +507,17 @@ class PartitionWork:
         )
 
 
-def _reached(said: Said) -> int:
+async def new_schema(new: NewTable, pipeline: Pipeline, registry: Registry | None, topic: str) -> pa.Schema:
+    """The schema of a table that is created. Raises `RegistryUnavailable`, `UnusableSchema`, `WrongColumns`."""
+    if new.schema is not None:
+        return new.schema
+    assert registry is not None
+    found = await registry.newest(new.subject or f"{topic}-value")
+    kind, _ = (row_schema(found) if pipeline.mode is Mode.CDC else found).split(b"\0")
+    return pipeline.columns.added_to(kind.columns)
+
+
+def reached(said: Said) -> int:
     """The offset behind the last record that is in the table, as far as the table says it; else 0."""
     if said.mark is not None:
         return max(said.mark.version, 0)

@@ -27,6 +27,7 @@ from committerd_client.table_location import TableLocation
 from committerd_ingest.keyed import OP, ORDER
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
 from committerd_ingest.progress import Progress, progress_in
+from committerd_ingest.replays import Replays, replays_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,28 @@ class Table:
                     return None
                 metadata = read_table(dataset).manifest.table_metadata
                 return SaidOfSplit(dataset.schema, mark_in(metadata, app_id), progress_in(metadata, app_id))
+
+        return await asyncio.to_thread(look)
+
+    async def says_of_replays(self, app_id: str) -> tuple[pa.Schema, AppMark | None, Replays] | None:
+        """The schema, mark and note of the latest version. Returns and raises what `says` does."""
+
+        def look() -> tuple[pa.Schema, AppMark | None, Replays] | None:
+            with panics_raised():
+                dataset = self._place.find()
+                if dataset is None:
+                    return None
+                metadata = read_table(dataset).manifest.table_metadata
+                return dataset.schema, mark_in(metadata, app_id), replays_in(metadata, app_id)
+
+        return await asyncio.to_thread(look)
+
+    async def values(self, column: str, where: str) -> set[Any]:
+        """The values of a column in the rows for which a filter of SQL holds. Raises what pylance raises."""
+
+        def look() -> set[Any]:
+            with panics_raised():
+                return set(self._place.open().to_table(columns=[column], filter=where)[column].to_pylist())
 
         return await asyncio.to_thread(look)
 
@@ -203,7 +226,9 @@ class Table:
             if await asyncio.to_thread(stage) is not None:  # otherwise somebody else has added them
                 raise
 
-    async def write_note(self, app_id: str, note: Note | Progress, unit: App | None, *, reason: str = "") -> bool:
+    async def write_note(
+        self, app_id: str, note: Note | Progress | Replays, unit: App | None, *, reason: str = ""
+    ) -> bool:
         """Commit a note; with a unit, that moves the mark too. Returns and raises what `append` does.
 
         `reason`: why, which the version keeps.

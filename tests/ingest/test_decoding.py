@@ -219,7 +219,7 @@ def test_records_wait_for_others_but_not_for_long() -> None:
     assert (buffer.due_in(101), buffer.due_in(106)) == (4, 0)
     buffer.add(Records.of([record(n, b"c") for n in (2, 3)]), 103)
     assert buffer.due_in(103) == 0
-    assert [one.offset for one in buffer.take(104)] == [0, 1, 2]
+    assert [one.offset for one in buffer.take(104, 1000)] == [0, 1, 2]
     assert (buffer.due_in(104), buffer.bytes) == (5, Records.of([record(3, b"c")]).size)
     buffer.clear()
     assert (buffer.due_in(104), buffer.bytes) == (None, 0)
@@ -229,6 +229,6 @@ def test_a_transaction_has_about_the_bytes_that_it_may_have() -> None:
     buffer = Buffer(FlushLimits(rows=100, bytes=2_000, seconds=5))
     buffer.add(Records.of([record(n, b"x" * 800) for n in range(5)]), 0)
     assert buffer.due_in(0) == 0
-    assert [len(buffer.take(0)) for _ in range(3)] == [2, 2, 1]
+    assert [len(buffer.take(0, 1000)) for _ in range(3)] == [2, 2, 1]
     buffer.add(Records.of([record(9, b"x" * 9_000)]), 0)
-    assert len(buffer.take(0)) == 1  # larger than all that is allowed, and alone
+    assert len(buffer.take(0, 1000)) == 1  # larger than all that is allowed, and alone

@@ -156,6 +156,10 @@ def test_a_table_is_created_from_the_registry_or_from_a_file(
         processes = [flow.ingest(INGEST__CREATE_FROM="registry", **settings) for _ in range(2)]
         for partition in (0, 1):
             send(flow, number, 20, partition)
+        dry = flow.command("ingest", "--dry-run", INGEST__CREATE_FROM="registry", **settings)
+        assert "would have these columns:\n  id: int64\n" in dry
+        assert "40 records make 40 rows; 0 are bad. Nothing was written." in dry
+        assert not flow.exists()
         with stopping(processes):
             for one in processes:  # both create it, perhaps at once
                 one.start()

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import io
 import json
 import ssl
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
+from committerd_ingest import registry as registry_module
 from committerd_ingest.avro import AvroRows
+from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import Decoded, Decoder, RecordColumns, schema_ids
+from committerd_ingest.partition import PartitionWork
 from committerd_ingest.protobuf import ProtobufSchema
-from committerd_ingest.records import Record
+from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.registry import Registry, RegistryFormat, RegistryUnavailable
 from committerd_ingest.wire_format import UnusableSchema
 from harness.certificates import Authority
 from tests.ingest.registry_server import RegistryServer, compiled
+from tests.ingest.test_source import PIPELINE
 
 UTC = datetime.UTC
 
@@ -424,6 +431,80 @@ async def test_a_schema_is_read_once_and_one_that_is_missing_again(server: Regis
     found = await made.schemas([number, 2])
     assert {type(one) for one in found.values()} == {AvroRows}
     assert sorted(server.requests) == ["/schemas/ids/1", "/schemas/ids/2", "/schemas/ids/2"]
+
+
+async def test_schemas_are_kept_by_the_bytes_of_their_texts(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_KEPT_BYTES", 1000)
+    made = registry(server, "avro")
+    small = [server.register(json.dumps(record("long"))) for _ in range(2)]
+    large = server.register(json.dumps({**record("long"), "doc": "x" * 2000}))
+    for asked, expected in (
+        (small, small),
+        (small, []),
+        ([large], [large]),  # it is kept, alone
+        ([large], []),
+        (small[:1], small[:1]),
+        (small, small[1:]),
+        ([large], [large]),
+    ):
+        server.requests.clear()
+        await made.schemas(asked)
+        assert server.requests == [f"/schemas/ids/{one}" for one in expected]
+    assert made.lacks([*small, large, 99]) == {*small, 99}
+
+
+async def test_unknown_ids_are_asked_for_at_a_pace(server: RegistryServer) -> None:
+    made = registry(server, "avro")
+    began = time.monotonic()
+    found = await made.schemas(range(1000, 1150))
+    assert time.monotonic() - began >= 0.95  # 100 at once, and then 50 a second
+    assert {type(one) for one in found.values()} == {UnusableSchema}
+    assert len(server.requests) == 150
+
+
+def test_a_transaction_needs_few_schemas_that_are_unknown(server: RegistryServer) -> None:
+    unread = registry(server, "avro")
+    work = PartitionWork(
+        Partition("t", 0),
+        replace(PIPELINE, format="avro", flush=FlushLimits(rows=10_000, bytes=10**9, seconds=1)),
+        source=cast("Any", None),
+        table=cast("Any", None),
+        topics=cast("Any", None),
+        bad_records=cast("Any", None),
+        figures=cast("Any", None),
+        writing=asyncio.Semaphore(),
+        registry=unread,
+        freed=lambda: None,
+    )
+    work.buffer.add(Records.of([Record(number, 0, None, head(7), []) for number in range(1000)]), 0)
+    work.buffer.add(Records.of([Record(number, 0, None, head(number), []) for number in range(1000, 2000)]), 0)
+    fronts = []
+    while work.buffer.records:
+        front = work.front(unread)
+        fronts.append(len(work.buffer.take(0, len(front))))
+    assert sum(fronts) == 2000
+    assert fronts[0] == 1050
+    assert max(fronts[1:]) == 100
+
+
+@pytest.mark.parametrize("wrong", [[{}], [7], {"name": "a"}, [{"name": "a", "subject": "b", "version": "x"}], [None]])
+async def test_references_that_are_none_are_said(server: RegistryServer, wrong: Any) -> None:
+    number = server.register(json.dumps(record("long")))
+    server.schemas[number] = replace(server.schemas[number], references=wrong)
+    with pytest.raises(RegistryUnavailable, match="gives a schema whose references are none"):
+        await registry(server, "avro").schemas([number])
+
+
+async def test_a_schema_and_those_that_it_refers_to_have_a_bound_together(server: RegistryServer) -> None:
+    text = {**record("long"), "doc": "x" * 1_500_000}
+    names = [(f"R{number}", f"below-{number}") for number in range(3)]
+    for name, subject in names:
+        server.register(json.dumps({**text, "name": name}), subject=subject)
+    number = server.register(json.dumps(record("R0")), references=names)
+    found = await registry(server, "avro").schemas([number])
+    assert "with those that it refers to, it has more than 4 MiB" in str(found[number])
 
 
 @pytest.mark.parametrize("status", [0, 404, 401, 429, 500, 302])

@@ -65,7 +65,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("fails", [no_broker, unopened])
-async def test_a_partition_is_tried_again_whatever_has_failed(
+async def test_a_partition_is_tried_again_whatever_has_failed_and_counts_as_stopped(
     monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Any]
 ) -> None:
     monkeypatch.setattr(partition_module, "_FAILED_SECONDS", 0.01)
@@ -85,6 +85,11 @@ async def test_a_partition_is_tried_again_whatever_has_failed(
         counted.changed.clear()
         await asyncio.wait_for(counted.changed.wait(), 60)
     assert not running.done()
+    assert work.stopped
+    assert work.trouble is not None
+    assert work.trouble.reason == "failed"
+    assert "it failed 3 times without a commit between them: " in str(work.trouble)
+    assert work.trouble.costly is (fails is unopened)
     running.cancel()
 
 

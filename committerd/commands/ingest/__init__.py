@@ -88,3 +88,30 @@ def settle(split: str, rows: str, as_json: bool, reason: str, apply: bool) -> No
     from committerd.commands.ingest import settling  # needs pylance
 
     sys.exit(settling.settle(settings(), split, rows, as_json=as_json, reason=reason, apply=apply))
+
+
+@ingest.command()
+@click.option(
+    "--reason", "reasons", multiple=True, help="Only records whose reason has this text; may be given several times."
+)
+@click.option("--topic", "topics", multiple=True, help="Only records that came from this topic; several times too.")
+@config_option
+@dataset_option
+@branch_option
+@json_option
+@click.option("--apply", is_flag=True, help="Add the rows. Without it, only say which records make rows now.")
+def replay(reasons: tuple[str, ...], topics: tuple[str, ...], as_json: bool, apply: bool) -> None:
+    """Decode the records in the topic for bad records again, and add their rows to the table, each exactly once.
+
+    Run it when what was wrong is mended: the table has the column, the settings fit, the registry has the schema. A
+    record that is bad still stays where it is, with its reason, for the next run. The table says which records were
+    replayed; so the command may be killed and run again, and copies of a record make one row. It works while the
+    pipeline runs. With ingest.mode upsert, delete or cdc it replays nothing: a later change of the key may be in the
+    table.
+
+    The exit code is 1 if a record that is chosen is bad still.
+    """
+    from committerd.commands.ingest import replaying  # needs pylance
+
+    chosen = replaying.Chosen(reasons=reasons, topics=topics)
+    sys.exit(replaying.replay(settings(), chosen, as_json=as_json, apply=apply))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ from committerd_ingest.decoding import Decoded, Decoder, Schemas, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
+from committerd_ingest.partition import new_schema
 from committerd_ingest.pipeline import Ingest
 from committerd_ingest.records import Partition, Record
 from committerd_ingest.registry import Registry, RegistryUnavailable
@@ -48,6 +50,7 @@ from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.splits import ReaderIngest
 from committerd_ingest.table import Table
+from committerd_ingest.wire_format import UnusableSchema
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +102,9 @@ def _kafka_work(configured: Settings, table: Table, figures: Figures) -> Ingest:
         table=table,
         topics=Topics(partial(open_admin, configured)),
         registry=registry_of(configured),
-        bad_records=BadRecords(partial(open_producer, configured), dead_letter_topic(configured)),
+        bad_records=BadRecords(
+            partial(open_producer, configured), dead_letter_topic(configured), pipeline=pipeline.name
+        ),
         figures=figures,
     )
 
@@ -139,14 +144,14 @@ class _Figures:
 async def _show(configured: Settings) -> None:
     """Decode the first records of the topics, and show what they make."""
     pipeline, access = pipeline_of(configured), client_access(configured)
+    registry, place = registry_of(configured), configured.dataset.place
     said = await table_of(configured, access, client_of(configured, access)).says("")
-    if said is None:
-        raise SettingsError(f"there is no table at {configured.dataset.place}: create it first")
-    _decoder(pipeline, said.schema, Partition("", 0))  # raises, whether there are records or not
-    found = await asyncio.to_thread(_first_records, configured)
-    schema = said.schema
-    _print_columns(f"The table {configured.dataset.place} has these columns:", schema)
-    count, bad, registry = 0, 0, registry_of(configured)
+    found = await asyncio.to_thread(_first_records, configured) if said is None else {}
+    schema = await _new_schema(pipeline, registry, place, found) if said is None else said.schema
+    _decoder(pipeline, schema, Partition("", 0))  # raises, whether there are records or not
+    found = found or await asyncio.to_thread(_first_records, configured)
+    _print_columns(f"The table {place} {'would have' if said is None else 'has'} these columns:", schema)
+    count, bad = 0, 0
     for partition, records in sorted(found.items()):
         decoder, schemas = _decoder(pipeline, schema, partition), await _schemas(registry, pipeline, records)
         new = decoder.new_columns(records, schemas) if schemas and pipeline.schema_mode is SchemaMode.MERGE else None
@@ -158,6 +163,19 @@ async def _show(configured: Settings) -> None:
         _print(partition, decoded)
         count, bad = count + decoded.rows.num_rows, bad + len(decoded.bad)
     click.echo(f"{count + bad} records make {count} rows; {bad} are bad. Nothing was written.")
+
+
+async def _new_schema(
+    pipeline: Pipeline, registry: Registry | None, place: str, found: Mapping[Partition, object]
+) -> pa.Schema:
+    """The schema of the table that would be created."""
+    if pipeline.new_table is None:
+        raise SettingsError(f"there is no table at {place}: create it first, or set ingest.create_from")
+    topic = min(found).topic if found else next(iter(pipeline.topics), "")
+    try:
+        return await new_schema(pipeline.new_table, pipeline, registry, topic)
+    except (RegistryUnavailable, UnusableSchema) as error:
+        raise SettingsError(f"ingest.create_from: {error}") from error
 
 
 async def _schemas(registry: Registry | None, pipeline: Pipeline, records: list[Record]) -> Schemas | None:
