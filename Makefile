@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -58,6 +58,9 @@ spark-versions: basics ## The tests of Spark on 3.5, 4.0, 4.1, 4.2 and 4.3; `mak
 
 ingest-kills: basics ## committerd ingest under kill -9 and SIGSTOP, of itself, committers and Kafka; `make ingest-kills ARGS="--points 30"`
 	LANCE_LOG=error .venv/bin/python -m tests.acceptance.ingest_kills $(ARGS)
+
+ingest-history: basics ## 100,000 changes by Debezium beside a dict, under kill -9; `make ingest-history ARGS="--changes 5000 --seed 7"`
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.ingest_history $(ARGS)
 
 ray-daft: basics ## The tests of the writers for Ray and Daft, with kills of drivers and workers; `make ray-daft ARGS="-k killed"`
 	.venv/bin/python -m tests.acceptance.ray_daft $(ARGS)

@@ -116,6 +116,40 @@ def test_key_columns_that_the_table_does_not_have_are_said() -> None:
         decoded(TWO_KEYS, ["a", "b"], key_format="raw")
 
 
+def test_columns_with_the_names_that_changes_use_are_refused_and_never_added() -> None:
+    for name in (OP, ORDER):
+        with pytest.raises(
+            WrongColumns, match=f"has columns .*{name}.*, names that upserts and deletes use themselves"
+        ):
+            decoded(TWO_KEYS.append(pa.field(name, pa.string())), ["a"])
+    for name, kind in ((OP, "string"), (ORDER, "long")):
+        fields = [{"name": "a", "type": "long"}, {"name": name, "type": kind}, {"name": "new", "type": "long"}]
+        whole = {"type": "record", "name": "R", "fields": fields}
+        stream = io.BytesIO()
+        value = {"a": 1, name: "x" if kind == "string" else 1, "new": 2}
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(whole), value)
+        records = [Record(0, 0, None, b"\0\0\0\0\1" + stream.getvalue())]
+        schemas = {1: AvroRows(json.dumps(whole))}
+        for table in (pa.schema([("a", pa.int64())]), pa.schema([("a", pa.int64()), ("new", pa.int64())])):
+            made = KeyedDecoder(
+                table,
+                mode=Mode.UPSERT,
+                keys=["a"],
+                format="avro",
+                key_format="avro",
+                columns=RecordColumns(),
+                topic="t",
+                partition=0,
+                merge=True,
+            )
+            new = made.new_columns(records, schemas)
+            assert (None if new is None else new.names) == (None if "new" in table.names else ["new"])
+            found = made.decode(records, schemas)
+            assert found.rows.num_rows == 0
+            assert [one.stops for one in found.bad] == [True]
+            assert "new" not in table.names or name in found.bad[0].reason
+
+
 # Debezium
 
 
@@ -244,9 +278,8 @@ def flow(kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch) -> I
 class History:
     """Changes of 40 keys, and what is left of them. A key has its partition."""
 
-    def __init__(self, flow: Flow, seed: int, *, debezium: bool) -> None:
+    def __init__(self, flow: Flow, seed: int) -> None:
         self._flow, self._chance = flow, random.Random(seed)
-        self._debezium = debezium
         self.rows: dict[int, str] = {}
         self.ends = [0] * flow.topic.partitions
 
@@ -254,18 +287,14 @@ class History:
         for number in range(count):
             key = self._chance.randrange(40)
             partition = key % self._flow.topic.partitions
-            there = key in self.rows
-            values: list[bytes | None] = [None]
+            value: bytes | None = None
             if self._chance.random() < 0.7:
                 self.rows[key] = f"{number}-{self._chance.random()}"
-                row = json.dumps({"id": key, "text": self.rows[key]})
-                values = [envelope("u" if there else "c", row)] if self._debezium else [row.encode()]
+                value = json.dumps({"id": key, "text": self.rows[key]}).encode()
             else:
                 self.rows.pop(key, None)
-                values = [envelope("d"), None, b'{"ts_ms":1}'] if self._debezium else [None]
-            for value in values:
-                self._flow.topic.send_value(value, key=b'{"id":%d}' % key, partition=partition)
-                self.ends[partition] += 1
+            self._flow.topic.send_value(value, key=b'{"id":%d}' % key, partition=partition)
+            self.ends[partition] += 1
         self._flow.topic.flush()
 
     def reached(self) -> bool:
@@ -286,10 +315,10 @@ class History:
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_upserts_and_deletes_leave_what_a_dict_has_over_kills(flow: Flow, mode: str) -> None:
-    history = History(flow, 7, debezium=mode == "cdc")
-    processes = [flow.ingest(INGEST__MODE=mode, INGEST__KEYS="id", INGEST__FLUSH_ROWS="50") for _ in range(2)]
+def test_upserts_and_deletes_leave_what_a_dict_has_over_kills(flow: Flow) -> None:
+    """`cdc` has a test of its own (`test_history.py`)."""
+    history = History(flow, 7)
+    processes = [flow.ingest(INGEST__MODE="upsert", INGEST__KEYS="id", INGEST__FLUSH_ROWS="50") for _ in range(2)]
     with stopping(processes):
         for one in processes:
             one.start()
