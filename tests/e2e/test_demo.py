@@ -259,7 +259,6 @@ def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
     [
         (STARTING_COMMITTER, signal.SIGINT),
         (STARTING_PRODUCERS, signal.SIGINT),
-        (COMMITTING, signal.SIGINT),
         (COMMITTING, signal.SIGTERM),
         (COMMITTING, signal.SIGHUP),
     ],

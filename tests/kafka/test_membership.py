@@ -118,7 +118,7 @@ async def test_a_standby_joins_without_disturbing_and_takes_over_at_once(setting
             began = time.monotonic()
             first.leave()
             theirs = await assignment(second)
-            assert time.monotonic() - began < 25, "a heartbeat and a join; the session is 30 s"
+            assert time.monotonic() - began < 28, "a heartbeat and a join; the session is 30 s"
             await until(lambda: second.member_state() == "active")
             assert await second.acknowledged() == Acknowledged(offset=2, metadata="v1")
             await stage(second, settings, [b"2"])
@@ -135,7 +135,7 @@ async def test_takes_over_from_a_process_that_was_killed(short_session: KafkaSet
             other.kill()
             await assignment(queue)
             took = time.monotonic() - began
-            assert took < settings.session_timeout_ms / 1000 + 20
+            assert took < settings.session_timeout_ms / 1000 + 60
             assert await queue.acknowledged() == Acknowledged(offset=0, metadata="other process")
 
 

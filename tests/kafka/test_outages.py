@@ -20,7 +20,7 @@ from tests.kafka.staging import assignment, settings_for, stage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-BACK_SECONDS = 30.0
+BACK_SECONDS = 90.0
 """After Kafka is back. Ten are promised, which `make outage` measures: here other tests run beside it."""
 AWAY_SECONDS = 6.0
 """Longer than the session and the delivery timeout of these tests."""

@@ -11,7 +11,7 @@ from tests.producers.old_pylance import old_pylance
 
 pytestmark = pytest.mark.pylance
 
-SEEDS = range(60)
+SEEDS = range(30)
 
 
 def test_what_is_committed_can_be_read(tmp_path: Path) -> None:

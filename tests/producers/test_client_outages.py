@@ -17,7 +17,7 @@ from tests.producers.answering import Answering, all_committed, append, make_top
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-BACK_SECONDS = 30.0
+BACK_SECONDS = 90.0
 """From the return of Kafka until a client has its outcomes. Ten are promised, which `make outage` measures: here other
 tests run beside it."""
 IMPATIENT = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 2_000}

@@ -324,7 +324,7 @@ async def test_while_kafka_is_down_commits_time_out_and_afterwards_they_work(
         await in_thread(breakable_kafka.kill)
         with pytest.raises(CommitTimeout, match="Kafka has not acknowledged it"):
             await client.commit(append(), timeout=1)
-        patient = asyncio.create_task(client.commit(append(UUID), timeout=60))
+        patient = asyncio.create_task(client.commit(append(UUID), timeout=180))
         await asyncio.sleep(3)  # by now kafka-python has given up
         await in_thread(breakable_kafka.start)
         committer = await in_thread(Answering, servers, dataset, all_committed)
@@ -357,7 +357,7 @@ async def test_what_waits_for_kafka_is_bounded(breakable_kafka: KafkaBroker, dat
         await client.submit(append())
         breakable_kafka.freeze()
         try:
-            submits = [asyncio.create_task(client.submit(append(), timeout=60)) for _ in range(5)]
+            submits = [asyncio.create_task(client.submit(append(), timeout=180)) for _ in range(5)]
             await asyncio.sleep(1)
             with pytest.raises(TimeoutError, match="max_in_flight"):
                 await client.submit(append(), timeout=0.3)

@@ -196,7 +196,7 @@ async def test_a_look_that_takes_a_minute_does_not_prolong_the_timeout(
 
     def look(*_: object) -> None:
         looks.set()
-        over.wait(60)
+        over.wait(300)
 
     monkeypatch.setattr(Diagnosis, "_ask", look)
     began = time.monotonic()
@@ -208,7 +208,7 @@ async def test_a_look_that_takes_a_minute_does_not_prolong_the_timeout(
             assert looks.wait(60)
     finally:
         over.set()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 150
 
 
 @pytest.mark.kafka

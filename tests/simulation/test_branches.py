@@ -12,7 +12,7 @@ from committerd.table import carrying
 from tests.simulation.scenarios import scenario_of
 from tests.simulation.world import simulate
 
-SEEDS = range(40)
+SEEDS = range(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
