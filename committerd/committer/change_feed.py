@@ -52,7 +52,7 @@ _BATCH_MAX = 64
 _READ_AT_ONCE = 8
 _SMALL_BYTES = 1024 * 1024
 """Manifests with fragments up to this size are read several at once."""
-_AT_ONCE_BYTES = 32 * 1024
+_AT_ONCE_BYTES = 128 * 1024
 """Chunks of fragments up to this size are compared at once; larger ones in a thread."""
 _WAIT_SECONDS = (0.1, 5.0)
 """First and longest wait before a failed attempt is repeated."""
@@ -88,6 +88,8 @@ class ChangeFeed:
         self._wall_clock = wall_clock
         self._kept: dict[int, ManifestFile] = {}
         self._kept_bytes = 0
+        self._head: ManifestFile | None = None
+        """The latest version, as the committer has it."""
         self._latest = 0
         self._moved = anyio.Event()
         """Set when `_latest` or `_told` moves."""
@@ -112,17 +114,17 @@ class ChangeFeed:
         return 1 if self._told is None else max(self._latest - self._told.version, 0)
 
     def put(self, file: ManifestFile) -> None:
-        """Note a version that this committer has put, as long as there is room: it is not read then."""
+        """Note a version that this committer has put. As long as there is room, it is not read."""
         size = len(file.transaction_bytes or b"")
         if len(self._kept) < _KEPT_MAX and self._kept_bytes + size <= _KEPT_BYTES_MAX:
             self._kept[file.version] = file
             self._kept_bytes += size
+        self._rise_to(file.version)
 
-    def reached(self, version: int) -> None:
-        """Note the latest version."""
-        if version > self._latest:
-            self._latest = version
-            self._note_moved()
+    def reached(self, head: ManifestFile) -> None:
+        """Note the latest version. It is not read either, and shares its fragments with the committer's own head."""
+        self._head = head
+        self._rise_to(head.version)
 
     async def run(self) -> None:
         """Publish until cancelled. Whatever fails is tried again; nothing is raised."""
@@ -154,7 +156,7 @@ class ChangeFeed:
                 self._batch, self._notices = await self._next_batch(told), []
             await self._publish(self._batch)
             self._told = told = self._batch.told
-            self._before, self._batch = self._batch.before, None
+            self._before, self._batch, self.trouble = self._batch.before, None, ""
             self._note_moved()
 
     async def _begin(self) -> Told:
@@ -165,7 +167,7 @@ class ChangeFeed:
         told = next((one for one in map(told_by, reversed(values)) if one is not None), None)
         self._table = table = self._new_table()
         latest = await table.latest_version() or 0
-        self.reached(latest)
+        self._rise_to(latest)
         self._notices, self._batch, self._before = [], None, None
         if told is None:
             told = Told(max(latest - 1, 0), "")
@@ -174,7 +176,9 @@ class ChangeFeed:
             self._notices = [replaced_event(self._source, told, latest, now=self._wall_clock())]
             told = Told(0, "")
         if told.version:
-            self._before = await table.readable(told.version)
+            head = self._head
+            is_head = head is not None and head.version == told.version
+            self._before = head if is_head else await table.readable(told.version)
         self._told = told
         self._note_moved()
         _log.info("events.begin", extra={"told": told.version, "latest": latest, "topic_id": self._topic_id})
@@ -215,6 +219,8 @@ class ChangeFeed:
     async def _file(self, version: int) -> ManifestFile | Missing:
         if version in self._kept:
             return self._take(version)
+        if self._head is not None and self._head.version == version:
+            return self._head
         try:
             return await self._table.read(version) or Missing.GONE
         except CorruptTable:
@@ -270,12 +276,17 @@ class ChangeFeed:
         else:
             _log.error("events.failed", extra=extra, exc_info=error)
 
+    def _rise_to(self, latest: int) -> None:
+        if latest > self._latest:
+            self._latest = latest
+            self._note_moved()
+
     def _note_moved(self) -> None:
         self._moved.set()
         self._moved = anyio.Event()
 
     def _forget(self) -> None:
-        self._kept, self._kept_bytes = {}, 0
+        self._kept, self._kept_bytes, self._head = {}, 0, None
         self._latest, self._told, self._before, self._batch, self._notices = 0, None, None, None, []
         self.trouble = ""
 

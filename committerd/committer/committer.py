@@ -236,8 +236,8 @@ class Committer:
             unread = current.older.unread_versions
             reading = f"; has still to read {unread} versions of the history" if unread else ""
             self._note_pause(current.head.pause)
-            if parts.feed is not None:
-                parts.feed.reached(current.head.version)
+            if parts.feed is not None and current.head.manifest is not None:
+                parts.feed.reached(current.head.manifest)
                 self.state.aside = parts.feed.trouble
             if current.head.pause is None:
                 self.state.show("active", f"commits{reading}")

@@ -141,7 +141,7 @@ def pattern_of(settings: Settings) -> str:
 
 def _own_topics(settings: Settings) -> tuple[str, ...]:
     queue = topics_of(settings.kafka, settings.dataset.queue)
-    return queue.staged, queue.outcomes, queue.dead, dead_letter_topic(settings)
+    return queue.staged, queue.outcomes, queue.dead, queue.events, dead_letter_topic(settings)
 
 
 def chosen_topics(settings: Settings, existing: list[str]) -> list[str]:
