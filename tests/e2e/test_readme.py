@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from harness import PartMissingError
 from harness.daemon import Daemon
 from harness.java import BRIEFLY, INSTALL_JDK, jdk
 from harness.kafka import KafkaBroker, RunningKafka
+from tests.ingest.running import wait
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -79,6 +81,8 @@ def here(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path) -> Cal
             ("/tmp/events.lance", str(tmp_path / f"{dataset}.lance")),  # the queue's name follows from it
             ("/tmp/numbers", str(tmp_path / "numbers")),
             ("__NAME=events", f"__NAME={dataset}"),
+            ("new-people", f"{dataset}-people"),
+            ("__PORT=9465", "__PORT=0"),
         ):
             text = text.replace(printed, real)
         return text
@@ -129,6 +133,42 @@ def test_the_first_commit_works_as_it_is_printed(committer: Daemon, here: Callab
 
 @pytest.mark.kafka
 @pytest.mark.pylance
+@pytest.mark.slow
+def test_the_first_topic_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
+    """The last line runs twice: rows that were added before are not added again."""
+    (commit,) = _blocks(_section("First commit"), "python")
+    (records,) = _blocks(_section("First topic"), "python")
+    lines = here(_blocks(_section("First topic"))[0]).splitlines()
+    assert len(lines) == 6
+    activate, install, *settings, dry_run, ingest = lines
+    assert (activate, install) == (". /tmp/committerd/bin/activate", "pip install './producers' '.[ingest]'")
+    _run(here(commit), interactive=True)
+    _run(here(records))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for one in settings:
+        environment |= dict(re.findall(r"(COMMITTERD_\w+)=(\S+)", one))
+    done = subprocess.run(dry_run.split(), env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert "3 records make 3 rows; 0 are bad. Nothing was written." in done.stdout, done.stderr
+
+    def runs_until(expected: dict[int, str]) -> None:
+        with subprocess.Popen(ingest.split(), env=environment, stdout=subprocess.DEVNULL) as process:
+            try:
+                wait(lambda: len(_names(here)) == len(expected), seconds=240)
+                process.send_signal(signal.SIGINT)
+                assert process.wait(120) == 0
+            finally:
+                process.kill()
+        assert _names(here) == expected
+
+    before = {1: "Ann", 2: "Rob", 3: "Cid", 20: "Gil", 21: "Gil", 22: "Gil"}
+    runs_until(before)
+    more = [one for one in here(records).replace("(20, 21, 22)", "(23,)").splitlines() if "create_topics" not in one]
+    _run("\n".join(more))
+    runs_until(before | {23: "Gil"})
+
+
+@pytest.mark.kafka
+@pytest.mark.pylance
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_first_stream_works_as_it_is_printed(committer: Daemon, here: Callable[[str], str]) -> None:
@@ -154,7 +194,7 @@ def _names(here: Callable[[str], str]) -> dict[int, str]:
 
 def test_every_program_on_a_page_is_run() -> None:
     """Here, in `test_connecting.py`, `test_change_events.py`, `test_traces.py`, `tests/dev/test_pages.py`,
-    `tests/contracts`, `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in
+    `tests/contracts`, `tests/ingest`, `tests/spark`, `tests/distributed`, `tests/packaging`, with the runbooks, or in
     `tests/kafka/test_upstream.py`.
     """
     pages = {_named(path) for path in PAGES if _blocks(path.read_text(encoding="utf-8"), "python")}
@@ -168,12 +208,13 @@ def test_every_program_on_a_page_is_run() -> None:
         "docs/how-to/test-your-application.md",
         "docs/how-to/traces.md",
         "docs/ray-daft.md",
+        "docs/readers.md",
         "docs/reading.md",
         "docs/spark.md",
         "docs/testing.md",
         "docs/tutorial.md",
     }
-    assert len(_blocks(README, "python")) == 2
+    assert len(_blocks(README, "python")) == 3
 
 
 @pytest.mark.parametrize("line", range(len(_blocks((ROOT / "docs" / "stores.md").read_text(encoding="utf-8"), "toml"))))
