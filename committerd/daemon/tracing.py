@@ -36,8 +36,8 @@ _RECORDS_MAX = 5_000
 """Maximum number of records that wait for their spans to be made; those beyond are not traced."""
 _FLUSH_RECORDS = 256
 """After so many records their spans are sent before more are made: the SDK's queue has room for 2,048 spans."""
-_FLUSH_SECONDS = 5.0
-"""How long the end of the process waits for the spans to be sent."""
+_FLUSH_SECONDS = 10.0
+"""How long the end of the process waits for the spans to be sent: as long as the exporter tries by default."""
 
 Attributes = Mapping[str, str | int]
 

@@ -49,7 +49,7 @@ def send_span(topic: str, *, client_id: str, producer: str) -> SendSpan | None:
     """Begin the span of a record for this topic, below the caller's; None if the application has no trace."""
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from opentelemetry.trace import SpanKind, get_tracer
+    from opentelemetry.trace import SpanKind, get_current_span, get_tracer
 
     span = get_tracer("committerd-client").start_span(
         f"send {topic}",
@@ -64,6 +64,8 @@ def send_span(topic: str, *, client_id: str, producer: str) -> SendSpan | None:
         },
     )
     context = span.get_span_context()
+    if not context.is_valid:  # there is no SDK, and so no span of ours; the caller may be in a trace all the same
+        context = get_current_span().get_span_context()
     if not context.is_valid:
         return None
     return SendSpan(span, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}")

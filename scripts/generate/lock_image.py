@@ -51,7 +51,7 @@ def wanted() -> dict[str, list[str]]:
     ]
     extras = committer["project"]["optional-dependencies"]
     files = {
-        "committerd.txt": [*of_committer, *extras["azure"], *extras["gcs"], *of_client],
+        "committerd.txt": [*of_committer, *extras["azure"], *extras["gcs"], *extras["otel"], *of_client],
         "producer.txt": [*of_client, *client["project"]["optional-dependencies"]["lance"]],
         "ingest.txt": [one for one in extras["ingest"] if not one.startswith(client["project"]["name"])],
         "build.txt": committer["build-system"]["requires"],
