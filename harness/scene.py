@@ -206,7 +206,7 @@ class Scene:
         return evidence
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], *, seconds: float = 120) -> None:
     """Poll until `holds` returns True; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -51,7 +51,7 @@ def refusal(command: Sequence[str], sentence: str, *, uri: str, **settings: str)
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,  # it would look for Kafka for a minute
+        timeout=300,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("committerd: settings:\n")

@@ -253,7 +253,7 @@ def test_it_uses_a_kafka_that_runs_and_what_it_prints_works(
         del facts["event"]
         program = to_paste(Facts(**facts)).partition("):\n")[2].partition("\nSpark")[0]
         done = subprocess.run(
-            [sys.executable, "-i"], input=program, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-i"], input=program, capture_output=True, text=True, check=False, timeout=300
         )
         assert "num_inserted_rows=2" in done.stdout, done.stderr
         assert dev.next("version")["version"] == 1
@@ -314,7 +314,7 @@ def test_a_table_in_a_bucket_with_the_usual_variables(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
             env={**os.environ, **variables},
         )
         assert "num_inserted_rows=2" in done.stdout, done.stderr

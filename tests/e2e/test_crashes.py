@@ -53,7 +53,7 @@ def _versions(scene: Scene) -> int:
 
 
 def _wait_version(scene: Scene, wanted: int) -> None:
-    until(lambda: _versions(scene) >= wanted, seconds=60)
+    until(lambda: _versions(scene) >= wanted)
 
 
 def _active(*daemons: Daemon) -> Daemon:

@@ -37,7 +37,7 @@ def _staged_meanwhile(scene: Scene, total: int) -> tuple[threading.Thread, list[
 
 
 def _wait_version(scene: Scene, wanted: int) -> None:
-    until(lambda: scene.table.version > wanted, seconds=60)
+    until(lambda: scene.table.version > wanted)
 
 
 def test_kafka_is_killed_during_500_appends(breakable_scene: Scene, breakable_kafka: KafkaBroker) -> None:
@@ -99,7 +99,7 @@ def test_an_outage_is_seen_and_does_not_flood_the_log(breakable_scene: Scene, br
         assert len(said) < 80, spoken.most_common(10)
     breakable_kafka.start()
     for one in (active, standby):
-        until(lambda one=one: one.ready()[0], seconds=60)  # type: ignore[misc]  # a default is not inferred
+        until(lambda one=one: one.ready()[0])  # type: ignore[misc]  # a default is not inferred
         assert one.metric("committerd_kafka_connected") == 1
     scene.topics.disconnect()
     scene.committed(1)

@@ -109,7 +109,7 @@ def test_a_log_that_lost_unanswered_records_is_refused_until_it_is_adopted(scene
     ids += scene.committed(3)
     if running:
         daemon.freeze()
-        time.sleep(2)  # the broker responds to the fetch in flight, which waits for 0.1 s: nothing new
+        time.sleep(4)  # the broker responds to the fetch in flight, which waits for 0.1 s: nothing new
     else:
         daemon.stop()
     lost = scene.append(4)

@@ -68,7 +68,7 @@ def idle_listeners(scene: Scene, seed: int) -> Seen:
     with _files_allowed(2 * _FILES), _attacked(scene, files=_FILES) as seen, ExitStack() as connections:
         address = urlsplit(seen.url)
         for number in range(_FILES + 100):
-            one = connections.enter_context(socket.create_connection((address.hostname, address.port), timeout=20))
+            one = connections.enter_context(socket.create_connection((address.hostname, address.port), timeout=120))
             one.sendall(b"GET /metrics HTTP/1.1\r\n"[: number % 20])
         for _ in range(3):
             _wait_behind(scene, [], seen)

@@ -44,7 +44,7 @@ def test_the_async_writer_creates_the_table_and_appends(
     command += ["--writers", "3", "--batches", "2", "--rows", "5"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'producers'}"}
     with answering(kafka.bootstrap_servers, dataset, answer) as committer:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert "the table is there, version 1\n" in done.stdout
     assert len(re.findall(r"^writer \d batch \d: version \d+$", done.stdout, re.M)) == 6

@@ -448,6 +448,20 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.dates_what_is_held_back_by_its_last_record: LEFT_OPEN,
 }
 
+RARE: Mapping[Mutate, int] = {
+    m.compares_only_the_rows_of_members: 52,
+    m.leaves_transaction_files_to_who_died: 30,
+    m.believes_in_what_it_expected: 22,
+    m.answers_without_the_transaction_file: 15,
+    m.compares_only_when_the_epoch_changes: 15,
+    m.looks_only_above_the_read_version: 14,
+    m.records_the_keys_of_the_first_member: 8,
+    m.passes_every_append_that_names_keys: 8,
+    m.believes_that_a_taken_number_is_foreign: 5,
+    m.takes_a_lost_answer_for_a_good_one: 4,
+}
+"""Mutations that few seeds notice, each with a seed that does: the suite tries it first."""
+
 
 def notice(mutate: Mutate, seeds: Iterable[int]) -> Report | None:
     """Return the first run that notices the mutation."""

@@ -97,7 +97,7 @@ class Queue:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
             env=self.daemon.environment | {"PATH": os.environ["PATH"]},
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
