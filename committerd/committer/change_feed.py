@@ -23,6 +23,7 @@ from anyio import to_thread
 
 from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable, StoreUnavailable
+from committerd.lance.format.fragment_list import NO_FRAGMENTS
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.versions.difference import Difference, changed_chunks, difference
 from committerd.queue.change_event import (
@@ -90,7 +91,8 @@ class ChangeFeed:
         self._kept_bytes = 0
         self._head: ManifestFile | None = None
         """The latest version, as the committer has it."""
-        self._latest = 0
+        self._first = self._latest = 0
+        """The first version that was noted, and the last; 0 = none yet."""
         self._moved = anyio.Event()
         """Set when `_latest` or `_told` moves."""
         self._told: Told | None = None
@@ -170,7 +172,7 @@ class ChangeFeed:
         self._rise_to(latest)
         self._notices, self._batch, self._before = [], None, None
         if told is None:
-            told = Told(max(latest - 1, 0), "")
+            told = Told(min(self._first, latest) - 1 if latest else 0, "")
             self._notices = self._missed(1, told.version, Missing.NEW_TOPIC)
         elif await self._is_replaced(told, latest):
             self._notices = [replaced_event(self._source, told, latest, now=self._wall_clock())]
@@ -278,7 +280,7 @@ class ChangeFeed:
 
     def _rise_to(self, latest: int) -> None:
         if latest > self._latest:
-            self._latest = latest
+            self._first, self._latest = self._first or latest, latest
             self._note_moved()
 
     def _note_moved(self) -> None:
@@ -287,14 +289,19 @@ class ChangeFeed:
 
     def _forget(self) -> None:
         self._kept, self._kept_bytes, self._head = {}, 0, None
-        self._latest, self._told, self._before, self._batch, self._notices = 0, None, None, None, []
+        self._first = self._latest = 0
+        self._told, self._before, self._batch, self._notices = None, None, None, []
         self.trouble = ""
 
 
 async def _changed(before: ManifestFile | None, after: ManifestFile) -> Difference | None:
-    if before is None or before.version + 1 != after.version:
+    if after.version == 1:
+        fragments = NO_FRAGMENTS
+    elif before is None or before.version + 1 != after.version:
         return None
-    changed = changed_chunks(before.fragments, after.fragments)
+    else:
+        fragments = before.fragments
+    changed = changed_chunks(fragments, after.fragments)
     if changed.size <= _AT_ONCE_BYTES:
         return difference(changed)
     return await to_thread.run_sync(partial(difference, changed))
