@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -64,6 +64,9 @@ ingest-history: basics ## 100,000 changes by Debezium beside a dict, under kill 
 
 ray-daft: basics ## The tests of the writers for Ray and Daft, with kills of drivers and workers; `make ray-daft ARGS="-k killed"`
 	.venv/bin/python -m tests.acceptance.ray_daft $(ARGS)
+
+pipelines: basics ## The tests of the examples for dlt, Airflow and Dagster, each killed on its way; `make pipelines ARGS="-k Dlt"`
+	.venv/bin/python -m tests.acceptance.pipelines $(ARGS)
 
 turns: basics ## 100 upserts under 500 appends a second: each wins, 99 % within 3 attempts; `make turns ARGS="--upserters 1"`
 	.venv/bin/python -m tests.acceptance.turns $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -50,6 +51,19 @@ def installed(name: str, requirements: Sequence[str], *, size: str) -> Path:
             subprocess.run([*command, "--target", str(made), *requirements], env=environment, check=True)
             made.rename(folder)
     return folder
+
+
+def pytest_beside(name: str, arguments: Sequence[str], *, size: str) -> int:
+    """Run pytest with what `requirements/NAME.txt` names, beside `.venv`; returns the exit code, 1 if a test failed.
+
+    `size`: as in `installed`.
+    """
+    os.chdir(ROOT)
+    requirements = ROOT / "requirements" / f"{name}.txt"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:8]
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"  # the wheels are of one version of Python
+    folder = installed(f"{name}-{python}-{digest}", ["--requirement", str(requirements)], size=size)
+    return 0 if pytest_with(folder, arguments) else 1
 
 
 def pytest_with(folder: Path, arguments: Sequence[str]) -> bool:
