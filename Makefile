@@ -116,8 +116,8 @@ lock: basics ## Lock what the image installs, by version and hash, in deploy/req
 licences: basics ## Check the licences of what the images hold against those that scripts/release allows
 	.venv/bin/python -m scripts.release --licences
 
-advisories: basics ## Look for advisories about what the images hold; needs PyPI's list of them
-	.venv/bin/python -m scripts.release --advisories
+advisories: basics ## Look for advisories about what the images hold, at PyPI, or in OSV's copy: `make advisories ARCHIVE=all.zip`
+	.venv/bin/python -m scripts.release --advisories $(if $(ARCHIVE),--archive "$(ARCHIVE)")
 
 release: basics ## Build packages, chart and bills of materials into dist/, install them from there, and commit (Go)
 	.venv/bin/python -m scripts.release

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from harness.kafka import kafka_broker
 from scripts.programs import ROOT, program, run
+from scripts.release.advisories import served
 from scripts.release.building import LOCKED, SUMS, build
 from scripts.release.trying import committed, installed
 
@@ -64,20 +66,23 @@ def check_licences() -> None:
     )  # fmt: skip
 
 
-def check_advisories() -> None:
-    """Raises `CalledProcessError` if an advisory concerns a package that is locked. Needs PyPI's list of advisories."""
-    for file in sorted(LOCKS.glob("*.txt")):
-        print(
-            file.name,
-            run(
-                program("pip-audit", locked=LOCKED),
-                "--strict",
-                "--disable-pip",
-                "--require-hashes",
-                "--requirement",
-                file,
-            ),
-        )
+def check_advisories(archive: Path | None = None, *, locks: Path = LOCKS) -> None:
+    """Raises `CalledProcessError` if an advisory concerns a package that is locked.
+
+    `archive`: OSV's copy of the advisories (`advisories`); None = PyPI is asked.
+    """
+    with ExitStack() as stack:
+        source = list[str]()
+        if archive is not None:
+            source = ["--vulnerability-service", "osv", "--osv-url", stack.enter_context(served(archive))]
+        for file in sorted(locks.glob("*.txt")):
+            print(
+                file.name,
+                run(
+                    program("pip-audit", locked=LOCKED), *source, "--strict", "--disable-pip", "--require-hashes",
+                    "--requirement", file, environment={"NO_PROXY": "127.0.0.1"} if source else None,
+                ),
+            )  # fmt: skip
 
 
 def main() -> int:
@@ -93,6 +98,7 @@ def _main() -> int:
     parser.add_argument("--tag", help="only check whether a release with this tag may be made")
     parser.add_argument("--licences", action="store_true", help="only check the licences of what is locked")
     parser.add_argument("--advisories", action="store_true", help="only look for advisories about what is locked")
+    parser.add_argument("--archive", type=Path, help="OSV's PyPI/all.zip, in which --advisories looks; default: PyPI")
     arguments = parser.parse_args()
     if arguments.tag:
         found = list(problems(arguments.tag))
@@ -102,7 +108,7 @@ def _main() -> int:
         check_licences()
         return 0
     if arguments.advisories:
-        check_advisories()
+        check_advisories(arguments.archive)
         return 0
     files = build(DIST)
     with tempfile.TemporaryDirectory(prefix="committerd-release-") as folder, kafka_broker() as kafka:

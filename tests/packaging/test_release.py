@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from scripts import programs
 from scripts.generate import lock_image
 from scripts.release import __main__ as release
-from scripts.release import building, trying
+from scripts.release import advisories, building, trying
 
 VERSION = committerd.__version__
 WORKFLOWS = sorted((programs.ROOT / ".github" / "workflows").glob("*.yml"))
@@ -104,6 +105,67 @@ def test_a_tag_is_released_only_if_all_have_its_version() -> None:
     wrong = "\n".join(release.problems("v9.9.9"))
     for part in ("committerd has", "committerd-client has", "the chart has", "deploy/Dockerfile", "CHANGELOG.md names"):
         assert part in wrong
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Callable[[Mapping[str, Any]], Path]:
+    """Writes an archive like OSV's, with an advisory about the locked protobuf, and others that concern none."""
+
+    def write(affected: Mapping[str, Any]) -> Path:
+        file = tmp_path / "all.zip"
+        advisory = {"schema_version": "1.6.0", "id": "PYSEC-0000-1", "summary": "It breaks.", "affected": [affected]}
+        other = {"id": "GHSA-0", "affected": [{"package": {"ecosystem": "npm", "name": "protobuf"}}]}
+        with zipfile.ZipFile(file, "w") as made:
+            made.writestr("PYSEC-0000-1.json", json.dumps(advisory))
+            made.writestr("GHSA-0.json", json.dumps(other))
+        return file
+
+    return write
+
+
+LOCKED_PROTOBUF = lock_image.tested()["protobuf"]
+AFFECTED: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
+    "named": (True, {"versions": ["1.0", LOCKED_PROTOBUF]}),
+    "from the first on": (True, {"ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}]}]}),
+    "up to it": (
+        True,
+        {"ranges": [{"type": "ECOSYSTEM", "events": [{"last_affected": LOCKED_PROTOBUF}, {"introduced": "1.0"}]}]},
+    ),
+    "repaired in it": (
+        False,
+        {"ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": LOCKED_PROTOBUF}]}]},
+    ),
+    "later": (False, {"ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "99"}]}]}),
+    "commits": (False, {"ranges": [{"type": "GIT", "events": [{"introduced": "0"}]}], "versions": ["1.0"]}),
+}
+
+
+@pytest.mark.parametrize("name", AFFECTED)
+def test_an_advisory_concerns_the_versions_that_it_names(name: str) -> None:
+    concerned, affected = AFFECTED[name]
+    advisory = {"id": "1", "affected": [{"package": {"ecosystem": "PyPI", "name": "ProtoBuf"}, **affected}]}
+    found = advisories.matching({"protobuf": [advisory]}, "protobuf", LOCKED_PROTOBUF)
+    assert found == ([advisory] if concerned else [])
+
+
+def test_what_is_locked_is_held_against_a_copy_of_the_advisories(
+    archive: Callable[[Mapping[str, Any]], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    package = {"ecosystem": "PyPI", "name": "protobuf"}
+    shutil.copy(lock_image.FOLDER / "producer.txt", tmp_path)
+    release.check_advisories(archive({"package": package, "versions": ["1.0"]}), locks=tmp_path)
+    assert "producer.txt" in capfd.readouterr().out
+    with pytest.raises(subprocess.CalledProcessError):
+        release.check_advisories(archive({"package": package, "versions": [LOCKED_PROTOBUF]}), locks=tmp_path)
+    said = capfd.readouterr()
+    assert re.search(rf"protobuf +{re.escape(LOCKED_PROTOBUF)} +PYSEC-0000-1", said.err), said
+
+
+def test_a_file_without_advisories_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as made:
+        made.writestr("read.me", "")
+    with pytest.raises(ValueError, match=r"must be OSV's PyPI/all.zip"):
+        release.check_advisories(tmp_path / "all.zip")
 
 
 def workflow(path: Path) -> Mapping[Any, Any]:
