@@ -37,7 +37,7 @@ def list_marks(as_json: bool) -> None:
     async def main() -> Marks:
         async with stores_of(configured) as stores:
             table = Table(await open_place(stores, configured.dataset))
-            versions = await table.versions()
+            versions = await table.shown_versions()
             return (await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)).marks
 
     marks = [(app_id, mark) for app_id, mark in anyio.run(main).items() if not mark.released]

@@ -31,8 +31,11 @@ async def summary_of(table: Table, version: int, *, is_latest: bool) -> VersionS
 
     Nothing is cached. Raises `CorruptTable`, `RefusedToRun` and `StoreUnavailable`.
     """
-    skimmed, settled = await table.skim(version), await table.settled(version, keep=False)
-    return None if skimmed is None or settled is None else summary(skimmed[0].outline, settled, is_latest=is_latest)
+    found = await table.skim_settled(version)
+    if found is None:
+        return None
+    skimmed, _, settled = found
+    return None if settled is None else summary(skimmed.outline, settled, is_latest=is_latest)
 
 
 class Carrying:

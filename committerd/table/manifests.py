@@ -54,8 +54,12 @@ _LISTED_FIRST = 16
 """Keys in the first listing: enough to reach a manifest behind `.tmp` files of other writers, which sort before it."""
 _LISTED_MAX = 1000
 """Keys in each listing of the versions above another one: one request to S3."""
+_LISTED_TO_SHOW = 100
+"""Keys in the listing for commands that show versions; a server may take a millisecond for each."""
 _PROBED_MAX = 64
 """Versions to look for at the same time."""
+_PROBED_FOR_LOWEST = 16
+"""Versions to look for at the same time, while the lowest one is searched."""
 _BEFORE_DETACHED = f"{VERSIONS}d"
 """Precedes the keys of all detached versions, and follows those of all others."""
 _END_BYTES = 4096
@@ -131,6 +135,36 @@ class Manifests:
                 found.add(number)
         return sorted(found)
 
+    async def shown_versions(self) -> Sequence[int]:
+        """Return the versions for a command that only shows the table, ascending, by few requests.
+
+        Those of a short history are all versions. If more than 100 keys are there, they are the versions from the
+        latest down to the first number without one. Cleanups delete the oldest versions, so a number counts as there if
+        a lower one is; only an old version with a tag may mislead the search. Raises as `versions`.
+        """
+        if self.store.lists_whole_folders:
+            return await self.versions()
+        keys = await self.store.list(VERSIONS, limit=_LISTED_TO_SHOW)
+        found = self._versions_of(_parsed(keys))
+        in_a_row = bool(found) and found[-1] - found[0] == len(found) - 1
+        if len(keys) < _LISTED_TO_SHOW or not in_a_row or self.scheme is not NamingScheme.V2:
+            return await self.versions()
+        return range(await self._lowest_below(found[0]), found[-1] + 1)
+
+    async def _lowest_below(self, version: int) -> int:
+        """Return the lowest version of those that end with this one without a gap."""
+        missing = 0
+        while version - missing > 1:
+            step = max((version - missing) // (_PROBED_FOR_LOWEST + 1), 1)
+            numbers = range(version - step, missing, -step)[:_PROBED_FOR_LOWEST]
+            sizes = await map_each(numbers, lambda number: self.store.head(self._key(number)))
+            for number, size in zip(numbers, sizes, strict=True):
+                if size is None:
+                    missing = number
+                    break
+                version = number
+        return version
+
     async def versions_above(self, version: int) -> list[int]:
         """Return the versions above this one, ascending. Raises as `versions`. Lists only these if all names are V2."""
         keys = await self.store.list(VERSIONS, limit=_LISTED_MAX)
@@ -182,10 +216,20 @@ class Manifests:
 
         The result is not cached, and large manifests are read one at a time. Raises `CorruptTable`.
         """
-        key = self._key(version)
-        tail = await self.store.get_tail(key, TAIL_BYTES)
-        if tail is None:
+        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+        return None if tail is None else await self._skimmed(version, tail)
+
+    async def skim_settled(self, version: int) -> tuple[ManifestSummary, int, Settled | None] | None:
+        """As `skim`, with the queue entries of `read_settled`; of a small version both come from one read."""
+        tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
+        skimmed = None if tail is None else await self._skimmed(version, tail)
+        if tail is None or skimmed is None:
             return None
+        settled = await self._settled_in(version, tail)
+        return *skimmed, None if settled is None else settled[0]
+
+    async def _skimmed(self, version: int, tail: Tail) -> tuple[ManifestSummary, int] | None:
+        key = self._key(version)
         body: bytes | None = tail.body
         position = manifest_position(tail.body, tail.size)
         async with self._reading.taking(_SKIMMED_FACTOR * (tail.size - position)):

@@ -52,7 +52,7 @@ class TableSummary:
     pause: Pause | None = None
     """The pause of the queue (`sample`)."""
     versions_in_all: int = 0
-    """Number of versions that the table has."""
+    """Number of versions that the table has; of over 100 only those down to the first gap (`shown_versions`)."""
     maintenance: Mapping[str, int] | None = None
     """The figures of the last cleanup of `committerd maintain`; None if there was none."""
     left_alone: Sequence[Failure] = ()
@@ -75,7 +75,7 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
     """
     found: dict[int, VersionSummary] = {}
     damaged: dict[int, str] = {}
-    every = await table.versions()
+    every = await table.shown_versions()
     versions = every[-newest:]
 
     async def read(version: int) -> None:
@@ -105,11 +105,12 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
 
 async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
     """The state of a version; None if it has vanished, or if its transaction is damaged."""
-    skimmed = await table.skim(version)
-    settled = await table.settled(version, keep=False)
-    if skimmed is None or settled is None:
+    found = await table.skim_settled(version)
+    if found is None:
         return None
-    (outline, fragments, data_bytes), size = skimmed
+    (outline, fragments, data_bytes), size, settled = found
+    if settled is None:
+        return None
     if is_latest or settled.ours:  # whatever is unreadable in an old version of another writer is ignored
         decode_position(outline.table_metadata, branch=outline.branch)
         decode_pause(outline.table_metadata, branch=outline.branch)
