@@ -57,7 +57,7 @@ _READS_ALL: dict[str, tuple[str, ...]] = {
 """Their answer depends on each version of another writer: they report their progress."""
 _CHANGES = {
     *("append", "commit", "promote", "pause", "resume", "heartbeat", "probe", "topics create", "maintain"),
-    *("run", "dev", "ingest", "ingest move", "tail"),
+    *("run", "dev", "ingest", "ingest move", "ingest replay", "ingest settle", "tail"),
 }
 """They write, or don't end by themselves."""
 
