@@ -4,9 +4,9 @@
 
 Loading the modules is most of what a short run of committerd costs, and tests start it a thousand times. What runs is
 the command line (`committerd.__main__`) with its own arguments, environment, output, signals and exit code; a fork that
-is killed is gone like any process. Programs of the tests that change committerd and then run it (`python -m tests...`)
-are forks too. A fork does not show that committerd loads what it needs, nor how much memory it takes: the tests of that
-start it as an operator does.
+is killed is gone like any process. A module of the tests that changes committerd and then runs it is a fork too. A fork
+does not show that committerd loads what it needs, nor how much memory it takes: the tests of that start it as an
+operator does.
 
 As in `committerd.dev.child`, nothing outlives the tests: watcher and committerd end when the socket closes, and when
 the process above them ends. Linux only.
