@@ -44,7 +44,7 @@ STATE_OF_THE_PROCESS = {
 PRODUCERS = {
     "committerd_common": {"exceptiongroup", "google", "numpy", "pyarrow", "pyroaring", "typing_extensions"},
     "committerd_login": {"kafka"},
-    "committerd_client": {"anyio", "kafka", "lance", "numpy", "pyarrow", "pyroaring"},
+    "committerd_client": {"anyio", "kafka", "lance", "numpy", "opentelemetry", "pyarrow", "pyroaring"},
     "committerd_batch": {"lance", "pyarrow"},
     "committerd_spark": {"lance", "pyarrow", "pyspark"},
     "committerd_ingest": {"aiohttp", "fastavro", "google", "kafka", "pyarrow", "pytest"},

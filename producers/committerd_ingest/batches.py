@@ -125,7 +125,7 @@ def _read_old(batch: Any, found: Records) -> None:
     for one in batch:
         if not one.validate_crc():
             raise CorruptRecordError(f"the record at offset {one.offset} failed its checksum")
-        found.extend(Records([one.offset], [one.timestamp], [one.key], [one.value], [()]))
+        found.extend(Records([one.offset], [one.timestamp], [one.key], [one.value], headers=[()]))
 
 
 def _read(batch: DefaultRecordBatch, found: Records) -> None:

@@ -53,6 +53,7 @@ class Records(Sequence[Record]):
         timestamps_ms: Iterable[int] = (),
         keys: Iterable[bytes | None] = (),
         values: Iterable[bytes | None] = (),
+        *,
         headers: Iterable[Headers] = (),
     ) -> None:
         """The columns are as of a `Record`, and equally long."""
@@ -69,7 +70,7 @@ class Records(Sequence[Record]):
             [one.timestamp_ms for one in records],
             [one.key for one in records],
             [one.value for one in records],
-            [one.headers for one in records],
+            headers=[one.headers for one in records],
         )
 
     def __len__(self) -> int:
@@ -86,7 +87,7 @@ class Records(Sequence[Record]):
                 self.timestamps_ms[place],
                 self.keys[place],
                 self.values[place],
-                self.headers[place],
+                headers=self.headers[place],
             )
         return Record(
             self.offsets[place],
