@@ -431,6 +431,16 @@ class IngestTelemetry(_OfDataset):
             "committerd_ingest_bad_records_total",
             "Records that made no row and were passed over (ingest.on_error = dead-letter or skip).",
         )
+        self.passed = metrics.counter(
+            "committerd_ingest_passed_records_total",
+            "With ingest.routes: records of the topics that are of other routes, or of none; again, if read again "
+            "(ingest.mark_seconds).",
+        )
+        self.unmatched = metrics.counter(
+            "committerd_ingest_unmatched_records_total",
+            "Records that no route takes, and that were passed over (ingest.unmatched = skip); counted for the first "
+            "route that reads their topic.",
+        )
         self.transactions = metrics.counter("committerd_ingest_transactions_total", "Transactions that were committed.")
         self.begun_again = metrics.counter(
             "committerd_ingest_begun_again_total",

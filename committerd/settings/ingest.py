@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
+from committerd.settings.datasets import in_words
 from committerd.settings.group import MIB, Listed, SettingsGroup
 from committerd.settings.requests import EndpointUrl
 
@@ -14,9 +16,11 @@ _ONLY_OF_KAFKA = frozenset(
     (
         "topics", "topic_pattern", "format", "mode", "keys", "key_format", "registry_url", "schema_mode", "key_column",
         "headers_column", "timestamp_column", "topic_column", "partition_column", "offset_column", "start",
-        "dead_letter_topic",
+        "dead_letter_topic", "routes", "route_header", "route_column", "route_values",
     )
 )  # fmt: skip
+_OF_ALL_ROUTES = ("source", "routes", "route_header", "route_column", "unmatched")
+"""Settings that a route has from the group, and not of its own."""
 
 
 class IngestSettings(SettingsGroup):
@@ -56,6 +60,39 @@ class IngestSettings(SettingsGroup):
         default="",
         description="Instead of topics: a regular expression of Python that must match a whole name. Topics that are "
         "made later are read too. The topics of the table's queue and dead_letter_topic never match.",
+    )
+    routes: Mapping[str, Mapping[str, Any]] = Field(
+        default={},
+        description="Several tables from one stream: for each, under the name of its dataset (datasets.NAME), the "
+        "settings of this group that it has of its own, such as topics, route_values, mode or keys. Each route is a "
+        "pipeline, named {pipeline}-{dataset}, or as its dataset if pipeline is not set.",
+    )
+    route_header: str = Field(
+        default="",
+        description="With routes: the header of a record that says which of them take it (route_values). If a record "
+        "has several of that name, the last counts.",
+    )
+    route_column: str = Field(
+        default="",
+        description="Instead of route_header: the field of the value, which is a column of the tables; with json or "
+        "avro, and mode append.",
+    )
+    route_values: Listed = Field(
+        default=(),
+        description="In a route: the values of route_header or route_column whose records it takes, separated by "
+        "commas. Default: it takes all records of its topics.",
+    )
+    unmatched: Literal["error", "skip"] = Field(
+        default="error",
+        description="What a record is that no route takes: error, a bad record (on_error) of the first route that "
+        "reads its topic; or skip, counted and passed over.",
+    )
+    mark_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Time after which a table's mark passes records of other routes, where none of its own come. After "
+        "a restart at most these are read again; each move of a mark is a version of the table.",
     )
     format: Literal["json", "raw", "avro", "protobuf"] = Field(
         default="json",
@@ -189,6 +226,8 @@ class IngestSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _registry(self) -> Self:
+        if self.routes:
+            return self  # each of them is checked
         if (self.format in ("avro", "protobuf")) != (self.registry_url is not None):
             raise ValueError("format avro or protobuf needs registry_url, and only these need it")
         if (self.mode == "append") != (not self.keys):
@@ -210,4 +249,65 @@ class IngestSettings(SettingsGroup):
             raise ValueError("registry_username and registry_password belong together: set both or none")
         if (self.registry_certfile is None) != (self.registry_keyfile is None):
             raise ValueError("registry_certfile and registry_keyfile belong together: set both or none")
+        return self
+
+    @model_validator(mode="after")
+    def _routes(self) -> Self:
+        if self.route_header and self.route_column:
+            raise ValueError("route_header and route_column exclude each other: set the one that says where records go")
+        by = self.route_header or self.route_column
+        if not self.routes:
+            if by or self.route_values:
+                raise ValueError("route_header, route_column and route_values need routes: name a table for each route")
+            return self
+        if self.route_values:
+            raise ValueError("route_values belongs in a route, as ingest.routes.NAME.route_values")
+        found = {name: self.route(name) for name in self.routes}
+        if by and not any(one.route_values for one in found.values()):
+            raise ValueError("route_header and route_column need a route with route_values: each takes all records now")
+        pipelines: dict[str, str] = {}
+        for name, one in found.items():
+            other = pipelines.setdefault(one.pipeline or name.replace(".", "-"), name)
+            if other != name:
+                raise ValueError(
+                    f"routes.{name} and routes.{other} are pipelines of one name: set routes.{name}.pipeline"
+                )
+            if one.route_values and not by:
+                raise ValueError(f"routes.{name}.route_values needs route_header or route_column, in group ingest")
+            if self.route_column and one.format != self.format:
+                raise ValueError(f"routes.{name}.format: with route_column, all routes have the same")
+            if self.route_column and one.format not in ("json", "avro"):
+                raise ValueError(f"route_column needs format json or avro, and not {one.format}: take route_header")
+            if self.route_column and one.mode != "append":
+                raise ValueError(
+                    f"routes.{name}.mode {one.mode}: with route_column it is append, since a record that takes a row "
+                    "out has no such field: take route_header, or topics"
+                )
+        return self
+
+    def route(self, name: str) -> IngestSettings:
+        """The group as a route has it. Raises `ValueError`, which names what is wrong."""
+        given = dict(self.routes[name])
+        of_all = [one for one in _OF_ALL_ROUTES if one in given]
+        if of_all:
+            raise ValueError(f"routes.{name}.{of_all[0]}: it is the same for all routes: set ingest.{of_all[0]}")
+        base = {one: getattr(self, one) for one in type(self).model_fields if one not in _OF_ALL_ROUTES}
+        if self.pipeline and "pipeline" not in given:
+            base["pipeline"] = f"{self.pipeline}-{name.replace('.', '-')}"
+            if len(base["pipeline"]) > 40:
+                raise ValueError(f"routes.{name}: {base['pipeline']!r} has more than 40 characters: set its pipeline")
+        base["buffer_bytes_max"] = max(self.buffer_bytes_max // len(self.routes), 1024)
+        if "topics" in given or "topic_pattern" in given:
+            base |= {"topics": (), "topic_pattern": ""}
+        try:
+            return _RouteSettings.model_validate(base | given)
+        except ValidationError as error:
+            raise ValueError("; ".join(f"routes.{name}{text}" for text in in_words(error))) from error
+
+
+class _RouteSettings(IngestSettings):
+    """The settings of a route, which is a pipeline without routes."""
+
+    @model_validator(mode="after")
+    def _routes(self) -> Self:
         return self

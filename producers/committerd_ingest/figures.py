@@ -18,5 +18,8 @@ class Figures(Protocol):
     def began_again(self, reason: str) -> None:
         """A partition began again at the mark."""
 
+    def passed(self, records: int, *, unmatched: int) -> None:
+        """Records that are not the route's. `unmatched`: how many of them are of no route, if it answers for these."""
+
     def state(self, *, partitions: int, stopped: int, waiting_bytes: int, lag: int, lag_seconds: float) -> None:
         """`lag`: records behind the marks. `lag_seconds`: the age of the oldest record that waits in this process."""

@@ -23,13 +23,14 @@ from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.dead_letters import Origin
-from committerd_ingest.decoding import BadRecord, Decoded, Decoder, Schemas, WrongColumns
+from committerd_ingest.decoding import BadRecord, Decoder, Schemas, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of, row_schema
 from committerd_ingest.marks import NOTE_RENEWED_MS, Begin, Enter, Log, Note, Stop, app_id_of, where_to_begin
-from committerd_ingest.records import NO_TIMESTAMP, Partition, Records
+from committerd_ingest.records import NO_TIMESTAMP, Partition, Record, Records
 from committerd_ingest.registry import Registry, RegistryUnavailable
+from committerd_ingest.routing import Sorted
 from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
@@ -92,6 +93,7 @@ class PartitionWork:
         self.partition = partition
         self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
         self._registry, self._bad_records, self._figures, self._writing = registry, bad_records, figures, writing
+        self._filter = pipeline.filter_of(partition.topic)
         self.buffer = Buffer(pipeline.flush)
         self._taken_bytes, self._freed = 0, freed
         self.stopped = False
@@ -100,12 +102,16 @@ class PartitionWork:
         """Why it was stopped; also during an attempt to go on."""
         self.mark = 0
         """The offset behind the last record that is in the table."""
+        self.reached = 0
+        """The same, or behind the last record that was looked at, where all since are those of other routes."""
         self.end = 0
         """The offset behind the last record that Kafka had when it was asked."""
         self.hurry = False
         """Whether records are written without waiting for more: the memory is used up, or the process ends."""
         self.busy = False
         """Whether a transaction is on its way."""
+        self._passing_since = 0.0
+        """When records of other routes were first passed over since the mark moved (monotonic seconds)."""
         self._seek = 0
         self._changed = asyncio.Event()
         self._behind = 0
@@ -135,7 +141,7 @@ class PartitionWork:
     def oldest_ms(self) -> int | None:
         """Timestamp of the oldest record that waits; None if none does, or if it has none."""
         if self.trouble is not None:
-            found = self._stopped_ms if self.end > self.mark else None
+            found = self._stopped_ms if self.end > self.reached else None
         elif self._written_ms is not None:
             found = self._written_ms
         else:
@@ -275,7 +281,8 @@ class PartitionWork:
             await self._create(self._pipeline.new_table)
         said = await self._says()
         log = Log(self._topic_id, *await self._topics.bounds(self.partition))
-        self.mark, self.end = reached(said), log.end
+        self.mark = self.reached = reached(said)
+        self.end = log.end
         return where_to_begin(said.mark, said.note, log, start=self._pipeline.start, now_ms=now_ms())
 
     async def _create(self, new: NewTable) -> None:
@@ -299,11 +306,12 @@ class PartitionWork:
         return said
 
     def _way_out(self) -> str:
+        return f"Find out what the table has, and then say where to go on: {self._move_command('OFFSET')}"
+
+    def _move_command(self, offset: object) -> str:
         topic, number = self.partition
-        return (
-            f"Find out what the table has, and then say where to go on: committerd ingest move {topic} {number} "
-            "--offset OFFSET --apply --reason TEXT"
-        )
+        route = f" --dataset {self._pipeline.route}" if self._pipeline.route else ""
+        return f"committerd ingest move {topic} {number}{route} --offset {offset} --apply --reason TEXT"
 
     def _unit(self, version: int, after: int | None) -> App:
         return App(self._app_id, version, self._topic_id, after)
@@ -341,9 +349,11 @@ class PartitionWork:
                 self.hurry = False
                 if time.monotonic() - self._noted_at > _NOTE_LOOK_SECONDS:
                     await self._renew()
+                if self._mark_due_in() <= 0:
+                    await self._move_mark()
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), _NOTE_LOOK_SECONDS if due is None else due)
+                await asyncio.wait_for(self._changed.wait(), self._mark_due_in() if due is None else due)
             except TimeoutError:
                 continue
         self._written_ms = self.buffer.records.timestamps_ms[0]
@@ -378,10 +388,14 @@ class PartitionWork:
         found = self.buffer.records[: self._pipeline.flush.rows]
         asked = set[int]()
         for begin in range(0, len(found), _LOOKED_AT_ONCE):
-            asked |= registry.lacks(ids_of(self._pipeline, found[begin : begin + _LOOKED_AT_ONCE]))
+            asked |= registry.lacks(ids_of(self._pipeline, self._readable(found[begin : begin + _LOOKED_AT_ONCE])))
             if begin and len(asked) > _ASKED_MAX:
                 return found[:begin]
         return found
+
+    def _readable(self, records: Records) -> Records:
+        """Those of which the value is read."""
+        return records if self._filter is None else self._filter.readable(records)
 
     async def _write(self, records: Records, schemas: Schemas | None) -> None:
         """Write records. `schemas`: those that they name."""
@@ -390,22 +404,33 @@ class PartitionWork:
             raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
         said = await self._says()
         began = time.monotonic()
+        behind, read = records.offsets[-1] + 1, records
+        chosen = (
+            Sorted(records) if self._filter is None else await asyncio.to_thread(self._filter.sort, records, schemas)
+        )
+        records = chosen.mine
         said = await self._merged(said, records, schemas)
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
-        behind = records.offsets[-1] + 1
+        bad = sorted((*decoded.bad, *chosen.bad), key=lambda one: one.record.offset)
         stop: BadRecord | None = None
-        for one in decoded.bad:
+        for one in bad:
             if stop is None and (one.stops or self._pipeline.on_error == "stop"):
                 stop = one
         if stop is not None:
             behind = stop.record.offset
             records = records[: bisect_left(records.offsets, behind)]
+            bad = [one for one in bad if one.record.offset < behind]
             decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
-        if decoded.bad:
-            await self._put_aside(decoded.bad)
-        if records:
-            await self._commit(records, decoded, behind)
+        if bad:
+            await self._put_aside(bad)
+        settled = chosen.settled(records, behind)
+        if settled:
+            await self._commit(settled, decoded.rows, len(bad), behind)
+        else:
+            await self._pass(behind)
+        if self._filter is not None:
+            self._count(read, settled, [one for one in chosen.unmatched if one.offset < behind], behind)
         if stop is not None:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
@@ -416,7 +441,7 @@ class PartitionWork:
         The registry is asked each time for an id that it does not have.
         """
         try:
-            return await registry.schemas(ids_of(self._pipeline, records))
+            return await registry.schemas(ids_of(self._pipeline, self._readable(records)))
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
@@ -468,13 +493,11 @@ class PartitionWork:
                 "table or what writes the topic",
                 costly=True,
             )
-        topic, number = self.partition
         self._stopped_ms = bad.record.timestamp_ms
         raise Stopped(
             "bad_record",
             f"the record at offset {offset} makes no row: {bad.reason}. Mend the table or the settings, or set "
-            f"ingest.on_error, or pass it over: committerd ingest move {topic} {number} --offset {offset + 1} --apply "
-            "--reason TEXT",
+            f"ingest.on_error, or pass it over: {self._move_command(offset + 1)}",
             costly=True,
         )
 
@@ -484,27 +507,60 @@ class PartitionWork:
         there = await self._table.change(rows, unit, self._pipeline.keys)
         return await self._note(unit.version, unit) if there is None else there
 
-    async def _commit(self, records: Records, decoded: Decoded, behind: int) -> None:
+    async def _commit(self, records: Records, rows: pa.Table, bad: int, behind: int) -> None:
+        """Commit rows, or only the mark. `records`: those that are settled by it, of which so many are bad."""
         unit, began = self._unit(behind, self.mark), time.monotonic()
-        if decoded.rows.num_rows:
-            there = await self._settled(self._put(decoded.rows, unit))
-        else:
-            there = await self._note(behind, unit)
-        if there:
-            mark = (await self._says()).mark
-            if mark is None or mark.version != behind:
-                raise _BeginAgain("another process has committed these records")
-        self.mark, self._attempts, self._failures, self.trouble, self._stopped_ms = behind, 0, 0, None, None
-        self._source.note(self.partition, behind)
+        await self._advance(self._put(rows, unit) if rows.num_rows else self._note(behind, unit), behind)
+        self._attempts, self._failures, self.trouble, self._stopped_ms = 0, 0, None, None
         self._figures.took("commit", time.monotonic() - began)
         if records.timestamps_ms[0] != NO_TIMESTAMP:
             self._figures.fresh(max(now_ms() - records.timestamps_ms[0], 0) / 1000)
         self._figures.wrote(
             records=len(records),
-            rows=decoded.rows.num_rows,
+            rows=rows.num_rows,
             bytes=records.payload_bytes,
-            bad=len(decoded.bad),
+            bad=bad,
         )
+
+    async def _advance(self, commit: Awaitable[bool], behind: int) -> None:
+        """Commit what moves the mark to `behind`."""
+        if await self._settled(commit):
+            mark = (await self._says()).mark
+            if mark is None or mark.version != behind:
+                raise _BeginAgain("another process has committed these records")
+        self.mark = self.reached = behind
+        self._source.note(self.partition, behind)
+
+    # Records of other routes
+
+    async def _pass(self, behind: int) -> None:
+        """Go on behind records of which none belongs to the table. The mark follows by and by."""
+        if behind == self.reached:
+            return
+        if self.reached == self.mark:
+            self._passing_since = time.monotonic()
+        self.reached = behind
+        self._source.note(self.partition, behind)
+        if behind >= self.end:  # the records that were the trouble are gone
+            self.trouble = self._stopped_ms = None
+        if self._mark_due_in() <= 0:
+            await self._move_mark()
+
+    def _mark_due_in(self) -> float:
+        """Seconds until there is something to do where nothing comes: to move the mark, or to look at the note."""
+        if self.reached == self.mark:
+            return _NOTE_LOOK_SECONDS
+        return self._passing_since + self._pipeline.mark_seconds - time.monotonic()
+
+    async def _move_mark(self) -> None:
+        """Let the mark pass the records of other routes: Kafka may delete them, and nobody reads them again."""
+        await self._advance(self._note(self.reached, self._unit(self.reached, self.mark)), self.reached)
+
+    def _count(self, read: Records, settled: Records, unmatched: Sequence[Record], behind: int) -> None:
+        self._figures.passed(bisect_left(read.offsets, behind) - len(settled), unmatched=len(unmatched))
+        if unmatched:
+            extra = {"partition": str(self.partition), "records": len(unmatched), "first_offset": unmatched[0].offset}
+            _log.warning("ingest.unmatched_records", extra=extra)
 
 
 async def new_schema(new: NewTable, pipeline: Pipeline, registry: Registry | None, topic: str) -> pa.Schema:

@@ -22,8 +22,6 @@ from committerd_ingest.table import Table, now_ms
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-_WRITES_MAX = 4
-"""Transactions that are decoded, written and committed at once."""
 
 
 class Ingest:
@@ -45,7 +43,7 @@ class Ingest:
         self._registry, self._bad_records, self._figures = registry, bad_records, figures
         self._source = open_source(self._event)
         self._works: dict[Partition, tuple[PartitionWork, asyncio.Task[None]]] = {}
-        self._writing = asyncio.Semaphore(_WRITES_MAX)
+        self._writing = asyncio.Semaphore(pipeline.writes_max)
         self._full: set[Partition] = set()
 
     async def run(self, stopped: asyncio.Event, *, drain_seconds: float) -> None:
@@ -176,7 +174,7 @@ class Ingest:
             ends = await asyncio.wait_for(self._source.ends(), _LOOK_SECONDS)
         except (KafkaError, TimeoutError):
             ends = {}
-        lag = sum(max(ends.get(work.partition, 0) - work.mark, work.end - work.mark, 0) for work in works)
+        lag = sum(max(ends.get(work.partition, 0) - work.reached, work.end - work.reached, 0) for work in works)
         oldest = min((one for work in works if (one := work.oldest_ms()) is not None), default=None)
         self._figures.state(
             partitions=len(works),

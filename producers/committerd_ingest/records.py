@@ -100,6 +100,16 @@ class Records(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return map(Record, self.offsets, self.timestamps_ms, self.keys, self.values, self.headers)
 
+    def at(self, places: Sequence[int]) -> Records:
+        """Those at these places."""
+        return Records(
+            [self.offsets[one] for one in places],
+            [self.timestamps_ms[one] for one in places],
+            [self.keys[one] for one in places],
+            [self.values[one] for one in places],
+            headers=[self.headers[one] for one in places],
+        )
+
     def extend(self, more: Records) -> None:
         """Add records that come after these."""
         self.offsets.extend(more.offsets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -12,6 +12,7 @@ from committerd_batch.target import Mode, SchemaMode
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import Format, RecordColumns
 from committerd_ingest.marks import Start
+from committerd_ingest.routing import Filter
 
 OnError: TypeAlias = Literal["stop", "dead-letter", "skip"]
 
@@ -38,6 +39,12 @@ class Pipeline:
     """A regular expression that matches the names of the topics to read; empty if they are named."""
     topics_seconds: float
     """The time between two looks for topics that match the pattern."""
+    route: str = ""
+    """The name of the dataset, as `committerd ingest move` needs it where there are several routes."""
+    filter_of: Callable[[str], Filter | None] = lambda _: None
+    """Which records it takes from a topic; None = all."""
+    mark_seconds: float = 60.0
+    """After which the mark passes records that the pipeline does not take, where it takes none."""
     format: Format
     mode: Mode = Mode.APPEND
     """append, upsert, delete or cdc."""
@@ -56,6 +63,8 @@ class Pipeline:
     flush: FlushLimits
     buffer_bytes_max: int
     """The bytes of records that may wait in all partitions together, about."""
+    writes_max: int = 4
+    """Transactions that are decoded, written and committed at once."""
     retry_seconds: float
     """After which a partition that was stopped looks whether it may go on."""
 

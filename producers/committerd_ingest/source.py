@@ -8,6 +8,7 @@ the group's offsets decide nothing. Each seek counts, and records that were fetc
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import queue
 import threading
@@ -92,6 +93,8 @@ class Source:
         self.topics = tuple(topics)
         """The topics to read."""
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        """For what runs in other threads, and what that starts: its log lines name the dataset."""
         self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], asyncio.Future[Any]]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._seeks: dict[TopicPartition, int] = {}
@@ -105,7 +108,9 @@ class Source:
     async def start(self) -> None:
         """Connect, and begin to poll. Raises what `open_consumer` raises."""
         consumer = await asyncio.to_thread(self._open)
-        threading.Thread(target=self._run, args=(consumer,), name="ingest-source", daemon=True).start()
+        threading.Thread(
+            target=self._context.copy().run, args=(self._run, consumer), name="ingest-source", daemon=True
+        ).start()
 
     async def stop(self) -> None:
         """Leave the group."""
@@ -287,7 +292,7 @@ class Source:
 
     def _later(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(function, *arguments)
+            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:

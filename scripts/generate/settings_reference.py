@@ -76,7 +76,13 @@ def _takes(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         )
         if key in schema
     ]  # fmt: skip
-    names = {"integer": "integer", "number": "number", "boolean": "`true`, `false`", "string": "text"}
+    names = {
+        "integer": "integer",
+        "number": "number",
+        "boolean": "`true`, `false`",
+        "string": "text",
+        "object": "JSON object",
+    }
     return ", ".join([names.get(str(kind), "text"), *bounds])
 
 

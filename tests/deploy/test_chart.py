@@ -12,8 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from committerd.commands.ingest.members import members
 from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import load_settings
+from committerd_ingest.settings import Pipeline
 from tests.deploy.chart import CASES, FOLDER, MINIMAL, Chart, HelmError, Manifest, Rendered, environment, merged
 from tests.deploy.parts_kubernetes import KUBERNETES_VERSION
 
@@ -553,6 +555,7 @@ def test_each_pipeline_has_a_deployment_with_its_own_settings(chart: Chart) -> N
     for wrong, said in (
         ({"dataset": "event", "settings": {"ingest": {"topics": ["a"]}}}, "there is no dataset"),
         ({"dataset": "events"}, "settings.ingest.topics or settings.ingest.topic_pattern is missing"),
+        ({"dataset": "events", "settings": {"ingest": {"routes": {"events": {}}}}}, "routes needs `group` in place of"),
     ):
         with pytest.raises(HelmError, match=said):
             chart.render(merged(MINIMAL, {"ingest": {"pipelines": {"orders": wrong}}}))
@@ -560,6 +563,38 @@ def test_each_pipeline_has_a_deployment_with_its_own_settings(chart: Chart) -> N
     rendered = chart.render(merged(MINIMAL, {"ingest": {"pipelines": {"files": files}}}))
     pod = rendered.one("Deployment", "rel-committerd-files-ingest")["spec"]["template"]
     assert environment(pod)["COMMITTERD_INGEST__FOLDER"] == "s3://landing/orders"
+
+
+def test_a_pipeline_with_routes_has_the_settings_file_of_its_group(
+    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = yaml.safe_load((FOLDER / "ci" / "ingest-values.yaml").read_text())
+    rendered = chart.render(values)
+    pod = rendered.one("Deployment", "rel-committerd-web-ingest")["spec"]["template"]
+    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "datasets"]
+    (mount,) = [one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["name"] == "datasets"]
+    given = environment(pod)
+    assert given["COMMITTERD_DAEMON__DATASETS_FILE"] == f"{mount['mountPath']}/datasets.toml"
+    # committerd reads them as the Pod has them.
+    file = tmp_path / "datasets.toml"
+    file.write_text(rendered.one("ConfigMap", volume["configMap"]["name"])["data"]["datasets.toml"])
+    for name, value in (given | {"COMMITTERD_DAEMON__DATASETS_FILE": str(file)}).items():
+        if name.startswith("COMMITTERD_"):
+            monkeypatch.setenv(name, value)
+    clicks, views = (one.pipeline for one in members() if isinstance(one.pipeline, Pipeline))
+    assert (clicks.name, clicks.flush.bytes, views.name, views.topics) == ("web-clicks", 2**25, "web-views", ("web",))
+    found = views.filter_of("web")
+    assert found is not None
+    assert sorted(found.mine) == ["scroll, page", "view"]
+    routes: dict[str, Any] = {"ingest": {"routes": {"events": {}}}}
+    for wrong, said in (
+        ({"group": "small", "settings": routes}, 'there is no dataset "events" in group small: clicks, views'),
+        ({"group": "large", "settings": routes}, 'no dataset of `datasets` is in group "large"'),
+        ({"group": "small"}, "settings.ingest.routes is missing"),
+        ({"group": "small", "dataset": "clicks", "settings": routes}, "dataset and group exclude each other"),
+    ):
+        with pytest.raises(HelmError, match=said):
+            chart.render(merged(values, {"ingest": {"pipelines": {"web": None, "other": wrong}}}))
 
 
 def test_maintenance_by_schedule_begins_at_another_minute_for_each_dataset(chart: Chart) -> None:

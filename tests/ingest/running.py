@@ -69,13 +69,14 @@ class Topic:
         partition: int = 0,
         key: bytes | None = None,
         timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (("trace", b"7"),),
     ) -> None:
         self._producer.send(
             self.name,
             value=value,
             key=key,
             partition=partition,
-            headers=[("trace", b"7")],
+            headers=list(headers),
             timestamp_ms=timestamp_ms,
         )
 

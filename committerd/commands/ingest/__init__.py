@@ -28,7 +28,8 @@ def ingest(context: click.Context, dry_run: bool) -> None:
 
     Start as many as you like for topics: they share the partitions. A process holds no state and may be killed at any
     moment, because the table says how far it has each partition. The settings are those of group `ingest`;
-    `committerd run --help` lists them. `committerd run` must serve the table, which must exist unless
+    `committerd run --help` lists them. With ingest.routes, the process brings topics into several tables, or, with
+    --dataset, into this one of them. `committerd run` must serve the table, which must exist unless
     ingest.create_from is set.
 
     Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance and fastavro (extra `ingest`).
@@ -39,9 +40,9 @@ def ingest(context: click.Context, dry_run: bool) -> None:
         )
     if context.invoked_subcommand is not None:
         return
-    from committerd.commands.ingest import running  # needs pylance
+    from committerd.commands.ingest import members, running  # they need pylance
 
-    running.run(settings(), dry_run=dry_run)
+    running.run(members.members(), dry_run=dry_run)
 
 
 @ingest.command()
@@ -58,11 +59,14 @@ def move(topic: str, partition: int, offset: str, as_json: bool, reason: str, ap
     """Say where a partition goes on: after a bad record, or when Kafka has lost records that the table has or lacks.
 
     Records before the offset are passed over, and those from it on are appended, whether the table has them or not:
-    find that out first. Works while the pipeline runs; its log says when the partition goes on.
+    find that out first. With ingest.routes, --dataset says which table. Works while the pipeline runs; its log says
+    when the partition goes on.
     """
-    from committerd.commands.ingest import moving  # needs pylance
+    from committerd.commands.ingest import members, moving  # they need pylance
 
-    sys.exit(moving.move(settings(), topic, partition, offset, as_json=as_json, reason=reason, apply=apply))
+    sys.exit(
+        moving.move(members.only_settings(), topic, partition, offset, as_json=as_json, reason=reason, apply=apply)
+    )
 
 
 @ingest.command()
@@ -111,7 +115,7 @@ def replay(reasons: tuple[str, ...], topics: tuple[str, ...], as_json: bool, app
 
     The exit code is 1 if a record that is chosen is bad still.
     """
-    from committerd.commands.ingest import replaying  # needs pylance
+    from committerd.commands.ingest import members, replaying  # they need pylance
 
     chosen = replaying.Chosen(reasons=reasons, topics=topics)
-    sys.exit(replaying.replay(settings(), chosen, as_json=as_json, apply=apply))
+    sys.exit(replaying.replay(members.only_member(), chosen, as_json=as_json, apply=apply))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from committerd.commands.lance_options import ClientAccess, client_options
 from committerd.errors import SettingsError
 from committerd.kafka.clients import open_client
 from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
+from committerd.settings.ingest import IngestSettings
 from committerd.settings.load import Settings
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client import CommitClient
@@ -32,6 +33,8 @@ from committerd_ingest.table import Table
 
 PRODUCER = "committerd-ingest"
 
+_REGISTRY_SETTINGS = tuple(one for one in IngestSettings.model_fields if one.startswith("registry_"))
+
 
 def pipeline_name(settings: Settings) -> str:
     """The name of the pipeline. Raises `SettingsError` if it must be given."""
@@ -41,12 +44,16 @@ def pipeline_name(settings: Settings) -> str:
     return name
 
 
-def pipeline_of(settings: Settings) -> Pipeline:
-    """The pipeline that the settings describe. Raises `SettingsError`."""
+def pipeline_of(settings: Settings, *, written: Sequence[str]) -> Pipeline:
+    """The pipeline that the settings describe, without its routes.
+
+    `written`: topics that it never reads, since the process or a table's committer writes to them. Raises
+    `SettingsError`.
+    """
     ingest = settings.ingest
     if bool(ingest.topics) == bool(ingest.topic_pattern):
         raise SettingsError("give either ingest.topics or ingest.topic_pattern (COMMITTERD_INGEST__TOPICS)")
-    own = sorted({*ingest.topics} & {*_own_topics(settings)})
+    own = sorted({*ingest.topics} & {*written})
     if own:
         raise SettingsError(
             f"ingest.topics has {own[0]}, to which this pipeline or the table's committer writes: it would read "
@@ -67,7 +74,7 @@ def pipeline_of(settings: Settings) -> Pipeline:
     return Pipeline(
         name=pipeline_name(settings),
         topics=ingest.topics,
-        topic_pattern=pattern_of(settings),
+        topic_pattern=_pattern(ingest.topic_pattern, written),
         topics_seconds=settings.kafka.metadata_max_age_ms / 1000,
         format=ingest.format,
         mode=Mode(ingest.mode),
@@ -77,6 +84,7 @@ def pipeline_of(settings: Settings) -> Pipeline:
         new_table=_new_table(settings),
         columns=columns,
         value_column=ingest.value_column,
+        mark_seconds=ingest.mark_seconds,
         start=ingest.start,
         on_error=ingest.on_error,
         flush=FlushLimits(rows=ingest.flush_rows, bytes=ingest.flush_bytes, seconds=ingest.flush_seconds),
@@ -130,26 +138,15 @@ def dead_letter_topic(settings: Settings) -> str:
     return settings.ingest.dead_letter_topic or f"{pipeline_name(settings)}.bad"
 
 
-def pattern_of(settings: Settings) -> str:
-    """The pattern of the topics, which must match a whole name; empty if the topics are named.
-
-    It matches none of the topics to which the pipeline itself or the table's committer writes.
-    """
-    pattern, own = settings.ingest.topic_pattern, "|".join(map(re.escape, _own_topics(settings)))
-    return rf"^(?!(?:{own})\Z)(?:{pattern})\Z" if pattern else ""
+def _pattern(pattern: str, written: Sequence[str]) -> str:
+    """The pattern of the topics, which must match a whole name, and matches none of `written`; empty if it is."""
+    return rf"^(?!(?:{'|'.join(map(re.escape, written))})\Z)(?:{pattern})\Z" if pattern else ""
 
 
-def _own_topics(settings: Settings) -> tuple[str, ...]:
+def own_topics(settings: Settings) -> tuple[str, ...]:
+    """The topics to which the pipeline itself or the table's committer writes."""
     queue = topics_of(settings.kafka, settings.dataset.queue)
     return queue.staged, queue.outcomes, queue.dead, queue.events, dead_letter_topic(settings)
-
-
-def chosen_topics(settings: Settings, existing: list[str]) -> list[str]:
-    """The topics among those that exist which the settings choose."""
-    pattern = pattern_of(settings)
-    if not pattern:
-        return [one for one in settings.ingest.topics if one in existing]
-    return sorted(one for one in existing if re.match(pattern, one))
 
 
 def open_consumer(settings: Settings, *, group: bool) -> Any:
@@ -178,7 +175,7 @@ def open_producer(settings: Settings) -> Any:
     return open_client(KafkaProducer, options).client
 
 
-def registry_of(settings: Settings) -> Registry | None:
+def _registry(settings: Settings) -> Registry | None:
     """The schema registry; None if the format needs none. Raises `SettingsError` for files that can't be read."""
     ingest = settings.ingest
     if ingest.registry_url is None or ingest.format not in ("avro", "protobuf"):
@@ -194,6 +191,21 @@ def registry_of(settings: Settings) -> Registry | None:
     return Registry(
         ingest.registry_url, format=ingest.format, login=login, tls=tls, timeout=ingest.registry_timeout_seconds
     )
+
+
+class Registries:
+    """The schema registries of a process: pipelines with the same settings share what is read."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Registry | None] = {}
+
+    def of(self, settings: Settings) -> Registry | None:
+        """The registry of a pipeline; None if its format needs none. Raises `SettingsError`."""
+        ingest = settings.ingest
+        key = tuple(getattr(ingest, one) for one in ("format", *_REGISTRY_SETTINGS))
+        if key not in self._made:
+            self._made[key] = _registry(settings)
+        return self._made[key]
 
 
 def client_of(settings: Settings, access: ClientAccess) -> CommitClient:

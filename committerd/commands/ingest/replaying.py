@@ -16,13 +16,13 @@ import pyarrow as pa
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from committerd.commands.ingest.members import Member
 from committerd.commands.ingest.parts import (
+    Registries,
     client_of,
     dead_letter_topic,
     open_admin,
     open_consumer,
-    pipeline_of,
-    registry_of,
     table_of,
 )
 from committerd.commands.lance_options import client_access
@@ -44,7 +44,7 @@ from committerd_ingest.partition import reached
 from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.replays import Known, Offsets, Replays, TooScattered, known, replay_app_id
-from committerd_ingest.settings import Pipeline
+from committerd_ingest.settings import Pipeline, ReaderPipeline
 from committerd_ingest.table import Table
 
 _LETTERS_MAX = 1_000_000
@@ -92,9 +92,11 @@ class _Report:
     doubt: Offsets = field(default_factory=Offsets)
 
 
-def replay(configured: Settings, chosen: Chosen, *, as_json: bool, apply: bool) -> int:
+def replay(member: Member, chosen: Chosen, *, as_json: bool, apply: bool) -> int:
     """Run the command; returns the exit code. Raises `SettingsError`, `Unavailable`, and the errors of the client."""
-    pipeline = pipeline_of(configured)
+    configured, pipeline = member.settings, member.pipeline
+    if isinstance(pipeline, ReaderPipeline):
+        raise SettingsError(f"ingest.source is {configured.ingest.source}: only kafka has a topic for bad records")
     if pipeline.mode is not Mode.APPEND:
         raise SettingsError(
             f"ingest.mode is {pipeline.mode.value}: a bad record that is replayed would undo later changes of its key. "
@@ -127,7 +129,7 @@ async def _replay(configured: Settings, pipeline: Pipeline, chosen: Chosen, *, a
             pipeline,
             _Letters(consumer, topic),
             table,
-            registry=registry_of(configured),
+            registry=Registries().of(configured),
             cluster_id=cluster_id,
             app_id=replay_app_id(pipeline.name, cluster_id, topic, topic_id),
             chosen=chosen,
@@ -348,6 +350,9 @@ class _Run:
     ) -> tuple[pa.Schema, pa.Table, Mapping[int, str]]:
         """The schema of the table, which may have got columns; the rows; and why the others are bad, by offset."""
         schemas = None if self._registry is None else await self._registry.schemas(ids_of(self._pipeline, records))
+        chosen, given = self._pipeline.filter_of(partition.topic), records
+        if chosen is not None:
+            records = (await asyncio.to_thread(chosen.sort, Records.of(records), schemas)).mine
         decoder = decoder_of(self._pipeline, schema, partition)
         if schemas is not None and self._pipeline.schema_mode is SchemaMode.MERGE:
             new = await asyncio.to_thread(decoder.new_columns, records, schemas)
@@ -358,7 +363,9 @@ class _Run:
                     schema, _ = await self._says()
                 decoder = decoder_of(self._pipeline, schema, partition)
         made = await asyncio.to_thread(decoder.decode, records, schemas)
-        return schema, made.rows, {one.record.offset: one.reason for one in made.bad}
+        mine = {one.offset for one in records}
+        others = {one.offset: "it is of another route, or of none" for one in given if one.offset not in mine}
+        return schema, made.rows, others | {one.record.offset: one.reason for one in made.bad}
 
     async def _in_table(self, origin: Origin, offsets: Sequence[int]) -> set[int]:
         """Those of these records whose rows the table has, if its columns say it."""

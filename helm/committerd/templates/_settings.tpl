@@ -51,6 +51,8 @@ and `over`.
 {{- range $name, $value := $members -}}
 {{- $variable := printf "COMMITTERD_%s__%s" $group $name | upper -}}
 {{- if hasKey $last $variable -}}
+{{- else if and (kindIs "map" $value) (has $variable (list "COMMITTERD_INGEST__ROUTES" "COMMITTERD_INGEST__READER_OPTIONS")) -}}
+{{- $env = append $env (dict "name" $variable "value" (toJson $value)) -}}
 {{- else if kindIs "map" $value -}}
 {{- $env = append $env (dict "name" $variable "valueFrom" $value) -}}
 {{- else if not (kindIs "invalid" $value) -}}
