@@ -5,7 +5,8 @@
 
 With a real Kafka and a real committer on this machine, and a table on its disk. Throughput is that of a second of
 processor time: it says what one core does, whatever else the machine does meanwhile. Beside it stands what pyarrow
-takes to parse the same records, and no more than that.
+takes to parse the same records, and no more than that. With `--spark-jars`, a stream of Spark with our writer reads
+records at the same rate.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import lance
+import psutil
 import pyarrow as pa
 import pyarrow.json
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
 from bench.machine import peak_memory_bytes
+from bench.proxied_s3 import ProxiedS3
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker
+from harness.places import StorePlace
 from harness.scene import Scene, until
+from harness.spark import small_session
 
 SCHEMA = pa.schema([("id", pa.int64()), ("sent", pa.float64()), ("text", pa.string())])
 MIB = 1024 * 1024
@@ -41,9 +46,13 @@ _PATIENCE = 900
 class Bed:
     """A topic, an empty table, and its committer."""
 
-    def __init__(self, scene: Scene, topic: str, partitions: int) -> None:
+    def __init__(
+        self, scene: Scene, topic: str, partitions: int, *, place: StorePlace, options: Mapping[str, str]
+    ) -> None:
+        """`options`: the storage options of who only looks, without latency."""
         self.scene, self.topic, self._partitions = scene, topic, partitions
-        lance.write_dataset(SCHEMA.empty_table(), scene.table.uri)
+        self.place, self._options = place, dict(options) or None
+        lance.write_dataset(SCHEMA.empty_table(), place.uri, storage_options=self._options)
         scene.started()
         self._producer = KafkaProducer(bootstrap_servers=scene.topics.servers, linger_ms=5, batch_size=256 * 1024)
 
@@ -60,22 +69,39 @@ class Bed:
             name=self.scene.name,
             uri=self.scene.table.uri,
             kafka=self.scene.topics.servers,
-            settings={"INGEST__TOPICS": self.topic, "INGEST__PIPELINE": self.scene.name, **settings},
+            settings={
+                "INGEST__TOPICS": self.topic,
+                "INGEST__PIPELINE": self.scene.name,
+                **self.place.settings,
+                **settings,
+            },
             command=(sys.executable, "-m", "committerd", "ingest"),
         )
 
+    def table(self) -> lance.LanceDataset:
+        return lance.dataset(self.place.uri, storage_options=self._options)
+
     def rows(self) -> int:
-        return int(lance.dataset(self.scene.table.uri).count_rows())
+        return int(self.table().count_rows())
 
 
 @contextlib.contextmanager
-def bed(broker: KafkaBroker, folder: Path, partitions: int) -> Iterator[Bed]:
+def bed(
+    broker: KafkaBroker,
+    folder: Path,
+    partitions: int,
+    *,
+    place: StorePlace | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[Bed]:
+    """`place`: of the table; default in `folder`. `options`: as of a `Bed`."""
     name = f"bench-{uuid4().hex[:8]}"
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.create_topics([NewTopic(f"{name}-records", partitions, 1)])
     (folder / name).mkdir()
-    with Scene(kafka=broker.bootstrap_servers, name=name, folder=folder / name) as scene:
-        yield Bed(scene, f"{name}-records", partitions)
+    place = place or StorePlace(str(folder / name / "table.lance"))
+    with Scene(kafka=broker.bootstrap_servers, name=name, folder=folder / name, place=place) as scene:
+        yield Bed(scene, f"{name}-records", partitions, place=place, options=options or {})
 
 
 def record(number: int, size: int) -> bytes:
@@ -84,31 +110,85 @@ def record(number: int, size: int) -> bytes:
     return f"{bare[:-2]}{'x' * max(size - len(bare), 0)}{bare[-2:]}".encode()
 
 
-def freshness(where: Bed, seconds: int, rate: int) -> list[float]:
-    """Seconds from a record's making until its row can be read, of each row, in order."""
+def freshness(where: Bed, seconds: int, rate: int, title: str) -> None:
+    """Print the seconds from a record's making until its row can be read, and what the process takes for it."""
     process = where.ingest(INGEST__FLUSH_SECONDS="0.25").start()
-    found: list[float] = []
     try:
         process.wait_ready(text="partitions")
-        where.send([record(0, 200)])
-        where.flush()
-        until(lambda: where.rows() == 1, seconds=_PATIENCE)
-        seen = {one.fragment_id for one in lance.dataset(where.scene.table.uri).get_fragments()}
-        began, sent = time.time(), 0
-        while len(found) < seconds * rate:
-            due = min(int((time.time() - began) * rate), seconds * rate)
-            where.send([record(number, 200) for number in range(sent, due)])
-            sent = max(sent, due)
-            table = lance.dataset(where.scene.table.uri)
-            now = time.time()
-            for one in table.get_fragments():
-                if one.fragment_id not in seen:
-                    seen.add(one.fragment_id)
-                    found += [now - value for value in one.to_table(columns=["sent"])["sent"].to_pylist()]
-            time.sleep(0.01)
+        before = process.processor_seconds()
+        found = arriving(where, seconds, rate)
+        used = process.processor_seconds() - before
+        steps = {step: _average(process, step) for step in ("decode", "commit")}
     finally:
         process.stop()
+    _print_freshness(f"{title}, flush 250 ms", rate, found)
+    text = ", ".join(f"{step} {seconds * 1000:.0f} ms" for step, seconds in steps.items())
+    print(f"  a transaction takes on average: {text}; {used / seconds * 100:.0f} % of a core", flush=True)
+
+
+def arriving(where: Bed, seconds: int, rate: int) -> list[float]:
+    """Seconds from a record's making until its row can be read, of each row, in order."""
+    found: list[float] = []
+    where.send([record(0, 200)])
+    where.flush()
+    until(lambda: where.rows() == 1, seconds=_PATIENCE)
+    seen = {one.fragment_id for one in where.table().get_fragments()}
+    began, sent = time.time(), 0
+    while len(found) < seconds * rate:
+        due = min(int((time.time() - began) * rate), seconds * rate)
+        where.send([record(number, 200) for number in range(sent, due)])
+        sent = max(sent, due)
+        table = where.table()
+        now = time.time()
+        for one in table.get_fragments():
+            if one.fragment_id not in seen:
+                seen.add(one.fragment_id)
+                found += [now - value for value in one.to_table(columns=["sent"])["sent"].to_pylist()]
+        time.sleep(0.01)
     return sorted(found)
+
+
+def _average(process: Daemon, step: str) -> float:
+    name = "committerd_ingest_step_seconds"
+    return process.metric(f"{name}_sum", step=step) / max(process.metric(f"{name}_count", step=step), 1)
+
+
+def _print_freshness(title: str, rate: int, found: Sequence[float]) -> None:
+    shares = {share: found[int(len(found) * share)] for share in (0.5, 0.95, 0.99)}
+    text = ", ".join(f"p{share * 100:.0f} {seconds:.2f} s" for share, seconds in shares.items())
+    print(f"freshness at {rate} records/s, {title}: {text}", flush=True)
+
+
+def spark_freshness(where: Bed, jars: str, seconds: int, rate: int) -> None:
+    """The same with a stream of Spark and our writer, as fast as it makes its batches."""
+    from pyspark.sql import functions
+
+    from committerd_spark import LanceBatchWriter
+
+    folder, servers = where.scene.folder, where.scene.topics.servers
+    spark = small_session("ingest", folder, master="local[2]", settings={"spark.jars": jars})
+    try:
+        read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+        raw = read.option("subscribe", where.topic).option("startingOffsets", "earliest").load()
+        row = functions.from_json(raw.value.cast("string"), "id long, sent double, text string").alias("row")
+        writer = LanceBatchWriter(where.place.uri, bootstrap_servers=servers, dataset=where.scene.name, app_id="spark")
+        stream = raw.select(row).select("row.*").writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        running = stream.foreachBatch(writer).start()
+        java = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        before = _processor_seconds(java)
+        found = arriving(where, seconds, rate)
+        used = _processor_seconds(java) - before
+        running.stop()
+    finally:
+        spark.stop()
+    _print_freshness("Spark with our writer, local[2], batch after batch", rate, found)
+    print(f"  {used / seconds * 100:.0f} % of a core, without the driver's Python", flush=True)
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    """Of a process and of those that it has started, also those that have ended."""
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
 def throughput(where: Bed, values: Sequence[bytes], processes: int) -> None:
@@ -128,12 +208,12 @@ def throughput(where: Bed, values: Sequence[bytes], processes: int) -> None:
         for one in started:
             one.stop()
     size = sum(map(len, values)) / MIB
-    fragments = len(lance.dataset(where.scene.table.uri).get_fragments())
+    fragments = len(where.table().get_fragments())
     rate = f"{len(values) / took:,.0f} records/s, {size / took:.1f} MiB/s"
     print(
         f"{len(values):,} records of {len(values[0])} bytes, {processes} process(es): {rate}; "
-        f"{size / used:.1f} MiB per second of processor time; {fragments} files; "
-        f"at most {peak / MIB:.0f} MiB of memory each",
+        f"{size / used:.1f} MiB per second of processor time, {used / len(values) * 1e6:.1f} us each; "
+        f"{fragments} files; at most {peak / MIB:.0f} MiB of memory each",
         flush=True,
     )
 
@@ -155,15 +235,25 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=1000, help="records a second for it; default %(default)s")
     parser.add_argument("--records", type=int, default=200_000, help="of 1 KB, for one process; default %(default)s")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="of 200 bytes, for two; default %(default)s")
+    parser.add_argument(
+        "--spark-jars",
+        metavar="PATHS",
+        default="",
+        help="measure a stream of Spark too: spark-sql-kafka-0-10 and the jars that it needs, separated by commas",
+    )
     chosen = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="committerd-bench-ingest-") as name, KafkaBroker() as broker:
         folder = Path(name)
         with bed(broker, folder, 4) as where:
-            found = freshness(where, chosen.seconds, chosen.rate)
-            shares = {share: found[int(len(found) * share)] for share in (0.5, 0.95, 0.99)}
-            text = ", ".join(f"p{share * 100:.0f} {seconds:.2f} s" for share, seconds in shares.items())
-            print(f"freshness at {chosen.rate} records/s, flush 250 ms: {text}", flush=True)
+            freshness(where, chosen.seconds, chosen.rate, "local")
+        with ProxiedS3() as s3, s3.adding(60):
+            place, options = s3.free_place()
+            with bed(broker, folder, 4, place=place, options=options) as where:
+                freshness(where, chosen.seconds, chosen.rate, "S3 with 60 ms on every request")
+        if chosen.spark_jars:
+            with bed(broker, folder, 4) as where:
+                spark_freshness(where, chosen.spark_jars, chosen.seconds, chosen.rate)
         with bed(broker, folder, 4) as where:
             values = [record(number, 1024) for number in range(chosen.records)]
             parsing(values)

@@ -49,6 +49,11 @@ class ProxiedS3(ProxiedStore):
             data.symlink_to(pool.folder)
         return StorePlace(place.uri, self._through.storage_options(), place.settings)
 
+    def free_place(self) -> tuple[StorePlace, dict[str, str]]:
+        """A place without a table in a new bucket, through the proxy, and pylance's options to reach it directly."""
+        place = s3_place(self._direct, proxy=self._proxy.url)
+        return StorePlace(place.uri, self._through.storage_options(), place.settings), dict(place.storage_options)
+
     def copy_of(self, folder: Path) -> StorePlace:
         """Make a table in a new bucket with the files of a local one, as links where that is possible."""
         place = s3_place(self._direct, proxy=self._proxy.url)
