@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -35,6 +36,7 @@ from committerd.dev import broker, state
 from committerd.dev.broker import Broker
 from committerd.dev.brokers import BrokerKind, choose
 from committerd.dev.child import ChildProcess
+from committerd.dev.ingesting import ingesting, table_beside
 from committerd.dev.parts import free_port
 from committerd.dev.screen import Facts, Screen
 from committerd.dev.state import DevTable
@@ -44,6 +46,7 @@ from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings, load_settings, of_one
 from committerd.stores.clouds import cloud_place
 from committerd.table.versions import Table
+from committerd_common.extras import install_line
 
 _METRICS_PORT = 9464
 _SESSION_TIMEOUT_MS = 3_000
@@ -66,6 +69,12 @@ _log = logging.getLogger(__name__)
     "own (Apache Kafka, downloaded once). By default the first of these that there is.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the queue that was kept, and begin a new queue. The table stays.")
+@click.option(
+    "--ingest",
+    "files",
+    help="Bring this file, or the files of this folder, into the table too, each once, with `committerd ingest`: "
+    "JSON lines, CSV, Parquet or Arrow. The first file makes the table. Without URI, that lies beside, with its name.",
+)
 @click.option("--list", "listed", is_flag=True, help="List the tables whose queues are kept, and run nothing.")
 @click.option(
     "--remove",
@@ -83,6 +92,7 @@ def dev(
     name: str | None,
     chosen: str | None,
     fresh: bool,
+    files: str | None,
     listed: bool,
     removed: bool,
     child: bool,
@@ -103,6 +113,14 @@ def dev(
     if listed:
         _list(as_json=as_json)
         return
+    if files is not None:
+        if len(uris) > 1:
+            raise click.UsageError("--ingest is for one table")
+        if find_spec("lance") is None or find_spec("fastavro") is None:
+            raise SettingsError(
+                f"--ingest needs pylance and fastavro: {install_line('ingest', distribution='committerd')}"
+            )
+        uris = uris or (table_beside(files),)
     if not uris:
         raise click.UsageError("give the URI of a table, or --list")
     if name is not None and len(uris) > 1:
@@ -127,7 +145,7 @@ def dev(
                 fresh=fresh,
             )
         else:
-            failed = _with_kafka(tables, chosen, screen, fresh=fresh, as_json=as_json)
+            failed = _with_kafka(tables, chosen, screen, fresh=fresh, as_json=as_json, files=files)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     if failed:
@@ -177,8 +195,10 @@ def _load(table: DevTable, port: int, kafka: Broker | None = None, *, short_sess
     return found
 
 
-def _with_kafka(tables: Sequence[DevTable], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool) -> str:
-    """Start Kafka, and serve the tables. Returns why it ended, unless a signal ended it."""
+def _with_kafka(
+    tables: Sequence[DevTable], chosen: str | None, screen: Screen, *, fresh: bool, as_json: bool, files: str | None
+) -> str:
+    """Start Kafka, and serve the tables. Returns why it ended, unless a signal ended it. `files`: what is ingested."""
     found = broker.look_around()
     kind = BrokerKind(chosen) if chosen else choose(found)
     if kind is BrokerKind.GIVEN and not found.given:
@@ -202,7 +222,7 @@ def _with_kafka(tables: Sequence[DevTable], chosen: str | None, screen: Screen, 
         # What follows at the end takes a few seconds at most, and leaves a broken broker behind if it is interrupted.
         stack.callback(_ignore_signals)
         if len(tables) == 1:
-            return _committer(tables[0], kafka, screen, fresh=fresh, short_session=kafka.log is not None)
+            return _committer(tables[0], kafka, screen, fresh=fresh, short_session=kafka.log is not None, files=files)
         return _committers(tables, kafka, fresh=fresh, as_json=as_json)
 
 
@@ -247,7 +267,15 @@ def _metrics_port(folder: Path) -> Iterator[int]:
         yield free_port() if holder else free_port(_METRICS_PORT)
 
 
-def _committer(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool, short_session: bool) -> str:
+def _committer(
+    table: DevTable,
+    kafka: Broker,
+    screen: Screen,
+    *,
+    fresh: bool,
+    short_session: bool,
+    files: str | None = None,
+) -> str:
     """Commit until a signal ends it. Returns why it ended, unless a signal ended it."""
     file = table.folder / "committerd.log"
     with _metrics_port(table.folder.parent) as port, file.open("w", encoding="utf-8") as log:
@@ -271,10 +299,24 @@ def _committer(table: DevTable, kafka: Broker, screen: Screen, *, fresh: bool, s
         logging.getLogger().addHandler(screen)
         with _watched(kafka) as ended:
             try:
-                anyio.run(commit_until_stopped, of_one(configured))
+                with _ingest(files, table, configured):
+                    anyio.run(commit_until_stopped, of_one(configured))
             finally:
                 logs.configure()  # the file is closed
         return f"Kafka has ended; its log is {kafka.log}" if ended.is_set() else ""
+
+
+def _ingest(files: str | None, table: DevTable, configured: Settings) -> contextlib.AbstractContextManager[None]:
+    if files is None:
+        return contextlib.nullcontext()
+    settings = {
+        "DATASET__NAME": configured.dataset.name,
+        "DATASET__URI": configured.dataset.uri,
+        "KAFKA__BOOTSTRAP_SERVERS": ",".join(configured.kafka.bootstrap_servers),
+        "HTTP__HOST": "127.0.0.1",
+        "HTTP__PORT": str(free_port()),
+    }
+    return ingesting(files, settings=settings, log=table.folder / "ingest.log")
 
 
 def _command() -> str:

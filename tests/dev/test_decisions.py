@@ -11,7 +11,9 @@ import pytest
 
 from committerd.dev.brokers import AvailableBrokers, BrokerKind, choose
 from committerd.dev.docker import engine_answers
+from committerd.dev.ingesting import table_beside
 from committerd.dev.screen import Facts, Screen
+from committerd.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -109,3 +111,22 @@ def test_the_lines_to_paste_are_programs() -> None:
         compile(program, "pasted", "exec")
         assert "it's.lance" in program
         assert "aws_endpoint" in program
+
+
+@pytest.mark.parametrize(
+    ("files", "table"),
+    [
+        ("/data/orders.json", "/data/orders.lance"),
+        ("/data/orders.v2.csv.gz", "/data/orders.v2.lance"),
+        ("/data/orders/", "/data/orders.lance"),
+        ("file:///data/orders.parquet", "/data/orders.lance"),
+        ("/data/.json", "/data/.json.lance"),
+    ],
+)
+def test_a_table_is_named_after_the_files_that_it_gets(files: str, table: str) -> None:
+    assert table_beside(files) == table
+
+
+def test_files_in_a_store_name_no_table() -> None:
+    with pytest.raises(SettingsError, match="give the URI of the table too"):
+        table_beside("s3://landing/orders")

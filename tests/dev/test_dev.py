@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -154,6 +155,31 @@ def test_several_tables_share_one_kafka_and_what_is_kept_is_listed_and_removed(c
     assert [said["uri"] for said in _kept(environment)] == [other]
     assert "other" in _dev(environment, "--list")
     assert sorted(lance.dataset(two).to_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_files_come_into_a_table_that_is_named_after_them(cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"id": 1, "name": "Ann"}\n{"id": 2, "name": "Bob"}\n')
+    uri = tmp_path / "orders.lance"
+
+    def ids() -> list[int]:
+        with contextlib.suppress(OSError, ValueError):  # there is no table yet
+            return sorted(lance.dataset(uri).to_table()["id"].to_pylist())
+        return []
+
+    with Dev(f"--ingest={folder}", cache=cache) as dev:
+        dev.ready()
+        until(lambda: ids() == [1, 2])
+        (folder / "2.json").write_text('{"id": "x"}')
+        while dev.next("warning")["name"] != "ingest.split_stopped":
+            pass
+        assert "2.json" in dev.printed[-1]["text"]
+        (folder / "2.json").unlink()
+        (folder / "3.json").write_text('{"id": 3}')
+        until(lambda: ids() == [1, 2, 3])
+        assert dev.stop() == 0
+        assert dev.left() == []
 
 
 def test_two_tables_of_one_name_are_not_served_by_one_command(cache: Path, tmp_path: Path) -> None:
