@@ -76,6 +76,8 @@ class Gathering:
         self._under_way: Part | None = None
         """A part that is taken, and whose token counts when its rows are."""
         self._origin = ""
+        self._failed: Exception | None = None
+        """What the reader has raised behind a token: what comes before is committed first."""
         self._rows = self._bytes = self._tokens = 0
         self._at_ms: int | None = None
         self._began = 0.0
@@ -168,6 +170,7 @@ class Gathering:
         return (
             self._one_by_one
             or self.ended
+            or self._failed is not None
             or self._ending.is_set()
             or self._rows >= limits.rows
             or self._bytes >= limits.bytes
@@ -178,10 +181,17 @@ class Gathering:
         held, self._held = self._held, None
         if held is not None or self.ended:
             return held
+        if self._failed is not None:
+            raise self._failed
         try:
             return next(self._parts)
         except StopIteration:
             self.ended = True
+            return None
+        except Exception as error:
+            if not self._tokens or not self._clean:
+                raise
+            self._failed = error
             return None
         finally:
             self._tell()

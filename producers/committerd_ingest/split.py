@@ -98,7 +98,7 @@ class SplitWork:
         self._app_id = app_id_of_split(pipeline.name, reader.name, split)
         self._by, self._notes = uuid.uuid4().hex[:16], 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingest-split")
-        self.trouble: Stopped | None = None
+        self.trouble: Stopped | ReaderStopped | None = None
         """Why it was stopped; also during an attempt to go on."""
         self.turned_at = time.monotonic()
         """When the reader last yielded something."""
@@ -123,7 +123,7 @@ class SplitWork:
                     while await self._next():
                         pass
                     return
-                except Stopped as error:
+                except (Stopped, ReaderStopped) as error:
                     await self._forget()
                     await self._stay(error)
                 except _BeginAgain as error:
@@ -164,7 +164,7 @@ class SplitWork:
     async def _pause(self, seconds: float) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._ending.wait, seconds)
 
-    async def _stay(self, error: Stopped) -> None:
+    async def _stay(self, error: Stopped | ReaderStopped) -> None:
         """Stay stopped until it is time to look whether the split may go on."""
         self.trouble = error
         pause = min(self._pipeline.retry_seconds * 2 ** min(self._attempts, 20), _STOPPED_SECONDS_MAX)
@@ -183,7 +183,7 @@ class SplitWork:
             raise Stopped(found.reason, f"{found.text}. {self._way_out()}")
         self._settled, self._noted_at = said.note is None or said.note.settled, time.monotonic()
         self._place = _Place(found, said.schema)
-        self._parts = self._read(found.token, said.schema)
+        self._parts = self._reader.read(self.split, found.token, said.schema)
         self._gathering = Gathering(
             self._parts,
             token=found.token,
@@ -195,12 +195,6 @@ class SplitWork:
 
     def _turned(self) -> None:
         self.turned_at = time.monotonic()
-
-    def _read(self, token: str | None, schema: pa.Schema | None) -> Iterator[Part | None]:
-        try:
-            yield from self._reader.read(self.split, token, schema)
-        except ReaderStopped as error:
-            raise Stopped(error.reason, str(error)) from error
 
     async def _says(self) -> SaidOfSplit:
         said = await self._table.says_of_split(self._app_id)
@@ -228,7 +222,7 @@ class SplitWork:
 
     def _first_columns(self) -> pa.Schema | None:
         """The columns of the first rows; None if the process ends before there are any."""
-        for part in self._read(None, None):
+        for part in self._reader.read(self.split, None, None):
             self._turned()
             if self._ending.is_set():
                 return None

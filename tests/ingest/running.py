@@ -20,6 +20,7 @@ from kafka.admin import NewTopic
 
 from harness.child import Launch
 from harness.daemon import Daemon
+from harness.places import StorePlace
 from harness.scene import QUICK, Scene
 
 SCHEMA = pa.schema(
@@ -141,10 +142,10 @@ class Flow:
         return done.stdout + done.stderr
 
     def rows(self) -> list[dict[str, Any]]:
-        return list(lance.dataset(self.scene.table.uri).to_table().to_pylist())
+        return list(self.scene.table.open().to_table().to_pylist())
 
     def schema(self) -> pa.Schema:
-        return lance.dataset(self.scene.table.uri).schema
+        return self.scene.table.open().schema
 
     def exists(self) -> bool:
         try:
@@ -153,7 +154,7 @@ class Flow:
             return False
 
     def count(self) -> int:
-        return int(lance.dataset(self.scene.table.uri).count_rows())
+        return int(self.scene.table.open().count_rows())
 
     def wait_rows(self, count: int, *, seconds: float = 240) -> None:
         wait(lambda: self.count() >= count, seconds=seconds, what=lambda: f"{self.count()} of {count} rows")
@@ -199,15 +200,17 @@ def flow_of(
     schema: pa.Schema | None = SCHEMA,
     configs: Mapping[str, str] | None = None,
     kind: type[Flow] = Flow,
+    place: StorePlace | None = None,
     **committer: str,
 ) -> Iterator[Flow]:
     """A flow whose committer runs, and whose table exists, unless `schema` is None.
 
-    `configs`: of the topic; `committer`: its settings.
+    `configs`: of the topic; `place`: of the table, by default in `folder`; `committer`: its settings.
     """
     topic = Topic(servers, partitions=partitions, configs=configs)
     try:
-        with Scene(kafka=servers, name=f"table-{uuid4().hex[:8]}", folder=folder, launch=launch) as scene:
+        name = f"table-{uuid4().hex[:8]}"
+        with Scene(kafka=servers, name=name, folder=folder, place=place, launch=launch) as scene:
             flow = kind(scene, topic, launch=launch)
             if schema is not None:
                 flow.create(schema)

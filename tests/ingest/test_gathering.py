@@ -155,3 +155,24 @@ def test_at_the_end_only_whole_rows_are_written() -> None:
     assert run.take() == ("1", 1)
     with pytest.raises(Ending):
         run.take()
+
+
+def read(reader: pa.RecordBatchReader) -> None:
+    reader.read_all()
+
+
+def test_what_comes_before_an_error_of_the_reader_is_committed() -> None:
+    def parts(*first: Part) -> Iterator[Part | None]:
+        yield from first
+        raise OSError("away")
+
+    for first, token in (([part(1, token="1")], "1"), ([Part(token="1")], "1")):
+        gathering = Gathering(parts(*first), token="0", limits=SOON, ending=threading.Event())
+        found = gathering.take(read)
+        assert found is not None
+        assert found.token == token
+        with pytest.raises(OSError, match="away"):
+            gathering.take(lambda reader: None)
+    for first in ([], [part(1)], [part(1, token="1"), part(2)]):
+        with pytest.raises(OSError, match="away"):
+            Gathering(parts(*first), token="0", limits=SOON, ending=threading.Event()).take(read)
