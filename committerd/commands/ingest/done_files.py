@@ -67,22 +67,14 @@ class DoneFiles:
         """Whether a file of this name is done that held something else."""
         return self._content.get(file.name, file.content) != file.content
 
-    def add(self, file: FileMark, there: Collection[bytes]) -> str:
-        """The token behind this file. `there`: the names that the folder has now.
+    def make_room(self, file: FileMark, there: Collection[bytes]) -> None:
+        """See that this file can be added. `there`: the names that the folder has now.
 
         If it is full, the files that were read first and are there no longer are forgotten. Raises `ReaderStopped` if
         all are there.
         """
-        if file.name not in self._content and len(self._content) >= FILES_MAX:
-            self._forget(there)
-        self._content[file.name] = file.content
-        return self.token()
-
-    def token(self) -> str:
-        """The token."""
-        return _FORMAT + base64.b64encode(b"".join(name + content for name, content in self._content.items())).decode()
-
-    def _forget(self, there: Collection[bytes]) -> None:
+        if file.name in self._content or len(self._content) < FILES_MAX:
+            return
         gone = [name for name in self._content if name not in there]
         if not gone:
             raise ReaderStopped(
@@ -90,12 +82,21 @@ class DoneFiles:
                 f"{FILES_MAX:,} files of the folder are done, all are still there, and the table remembers no more. "
                 "Delete files that are done, or move them out of the folder: its other files are then read",
             )
-        for name in gone[: max(FILES_MAX // 10, 1)]:
+        for name in gone[: FILES_MAX // 10]:
             del self._content[name]
+
+    def add(self, file: FileMark) -> str:
+        """The token behind this file, for which there is room."""
+        self._content[file.name] = file.content
+        return self.token()
+
+    def token(self) -> str:
+        """The token."""
+        return _FORMAT + base64.b64encode(b"".join(name + content for name, content in self._content.items())).decode()
 
 
 def names_of(files: Iterable[FileMark]) -> frozenset[bytes]:
-    """Their names, as `DoneFiles.add` takes them."""
+    """Their names, as `DoneFiles.make_room` takes them."""
     return frozenset(one.name for one in files)
 
 

@@ -55,15 +55,16 @@ class FolderReader:
             there = names_of(marks.values())
             for one in new:
                 mark = marks[one.path]
+                done.make_room(mark, there)
                 if done.changed(mark):
                     yield _bad(
-                        done.add(mark, there),
+                        done.add(mark),
                         one,
                         "it was read before, and its size or time of change is another now. A file is read once: put "
                         "new rows into a file of another name",
                     )
                 elif self._whole(one, before):
-                    yield from self._parts(one, partial(done.add, mark, there), table)
+                    yield from self._parts(one, partial(done.add, mark), table)
                 else:
                     continue
                 self._waiting -= 1
