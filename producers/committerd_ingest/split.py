@@ -112,39 +112,48 @@ class SplitWork:
         self._one_by_one = False
         self._attempts = 0
         self._settled = False
-        self._noted_at = 0.0
+        self._noted_ms = 0
+        """When the note in the table was written: Unix milliseconds."""
+        self._ended = False
+        """Whether the split never has more."""
 
     async def run(self) -> None:
         """Work until cancelled, until the process ends, or until the split never has more."""
         try:
-            while not self._ending.is_set():
-                try:
-                    await self._begin()
-                    while await self._next():
-                        pass
-                    return
-                except (Stopped, ReaderStopped) as error:
-                    await self._forget()
-                    await self._stay(error)
-                except _BeginAgain as error:
-                    await self._forget()
-                    self._figures.began_again("mark_moved")
-                    _log.info("ingest.begins_again", extra={"split": self.split, "why": str(error)})
-                    await self._pause(_OTHER_SECONDS)
-                except (OneByOne, _ReadAgain) as error:
-                    await self._forget()
-                    self._one_by_one = isinstance(error, OneByOne)
-                except Ending:
-                    return
-                except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the split
-                    await self._forget()
-                    self._figures.began_again("failed")
-                    extra = {"split": self.split, "error": f"{type(error).__name__}: {error}"}
-                    _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
-                    await self._pause(_FAILED_SECONDS)
+            while not (self._ending.is_set() or self._ended):
+                await self._attempt()
+            await self._keep(unsettled_seconds=0.0)  # nobody may come back to it within 30 days
+        except Exception as error:  # noqa: BLE001  # whatever it is: the next process looks at it
+            _log.warning("ingest.not_settled", extra={"split": self.split, "error": f"{type(error).__name__}: {error}"})
         finally:
             self._thread.submit(getattr(self._parts, "close", lambda: None))
             self._thread.shutdown(wait=False)
+
+    async def _attempt(self) -> None:
+        """Go on until something is wrong."""
+        try:
+            await self._begin()
+            while await self._next():
+                pass
+        except (Stopped, ReaderStopped) as error:
+            await self._forget()
+            await self._stay(error)
+        except _BeginAgain as error:
+            await self._forget()
+            self._figures.began_again("mark_moved")
+            _log.info("ingest.begins_again", extra={"split": self.split, "why": str(error)})
+            await self._pause(_OTHER_SECONDS)
+        except (OneByOne, _ReadAgain) as error:
+            await self._forget()
+            self._one_by_one = isinstance(error, OneByOne)
+        except Ending:
+            pass
+        except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the split
+            await self._forget()
+            self._figures.began_again("failed")
+            extra = {"split": self.split, "error": f"{type(error).__name__}: {error}"}
+            _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
+            await self._pause(_FAILED_SECONDS)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         self.reading, self.turned_at = True, time.monotonic()
@@ -172,6 +181,8 @@ class SplitWork:
         self._attempts += 1
         extra = {"split": self.split, "reason": error.reason, "error": str(error)}
         _log.error("ingest.split_stopped", extra=extra | {"next_attempt_seconds": pause})
+        with contextlib.suppress(Exception):  # the next attempt looks at it
+            await self._keep()
         await self._pause(pause)
 
     # Where it goes on
@@ -181,7 +192,8 @@ class SplitWork:
         found = where_to_go_on(said.mark, said.note)
         if isinstance(found, Unclear):
             raise Stopped(found.reason, f"{found.text}. {self._way_out()}")
-        self._settled, self._noted_at = said.note is None or said.note.settled, time.monotonic()
+        self._settled = said.note is None or said.note.settled
+        self._noted_ms = 0 if said.note is None else said.note.at_ms
         self._place = _Place(found, said.schema)
         self._parts = self._reader.read(self.split, found.token, said.schema)
         self._gathering = Gathering(
@@ -251,28 +263,21 @@ class SplitWork:
         try:
             found = await self._in_thread(lambda: gathering.take(lambda rows: written.append(self._table.write(rows))))
         except BadRows as error:
-            await self._remove(written)
             await self._pass_over(place, error)
-            return True
         except TableMissing as error:
             raise _BeginAgain(str(error)) from error
-        except Exception:
-            await self._remove(written)
-            raise
         if found is None:
             self._one_by_one = False
-            await self._keep(place)
+            await self._keep()
             if self.trouble is not None:
                 self.trouble, self._attempts = None, 0
-            return not (gathering.ended or self._ending.is_set())
+            self._ended = gathering.ended
+            return not (self._ended or self._ending.is_set())
         self._figures.took("decode", time.monotonic() - began)
         self.oldest_ms = found.at_ms
         await self._commit(place, found, written[0] if written else None)
-        return not gathering.ended
-
-    async def _remove(self, written: list[Written]) -> None:
-        for one in written:
-            await self._table.remove(one)
+        self._ended = gathering.ended
+        return not self._ended
 
     async def _pass_over(self, place: _Place, bad: BadRows) -> NoReturn:
         if self._pipeline.on_error == "stop":
@@ -298,7 +303,7 @@ class SplitWork:
         plan = place.at.plan
         try:
             await self._write_note(place, self._progress(place, place.at.token, token))
-        except (_BeginAgain, Stopped):
+        except Exception:  # the rows were not staged
             await self._table.remove(written)
             raise
         rows = self._unit(self._table.commit(written, App(self._app_id, plan + 1, "", plan)))
@@ -308,10 +313,11 @@ class SplitWork:
                 raise _BeginAgain("another process works on the split")
         self._moved(place, token, plan + 1, settled=False)
 
-    async def _keep(self, place: _Place) -> None:
-        """Settle a split that is quiet, and renew its note, so that its mark is not missed when it is forgotten."""
-        quiet = time.monotonic() - self._noted_at
-        if place.at.mark and quiet > (_NOTE_SECONDS if self._settled else _SETTLED_SECONDS):
+    async def _keep(self, *, unsettled_seconds: float = _SETTLED_SECONDS) -> None:
+        """Settle a split that was quiet for so long, or renew its note, so that its mark is not missed when it is
+        forgotten."""
+        place, quiet = self._place, (now_ms() - self._noted_ms) / 1000
+        if place is not None and place.at.mark and quiet >= (_NOTE_SECONDS if self._settled else unsettled_seconds):
             await self._note(place, place.at.token)
 
     async def _note(self, place: _Place, token: str | None, *, reason: str = "") -> None:
@@ -350,4 +356,4 @@ class SplitWork:
 
     def _moved(self, place: _Place, token: str | None, mark: int, *, settled: bool) -> None:
         self._place = _Place(GoOn(token, mark), place.schema)
-        self._settled, self._noted_at = settled, time.monotonic()
+        self._settled, self._noted_ms = settled, now_ms()

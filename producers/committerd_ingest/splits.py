@@ -99,7 +99,7 @@ class ReaderIngest:
 
     async def _look(self) -> None:
         works = [work for work, _ in self._works.values()]
-        waiting = sum(self._reader.waiting(work.split) for work in works)
+        waiting = sum([await asyncio.to_thread(self._reader.waiting, work.split) for work in works])
         oldest = min((work.oldest_ms for work in works if work.oldest_ms is not None), default=None)
         self._figures.state(
             partitions=len(works),

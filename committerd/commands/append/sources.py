@@ -144,6 +144,8 @@ class FileThere:
     """None: the name says no format that is read."""
     path: str
     """Its path or URI."""
+    name: str
+    """Its path below the folder."""
     size: int
     mtime_ns: int
     """When it was last changed: Unix nanoseconds."""
@@ -157,7 +159,7 @@ class Folder:
         self.path = path
         uri = canonical_uri(path)
         self.local = "://" not in uri
-        self.name = os.path.realpath(uri) if self.local else uri
+        self.name = os.path.realpath(uri) if self.local else uri.rstrip("/")
         """Which folder it is."""
         self._files, self._place = _Places(settings, storage_options).opened(path)
 
@@ -171,12 +173,12 @@ class Folder:
             if about.type is pyarrow.fs.FileType.NotFound:
                 return []
             if about.type is pyarrow.fs.FileType.File:
-                return [self._there(self.path, about)]
+                return [self._there(self.path, PurePosixPath(self.path).name, about)]
             inside = self._files.get_file_info(pyarrow.fs.FileSelector(self._place, recursive=True))
         root = self._place.rstrip("/")
         below = [(_relative(one, root), one) for one in inside if one.type is pyarrow.fs.FileType.File]
         return [
-            self._there(f"{self.path.rstrip('/')}/{path}", about)
+            self._there(f"{self.path.rstrip('/')}/{path}", str(path), about)
             for path, about in below
             if not any(part.startswith((".", "_")) for part in path.parts)
         ]
@@ -198,10 +200,10 @@ class Folder:
         if about.size != file.size or apart >= (1 if self.local else 1_000_000_000):
             raise SourceError(f"{file.path} was changed while it was read")
 
-    def _there(self, path: str, about: Any) -> FileThere:
+    def _there(self, path: str, name: str, about: Any) -> FileThere:
         kind = _format_of(path)
         source = None if kind in (None, "lance") else Source(path, kind, about.path, self._files, {})
-        return FileThere(source, path, about.size, about.mtime_ns)
+        return FileThere(source, path, name, about.size, about.mtime_ns)
 
 
 @dataclass(frozen=True)

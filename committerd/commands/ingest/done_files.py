@@ -1,7 +1,7 @@
 """Which files of a folder are in the table: the token of the reader of files. No I/O.
 
-A token has 15 bytes for each file: who it is (its path or URI), and what it holds (its size and the time of its last
-change). They stand in the order in which the files were read, so that a token continues the one before it.
+A token has 15 bytes for each file: who it is (its path below the folder), and what it holds (its size and the time of
+its last change). They stand in the order in which the files were read, so that a token continues the one before it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class FileMark:
     content: bytes
 
 
-def file_mark(path: str, size: int, mtime_ns: int) -> FileMark:
-    """`path`: path or URI. `mtime_ns`: Unix nanoseconds."""
+def file_mark(name: str, size: int, mtime_ns: int) -> FileMark:
+    """`name`: path below the folder. `mtime_ns`: Unix nanoseconds."""
     return FileMark(
-        _hash(path.encode("utf-8", "surrogateescape"), _NAME_BYTES), _hash(b"%d:%d" % (size, mtime_ns), _CONTENT_BYTES)
+        _hash(name.encode("utf-8", "surrogateescape"), _NAME_BYTES), _hash(b"%d:%d" % (size, mtime_ns), _CONTENT_BYTES)
     )
 
 

@@ -76,7 +76,7 @@ class FolderReader:
             yield None
 
     def _mark(self, file: FileThere) -> FileMark:
-        return file_mark(file.path, file.size, file.mtime_ns)
+        return file_mark(file.name, file.size, file.mtime_ns)
 
     def _whole(self, file: FileThere, before: Mapping[str, FileThere]) -> bool:
         """Whether nobody writes the file any more, as far as can be seen; objects of a store come whole."""
