@@ -11,14 +11,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.fs
 import pyarrow.parquet
 import pytest
 
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
-from harness.places import s3_place
-from harness.s3 import S3Endpoint
 from tests.ingest.running import Flow, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
@@ -86,40 +83,6 @@ def test_each_file_is_in_the_table_once_over_kills_and_two_processes(flow: Files
         for one in processes:
             one.stop(grace_seconds=120)
     assert flow.ids() == [*range(6), *range(10, 50)]
-
-
-@pytest.mark.s3
-def test_objects_of_a_bucket_are_in_a_table_there_once_over_kills(
-    kafka: KafkaBroker | RunningKafka, s3: S3Endpoint, tmp_path: Path, launch: Launch
-) -> None:
-    place = s3_place(s3)
-    files = pyarrow.fs.S3FileSystem(
-        access_key=s3.access_key,
-        secret_key=s3.secret_key,
-        region=s3.region,
-        endpoint_override=s3.url.partition("://")[2],
-        scheme="http",
-    )
-    folder = place.uri.removeprefix("s3://").replace("lake/table.lance", "landing")
-    with flow_of(kafka.bootstrap_servers, tmp_path, launch, schema=None, kind=FilesFlow, place=place) as flow:
-        reading = {**place.settings, "INGEST__FOLDER": f"s3://{folder}", "INGEST__CREATE_FROM": "rows"}
-        assert isinstance(flow, FilesFlow)
-        process = flow.ingest(**reading)
-        for number in range(4):
-            with files.open_output_stream(f"{folder}/day-{number}/rows.parquet") as stream:
-                pyarrow.parquet.write_table(pa.table({"id": [3 * number, 3 * number + 1, 3 * number + 2]}), stream)
-            with stopping([process]):
-                process.start()
-                wait(lambda number=number: flow.exists() and flow.ids()[-1:] == [3 * number + 2])  # type: ignore[misc]
-            process = flow.ingest(**reading)
-        with stopping([process]):
-            process.start()
-            files.delete_file(f"{folder}/day-0/rows.parquet")
-            with files.open_output_stream(f"{folder}/last.jsonl") as stream:
-                stream.write(b'{"id": 12}')
-            wait(lambda: flow.ids()[-1] == 12)
-            process.stop(grace_seconds=120)
-        assert flow.ids() == [*range(13)]
 
 
 def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silence(flow: FilesFlow) -> None:
