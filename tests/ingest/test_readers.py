@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -9,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import obstore
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from obstore.store import S3Store
 
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
+from harness.places import s3_place
+from harness.s3 import S3Endpoint
 from tests.ingest.running import Flow, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
@@ -83,6 +88,45 @@ def test_each_file_is_in_the_table_once_over_kills_and_two_processes(flow: Files
         for one in processes:
             one.stop(grace_seconds=120)
     assert flow.ids() == [*range(6), *range(10, 50)]
+
+
+@pytest.mark.s3
+def test_objects_of_a_bucket_are_in_a_table_there_once_over_kills(
+    kafka: KafkaBroker | RunningKafka, s3: S3Endpoint, tmp_path: Path, launch: Launch
+) -> None:
+    place = s3_place(s3)
+    bucket = S3Store(
+        place.bucket,
+        endpoint=s3.url,
+        region=s3.region,
+        access_key_id=s3.access_key,
+        secret_access_key=s3.secret_key,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+
+    def put(key: str, body: bytes) -> None:
+        obstore.put(bucket, f"landing/{key}", body, use_multipart=False)
+
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch, schema=None, kind=FilesFlow, place=place) as flow:
+        reading = {**place.settings, "INGEST__FOLDER": f"s3://{place.bucket}/landing", "INGEST__CREATE_FROM": "rows"}
+        assert isinstance(flow, FilesFlow)
+        process = flow.ingest(**reading)
+        for number in range(4):
+            body = io.BytesIO()
+            pyarrow.parquet.write_table(pa.table({"id": [3 * number, 3 * number + 1, 3 * number + 2]}), body)
+            put(f"day-{number}/rows.parquet", body.getvalue())
+            with stopping([process]):
+                process.start()
+                wait(lambda number=number: flow.exists() and flow.ids()[-1:] == [3 * number + 2])  # type: ignore[misc]
+            process = flow.ingest(**reading)
+        with stopping([process]):
+            process.start()
+            obstore.delete(bucket, "landing/day-0/rows.parquet")
+            put("last.jsonl", b'{"id": 12}')
+            wait(lambda: flow.ids()[-1] == 12)
+            process.stop(grace_seconds=120)
+        assert flow.ids() == [*range(13)]
 
 
 def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silence(flow: FilesFlow) -> None:
