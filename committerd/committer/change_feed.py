@@ -47,7 +47,7 @@ _TAIL_RECORDS = 100
 """Records at the topic's end among which the last event is looked for."""
 _KEPT_MAX = 64
 _KEPT_BYTES_MAX = 8 * 1024 * 1024
-"""Versions that wait in memory, and the bytes of their transactions. Those beyond are read from the table."""
+"""Versions that wait in memory, and the bytes that they do not share with the head. Those beyond are read."""
 _BATCH_MAX = 64
 """Events that are published together."""
 _READ_AT_ONCE = 8
@@ -70,6 +70,14 @@ class _Batch:
     """The version that is told then; None = it can't be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A version that waits in memory."""
+
+    file: ManifestFile
+    bytes: int
+
+
 class ChangeFeed:
     """The events of one table. `run` publishes them while this committer is active."""
 
@@ -87,7 +95,7 @@ class ChangeFeed:
         self._new_table = new_table
         self._telemetry = telemetry
         self._wall_clock = wall_clock
-        self._kept: dict[int, ManifestFile] = {}
+        self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._head: ManifestFile | None = None
         """The latest version, as the committer has it."""
@@ -117,10 +125,10 @@ class ChangeFeed:
 
     def put(self, file: ManifestFile) -> None:
         """Note a version that this committer has put. As long as there is room, it is not read."""
-        size = len(file.transaction_bytes or b"")
-        if len(self._kept) < _KEPT_MAX and self._kept_bytes + size <= _KEPT_BYTES_MAX:
-            self._kept[file.version] = file
-            self._kept_bytes += size
+        kept = _Kept(file, _bytes_beside(self._head, file))
+        if len(self._kept) < _KEPT_MAX and self._kept_bytes + kept.bytes <= _KEPT_BYTES_MAX:
+            self._kept[file.version] = kept
+            self._kept_bytes += kept.bytes
         self._rise_to(file.version)
 
     def reached(self, head: ManifestFile) -> None:
@@ -230,8 +238,8 @@ class ChangeFeed:
 
     def _take(self, version: int) -> ManifestFile:
         kept = self._kept.pop(version)
-        self._kept_bytes -= len(kept.transaction_bytes or b"")
-        return kept
+        self._kept_bytes -= kept.bytes
+        return kept.file
 
     async def _last_gone(self, version: int) -> int:
         """The last of the versions without a manifest that begin with this one. Raises `StoreUnavailable`."""
@@ -292,6 +300,13 @@ class ChangeFeed:
         self._first = self._latest = 0
         self._told, self._before, self._batch, self._notices = None, None, None, []
         self.trouble = ""
+
+
+def _bytes_beside(head: ManifestFile | None, file: ManifestFile) -> int:
+    """The bytes of a version's transaction, and of the chunks of fragments that the head before it does not have."""
+    shared = set(head.fragments.chunks) if head is not None else set()
+    new = sum(len(chunk.body) for chunk in file.fragments.chunks if chunk not in shared)
+    return new + len(file.transaction_bytes or b"")
 
 
 async def _changed(before: ManifestFile | None, after: ManifestFile) -> Difference | None:
