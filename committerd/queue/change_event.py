@@ -29,6 +29,7 @@ TRANSACTIONS_MAX = 100
 """Uuids that an event names; it says how many there are in all."""
 PRODUCERS_MAX = 20
 TEXT_CHARS_MAX = 200
+"""Characters of a producer's name, and of a uuid: other writers may give any text."""
 _SPEC_VERSION = "1.0"
 _SAFE_IN_URI = "/:?#[]@!$&'()*+,;=~%"
 _NS = 1_000_000_000
@@ -81,8 +82,8 @@ class ChangeEvent(NamedTuple):
 
 def event_id(file: ManifestFile, transaction: Transaction | None) -> str:
     """The id of a version's event: the same whoever publishes it, and another one for another table's version."""
-    made_by = transaction.uuid if transaction is not None and transaction.uuid else to_ns(file.outline.timestamp)
-    return f"{file.version}-{made_by}"
+    uuid = transaction.uuid[:TEXT_CHARS_MAX] if transaction is not None else ""
+    return f"{file.version}-{uuid or to_ns(file.outline.timestamp)}"
 
 
 def committed_event(
@@ -96,14 +97,14 @@ def committed_event(
     uuids = [member.uuid for member in settled.members]
     operations = [member.operation for member in settled.members if member.operation]
     if not settled.ours and settled.uuid:
-        uuids = [settled.uuid]
+        uuids = [settled.uuid[:TEXT_CHARS_MAX]]
     producers = _distinct(member.producer[:TEXT_CHARS_MAX] for member in settled.members if member.producer)
     data: dict[str, Any] = {
         "dataset": source.dataset,
         "version": file.version,
         "branch": file.outline.branch,
         "through_queue": settled.ours,
-        "uuid": settled.uuid,
+        "uuid": settled.uuid[:TEXT_CHARS_MAX],
         "read_version": transaction.read_version if transaction is not None else None,
         "operations": _distinct(operations) or [settled.operation or "unknown"],
         "transactions": uuids[:TRANSACTIONS_MAX],

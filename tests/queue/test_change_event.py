@@ -120,6 +120,8 @@ def test_lists_are_cut_and_counted() -> None:
 
 
 def test_versions_of_other_writers() -> None:
+    long = append("u" * 100_000)
+    assert content(committed_event(SOURCE, version(7, long), long, None))["data"]["uuid"] == "u" * TEXT_CHARS_MAX
     foreign, restore, bare = append("u8"), Transaction(uuid="u9", read_version=8), Transaction(read_version=9)
     restore.restore.version = 3
     data = content(committed_event(SOURCE, version(8, foreign, branch="dev"), foreign, None))["data"]
