@@ -39,6 +39,8 @@ _FLUSH_RECORDS = 256
 _FLUSH_SECONDS = 10.0
 """How long the end of the process waits for the spans to be sent: as long as the exporter tries by default."""
 
+_BAD_HEADER = "a header of OTEL_EXPORTER_OTLP_HEADERS is left out: it must be NAME=VALUE, with the value URL-encoded"
+
 Attributes = Mapping[str, str | int]
 
 
@@ -188,8 +190,9 @@ class Tracing:
         room = max(_RECORDS_MAX - (self._given - self._taken), 0)
         if len(traced) > room:
             _log.warning("traces.dropped", extra={"records": len(traced) - room, "waiting": _RECORDS_MAX})
-        self._given += min(len(traced), room)
-        self._queue.put((dataset, traced[:room], published))
+        if room:
+            self._given += min(len(traced), room)
+            self._queue.put((dataset, traced[:room], published))
 
     def _run(self) -> None:
         unsent = 0
@@ -263,6 +266,12 @@ def tracing(environment: Mapping[str, str]) -> Tracing | None:
     return None
 
 
+def _hide_header(record: logging.LogRecord) -> bool:
+    """A filter of log lines: the SDK shows a header that it can't read, which may be a password."""
+    record.msg, record.args = _BAD_HEADER, ()
+    return True
+
+
 def _provider() -> TracerProvider:
     """The SDK, configured by the environment."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -270,6 +279,7 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    logging.getLogger("opentelemetry.util.re").addFilter(_hide_header)
     named = OTELResourceDetector().detect().attributes
     ours = {SERVICE_NAME: "committerd", SERVICE_VERSION: __version__}
     provider = TracerProvider(resource=Resource.create({**ours, **named}), shutdown_on_exit=False)

@@ -177,6 +177,17 @@ async def test_a_record_that_can_not_be_traced_costs_its_own_trace_alone(caplog:
     assert [one.getMessage() for one in caplog.records] == ["traces.not_made"]
 
 
+async def test_a_header_that_can_not_be_read_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", _SECRET)
+    made = tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
+    assert made is not None
+    await made.close()
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in caplog.text
+    assert _SECRET not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
