@@ -229,8 +229,11 @@ class KafkaQueue:
         try:
             found = await self._about_events(ask, "asking for the events topic's identity")
         except RefusedToRun as error:
+            remedy = "`committerd topics create` creates it"
+            if error.code == "topic_gone":
+                raise QueueUnavailable(f"there is no topic {self.topics.events}: {remedy}") from error
             raise QueueUnavailable(
-                f"there is no topic {self.topics.events}: `committerd topics create` creates it"
+                f"{self.topics.events} must have 1 partition: delete it, and {remedy} anew"
             ) from error
         return found.topic_id
 
