@@ -47,7 +47,9 @@ _log = logging.getLogger(__name__)
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _LAST_EVENTS_SECONDS = 5.0
-"""How long a committer that stops waits for the events of its last versions. The next one publishes what is left."""
+"""How long a committer that stops waits for the events of its last versions, unless events fail. The next one publishes
+what is left.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +213,7 @@ class Committer:
             return
         async with beside(feed.run):
             yield
-            if self._stopping:
+            if self._stopping and not feed.trouble:  # a standby waits for the end
                 with anyio.move_on_after(_LAST_EVENTS_SECONDS):
                     await feed.caught_up()
 
