@@ -432,6 +432,8 @@ class PartitionWork:
         if self._filter is not None:
             self._count(read, settled, [one for one in chosen.unmatched if one.offset < behind], behind)
         if stop is not None:
+            if self._filter is not None and self.reached != self.mark:
+                await self._move_mark()  # Kafka may delete what was passed over while the partition is stopped
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 

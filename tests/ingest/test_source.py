@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.record.default_records import DefaultRecordBatch
@@ -15,6 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka.clients import open_client
+from committerd_client.headers import App
 from committerd_ingest import partition as partition_module
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
@@ -22,8 +25,10 @@ from committerd_ingest.kafka_facts import Topics
 from committerd_ingest.partition import PartitionWork
 from committerd_ingest.pipeline import Ingest
 from committerd_ingest.records import Partition, Record, Records
+from committerd_ingest.routing import Filter
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Arrived, Assigned, Event, Sought, Source, Unreadable
+from committerd_ingest.table import Said
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.ingest.running import Topic
 
@@ -105,6 +110,50 @@ class Noted(Source):
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         self.paused -= set(partitions)
+
+
+class Marked:
+    """Stands for table, topics and figures of a partition; notes where the mark is moved, and from where."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[int, int | None]] = []
+
+    async def identity(self, topic: str) -> tuple[str, str]:
+        return "cluster", "id"
+
+    async def says(self, app_id: str) -> Said:
+        return Said(pa.schema([("id", pa.int64())]), None, None)
+
+    async def write_note(self, app_id: str, note: object, unit: App) -> bool:
+        self.moves.append((unit.version, unit.after))
+        return False
+
+    def took(self, step: str, seconds: float) -> None:
+        pass
+
+    def passed(self, records: int, *, unmatched: int) -> None:
+        pass
+
+
+async def test_the_mark_passes_records_of_other_routes_before_a_partition_stops() -> None:
+    kinds = Filter(by="header", name="kind", mine=frozenset({"a"}), known=None, unmatched_bad=True)
+    marked: Any = Marked()
+    work = PartitionWork(
+        Partition("t", 0),
+        replace(PIPELINE, filter_of=lambda topic: kinds),
+        source=Noted(lambda event: None),
+        table=marked,
+        topics=marked,
+        bad_records=cast("Any", None),
+        figures=marked,
+        writing=asyncio.Semaphore(),
+    )
+    work._topic_id = "id"
+    records = [Record(5, 0, None, b"{}", [("kind", b"b")]), Record(7, 0, None, b"{", [("kind", b"a")])]
+    for _ in range(2):  # Kafka may delete record 5 meanwhile: nobody reads it again
+        with pytest.raises(partition_module.Stopped, match="offset 7 makes no row"):
+            await work._write(Records.of(records), None)
+        assert (work.mark, marked.moves) == (7, [(7, 0)])
 
 
 async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_again() -> None:
