@@ -94,7 +94,9 @@ class Filter:
 
     def readable(self, records: Records) -> Records:
         """Those of which the value is read: with a header, only the route's own."""
-        return records if self.by == "field" else self.sort(records).mine
+        if self.by == "field":
+            return records
+        return records.at([place for place in range(len(records)) if self._value(records, place, None) in self.mine])
 
     def _value(self, records: Records, place: int, schemas: Schemas | None) -> str | None:
         """The text that decides on the record at this place; None if it has none."""
