@@ -67,7 +67,7 @@ class _BeginAgain(Exception):
 
 
 class _ReadAgain(Exception):
-    """Rows were passed over: the split is read from behind them."""
+    """The split is read again, from where the table has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class SplitWork:
         _log.info("ingest.table_created", extra={"split": self.split, "columns": schema.names})
 
     def _first_columns(self) -> pa.Schema | None:
-        """The columns of the first rows; None if the process ends before there are any."""
+        """The columns of the first rows; None if the process or the split ends before there are any."""
         for part in self._reader.read(self.split, None, None):
             self._turned()
             if self._ending.is_set():
@@ -243,6 +243,7 @@ class SplitWork:
             if part is not None and part.rows is not None:
                 schema, _ = rows_of(part.rows.slice(0, 0)).read()
                 return schema
+        self._ended = True
         return None
 
     def _way_out(self) -> str:
@@ -267,7 +268,8 @@ class SplitWork:
         except TableMissing as error:
             raise _BeginAgain(str(error)) from error
         if found is None:
-            self._one_by_one = False
+            if self._one_by_one:
+                raise _ReadAgain  # from now on, tokens share transactions again
             await self._keep()
             if self.trouble is not None:
                 self.trouble, self._attempts = None, 0
@@ -280,6 +282,8 @@ class SplitWork:
         return not self._ended
 
     async def _pass_over(self, place: _Place, bad: BadRows) -> NoReturn:
+        if (await self._says()).schema != place.schema:
+            raise _ReadAgain  # they may fit the columns that the table has by now
         if self._pipeline.on_error == "stop":
             raise Stopped("bad_rows", f"{bad}. Mend that or the table, or set ingest.on_error to skip")
         _log.warning("ingest.bad_rows", extra={"split": self.split, "error": str(bad)})

@@ -161,8 +161,14 @@ def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silenc
         again.start()
         flow.wait_rows(4)
         wait(lambda: again.metric("committerd_ingest_bad_records_total") == 2)  # d.jsonl and e.txt
+        # What does not fit the columns of then is not passed over if it fits those of now.
+        lance.dataset(flow.scene.table.uri).add_columns({"more": "cast(null as bigint)"})
+        flow.put("g.jsonl", 8)
+        (flow.folder / "_h").write_text('{"id": 9, "more": 1}\n')
+        (flow.folder / "_h").rename(flow.folder / "h.jsonl")
+        flow.wait_rows(6)
         again.stop()
-    assert flow.ids() == [1, 2, 4, 7]
+    assert flow.ids() == [1, 2, 4, 7, 8, 9]
 
 
 def test_the_first_rows_may_make_the_table_and_a_dry_run_shows_them(
