@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +28,11 @@ from committerd_ingest.keyed import OP, ORDER
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
 from committerd_ingest.progress import Progress, progress_in
 from committerd_ingest.replays import Replays, replays_in
+
+_T = TypeVar("_T")
+
+_LOOKS_MAX = 4
+"""Threads that read what a table says, so that a store that does not respond leaves threads to other tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +71,27 @@ class Table:
     def __init__(self, place: TableLocation, client: CommitClient, *, timeout: float) -> None:
         """`timeout`: seconds for each commit."""
         self._place, self._client, self._timeout = place, client, timeout
+        self._looks = asyncio.Semaphore(_LOOKS_MAX)
 
     async def says(self, app_id: str) -> Said | None:
         """What the latest version says of a partition; None if there is no table.
 
         Raises `ValueError`, and what pylance raises.
         """
-        return await asyncio.to_thread(self._says, app_id)
 
-    def _says(self, app_id: str) -> Said | None:
-        with panics_raised():
-            dataset = self._place.find()
-            if dataset is None:
-                return None
-            metadata = read_table(dataset).manifest.table_metadata
-            return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
+        def look() -> Said | None:
+            with panics_raised():
+                dataset = self._place.find()
+                if dataset is None:
+                    return None
+                metadata = read_table(dataset).manifest.table_metadata
+                return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
+
+        return await self._look(look)
+
+    async def _look(self, look: Callable[[], _T]) -> _T:
+        async with self._looks:
+            return await asyncio.to_thread(look)
 
     async def says_of_split(self, app_id: str) -> SaidOfSplit | None:
         """What the latest version says of a split. Returns and raises what `says` does."""
@@ -93,7 +104,7 @@ class Table:
                 metadata = read_table(dataset).manifest.table_metadata
                 return SaidOfSplit(dataset.schema, mark_in(metadata, app_id), progress_in(metadata, app_id))
 
-        return await asyncio.to_thread(look)
+        return await self._look(look)
 
     async def says_of_replays(self, app_id: str) -> tuple[pa.Schema, AppMark | None, Replays] | None:
         """The schema, mark and note of the latest version. Returns and raises what `says` does."""
@@ -106,7 +117,7 @@ class Table:
                 metadata = read_table(dataset).manifest.table_metadata
                 return dataset.schema, mark_in(metadata, app_id), replays_in(metadata, app_id)
 
-        return await asyncio.to_thread(look)
+        return await self._look(look)
 
     async def values(self, column: str, where: str) -> set[Any]:
         """The values of a column in the rows for which a filter of SQL holds. Raises what pylance raises."""
@@ -115,7 +126,7 @@ class Table:
             with panics_raised():
                 return set(self._place.open().to_table(columns=[column], filter=where)[column].to_pylist())
 
-        return await asyncio.to_thread(look)
+        return await self._look(look)
 
     def write(self, rows: pa.RecordBatchReader) -> Written:
         """Write rows as data files while they are read, so that they need not be in memory together. It blocks.

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -54,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 100
 _DRY_RUN_SECONDS = 20.0
+_THREADS_EACH = 16
+"""Threads for each pipeline: more than a table holds whose store does not respond (`Table`, `Pipeline.writes_max`)."""
 
 
 def run(members: Sequence[Member], *, dry_run: bool) -> None:
@@ -73,6 +76,8 @@ async def _main(members: Sequence[Member]) -> None:
     collected, shared = CollectorRegistry(), members[0].settings
     metrics, registries = IngestMetrics(collected), Registries()
     stopped = asyncio.Event()
+    threads = ThreadPoolExecutor(_THREADS_EACH * len(members), thread_name_prefix="ingest")
+    asyncio.get_running_loop().set_default_executor(threads)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     running = [
