@@ -204,8 +204,9 @@ class _Run:
         """Those among them whose rows are in the table by a replay."""
         self._doubted: dict[Origin, set[int]] = {}
         """Those among them of which nobody knows."""
-        self._copies: list[tuple[_Place, Letter]] = []
-        """Further copies of records. They are settled as soon as their rows are in the table."""
+        self._copies: list[tuple[_Place, Origin, int]] = []
+        """Further copies of records, with their offsets in their own topics. They are settled as soon as their rows are
+        in the table."""
         self._kept = 0
         self._marks: dict[Origin, tuple[int, str]] = {}
 
@@ -227,7 +228,8 @@ class _Run:
             elif place in begun.settled or place in begun.doubt:
                 continue
             elif _has(self._taken, letter) or not self._add(self._seen, letter):
-                self._copies.append((place, letter))
+                self._copies.append((place, letter.origin, letter.record.offset))
+                self._keep_one()
             elif not _has(self._doubted, letter):
                 fate = await self._fate(letter)
                 if fate:
@@ -244,7 +246,7 @@ class _Run:
         return self._report
 
     def _settled_copies(self) -> list[_Place]:
-        return [place for place, letter in self._copies if _has(self._taken, letter)]
+        return [place for place, origin, offset in self._copies if offset in self._taken.get(origin, ())]
 
     async def _each(self) -> AsyncIterator[tuple[_Place, Letter | None]]:
         """All records, read beside the event loop, a thousand at a time."""
@@ -262,13 +264,16 @@ class _Run:
         if letter.record.offset in offsets:
             return False
         offsets.add(letter.record.offset)
+        self._keep_one()
+        return True
+
+    def _keep_one(self) -> None:
         self._kept += 1
         if self._kept > _LETTERS_MAX:
             raise SettingsError(
                 f"the topic has more than {_LETTERS_MAX} bad records: let Kafka delete the oldest (retention.ms, or "
                 "kafka-delete-records.sh)"
             )
-        return True
 
     async def _fate(self, letter: Letter) -> str:
         """What becomes of the record without a look at its value; empty = it is decoded."""
