@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
+from committerd.settings.dataset import checked_uri
 from committerd.settings.datasets import in_words
 from committerd.settings.group import MIB, Listed, SettingsGroup
 from committerd.settings.requests import EndpointUrl
@@ -197,6 +198,11 @@ class IngestSettings(SettingsGroup):
         description="Time for which a transaction waits for its outcome. Then the partition begins again at the mark.",
     )
 
+    @field_validator("folder")
+    @classmethod
+    def _folder(cls, value: str) -> str:
+        return value and checked_uri(value)
+
     @field_validator("topic_pattern")
     @classmethod
     def _pattern(cls, value: str) -> str:
@@ -267,7 +273,7 @@ class IngestSettings(SettingsGroup):
             raise ValueError("route_header and route_column need a route with route_values: each takes all records now")
         pipelines: dict[str, str] = {}
         for name, one in found.items():
-            other = pipelines.setdefault(one.pipeline or name.replace(".", "-"), name)
+            other = pipelines.setdefault(one.pipeline, name)
             if other != name:
                 raise ValueError(
                     f"routes.{name} and routes.{other} are pipelines of one name: set routes.{name}.pipeline"
@@ -292,10 +298,11 @@ class IngestSettings(SettingsGroup):
         if of_all:
             raise ValueError(f"routes.{name}.{of_all[0]}: it is the same for all routes: set ingest.{of_all[0]}")
         base = {one: getattr(self, one) for one in type(self).model_fields if one not in _OF_ALL_ROUTES}
-        if self.pipeline and "pipeline" not in given:
-            base["pipeline"] = f"{self.pipeline}-{name.replace('.', '-')}"
-            if len(base["pipeline"]) > 40:
-                raise ValueError(f"routes.{name}: {base['pipeline']!r} has more than 40 characters: set its pipeline")
+        if not given.get("pipeline"):
+            own = name.replace(".", "-")  # of a branch too, whose dataset has the name of its table
+            given["pipeline"] = f"{self.pipeline}-{own}" if self.pipeline else own
+            if len(given["pipeline"]) > 40:
+                raise ValueError(f"routes.{name}: {given['pipeline']!r} has more than 40 characters: set its pipeline")
         base["buffer_bytes_max"] = max(self.buffer_bytes_max // len(self.routes), 1024)
         if "topics" in given or "topic_pattern" in given:
             base |= {"topics": (), "topic_pattern": ""}

@@ -183,6 +183,15 @@ def test_each_route_is_a_pipeline_with_the_settings_of_the_group_and_its_own(
     assert (clicks.name, clicks.flush.rows, clicks.writes_max) == ("p-clicks", 7, 4)
 
 
+def test_the_branches_of_a_table_are_pipelines_of_their_own(file: Path) -> None:
+    # With one name they would be one consumer group, and each table would lack the partitions of the other.
+    branch = 'datasets.trial = {name = "orders", uri = "/orders", branch = "trial"}\n'
+    file.write_text(
+        FILE + branch + '[ingest]\ntopics = "a"\n[ingest.routes.orders]\n[ingest.routes."orders.tree.trial"]\n'
+    )
+    assert [one.name for one in pipelines()] == ["orders", "orders-tree-trial"]
+
+
 def test_routes_by_topics_alone_take_all_their_records_and_read_no_table_s_own_topics(file: Path) -> None:
     routes = 'ingest.routes.orders.topics = "a,b"\ningest.routes.clicks.topic_pattern = ".*"\n'
     file.write_text(FILE + 'ingest.topics = ["c"]\n' + routes)
@@ -248,3 +257,10 @@ def test_what_belongs_to_routes_needs_them(file: Path) -> None:
     assert "route_column needs format json or avro, and not raw" in wrong(file, raw)
     different = '[ingest]\ntopics="a"\nroute_column="k"\n[ingest.routes.orders]\nroute_values="x"\nformat="raw"\n'
     assert "routes.orders.format: with route_column, all routes have the same" in wrong(file, different)
+
+
+def test_a_password_in_the_uri_of_a_folder_is_refused_and_not_repeated(file: Path) -> None:
+    said = wrong(file, 'ingest.source = "files"\ningest.folder = "s3://user:secret@landing/orders"\n')
+    assert "ingest.folder" in said
+    assert "must not contain a user or password" in said
+    assert "secret@" not in said
