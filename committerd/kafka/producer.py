@@ -146,11 +146,17 @@ class Producers:
 class RecordSender:
     """Sends the records of one dataset to one topic; one batch at a time."""
 
-    def __init__(self, producers: Producers, *, topic: str, smaller: Smaller = lambda _: None) -> None:
-        """`smaller`: returns a smaller form of a record that is too large for the topic; None if there is none."""
+    def __init__(
+        self, producers: Producers, *, topic: str, smaller: Smaller = lambda _: None, in_order: bool = False
+    ) -> None:
+        """`smaller`: returns a smaller form of a record that is too large for the topic; None if there is none.
+
+        `in_order`: send no record behind one that the broker refuses.
+        """
         self._producers = producers
         self._topic = topic
         self._smaller = smaller
+        self._in_order = in_order
         # If Kafka is reachable but slow, the time doubles with each replaced producer.
         self._patience = self._patience_min = min(_PATIENCE_SECONDS, producers.patience_max)
         self._one = anyio.Lock()
@@ -184,7 +190,7 @@ class RecordSender:
             error = await self._send_one(publication)
             if error is not None:
                 refused.append((publication, error))
-            if isinstance(error, _NOT_ALLOWED):
+            if isinstance(error, _NOT_ALLOWED) or (error is not None and self._in_order):
                 refused += [(each, error) for each in publications]
                 break
         if refused:

@@ -86,7 +86,7 @@ class KafkaQueue:
         self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
         self._event_lane = shared.event_lane
         self._event_reader = RangeReader(settings, topics, name, admin=shared.admin)
-        self._events = RecordSender(shared.events, topic=topics.events)
+        self._events = RecordSender(shared.events, topic=topics.events, in_order=True)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
         self._acknowledged: int | None = None

@@ -10,12 +10,14 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio import to_thread
+from kafka.errors import MessageSizeTooLargeError
 from prometheus_client import CollectorRegistry
 
 from committerd.committer.change_feed import ChangeFeed
@@ -30,6 +32,7 @@ from committerd.table.versions import Table
 from committerd.telemetry import Metrics
 from committerd_common.branches import branch_uri
 from harness.kafka import KafkaBroker, RunningKafka
+from harness.kafka_topics import configure_topic
 from harness.lance_table import LanceTable
 from tests.kafka.staging import PATIENT, delete_topic, operator, settings_for, until
 
@@ -206,6 +209,29 @@ async def test_a_topic_that_can_not_be_used_says_what_to_do(opened: Opened, kafk
         await to_thread.run_sync(delete_topic, topic, settings)
         with pytest.raises(QueueUnavailable, match=f"there is no topic {topic}: `committerd topics create`"):
             await events.queue.events_topic_id()
+
+
+async def test_no_event_comes_before_one_that_the_topic_refuses(
+    opened: Opened, kafka: KafkaBroker | RunningKafka
+) -> None:
+    """Records of which a broker refuses one are sent again one by one."""
+    too_large, numbers = MessageSizeTooLargeError(), count(1)
+    async with opened() as events:
+        with operator(settings_for(kafka.bootstrap_servers, **PATIENT)) as admin:
+            await to_thread.run_sync(configure_topic, admin, events.queue.topics.events, "max.message.bytes", "1000")
+        refused = 0
+        while not refused:  # a broker may take a record after it has reported the new limit
+            number = next(numbers)
+            values = (b"first %d" % number, b"x" * 100_000, b"last %d" % number)
+            try:
+                await events.queue._events._send_one_by_one(
+                    [(Publication(key=None, value=value), too_large) for value in values]
+                )
+            except QueueUnavailable as error:
+                refused = number if error.code == "record_refused" else 0
+        found = await events.queue.events_tail(10)
+        assert b"first %d" % refused in found
+        assert b"last %d" % refused not in found
 
 
 async def test_two_committers_at_once_tell_each_version_first_in_order(opened: Opened) -> None:
