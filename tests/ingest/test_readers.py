@@ -44,8 +44,8 @@ class FilesFlow(Flow):
     def folder(self) -> Path:
         return self.scene.folder / "incoming"
 
-    def put(self, name: str, *ids: int) -> None:
-        """Put a whole file there, of the format that its name says."""
+    def put(self, name: str, *ids: int, changed_at: float | None = None) -> None:
+        """Put a whole file there, of the format that its name says. `changed_at`: its time, in Unix seconds."""
         self.folder.mkdir(exist_ok=True)
         hidden, rows = self.folder / f"_{name}", pa.table({"id": ids, "text": [f"row {one}" for one in ids]})
         if name.endswith(".parquet"):
@@ -54,6 +54,8 @@ class FilesFlow(Flow):
             pyarrow.csv.write_csv(rows, hidden)
         else:
             hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows.to_pylist()))
+        if changed_at is not None:  # before anybody sees it
+            os.utime(hidden, (changed_at, changed_at))
         hidden.rename(self.folder / name)
 
     def ids(self) -> list[int]:
@@ -136,8 +138,7 @@ def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silenc
         ingest.start()
         flow.wait_rows(1)
         (flow.folder / "b.jsonl").unlink()  # done files may go
-        flow.put("a.jsonl", 2)
-        os.utime(flow.folder / "a.jsonl", (1, 1))  # its name and time lie before those of the file that is done
+        flow.put("a.jsonl", 2, changed_at=1)  # its name and time lie before those of the file that is done
         flow.wait_rows(2)
 
         (flow.folder / "c.jsonl").write_text('{"id": 3}\n{"id": "x"}\n')
