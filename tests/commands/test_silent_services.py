@@ -49,13 +49,24 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "append": ("append", "URI", "FILE"),
     "commit": ("commit", "URI", "STAGED"),
     "promote": ("promote", "branch", "URI"),
+    "ingest move": ("ingest", "move", "topic", "0", "--offset", "0"),
+    "ingest replay": ("ingest", "replay"),
+    "ingest settle": ("ingest", "settle", "files", "--rows", "there"),
 }
-_DAEMONS = {"run", "dev", "ingest", "ingest move"}
+_SETTINGS = {
+    "datasets find": {"DAEMON__DATASETS_FILE": "FOLDER/datasets.json"},
+    "ingest move": {"INGEST__TOPICS": "topic"},
+    "ingest replay": {"INGEST__TOPICS": "topic", "INGEST__ON_ERROR": "dead-letter"},
+    "ingest settle": {"INGEST__SOURCE": "files", "INGEST__FOLDER": "FOLDER"},
+}
+"""What a command needs besides table and Kafka."""
+_DAEMONS = {"run", "dev", "ingest"}
 """They wait until the service is back, and say so in their logs and on /readyz. `ingest` has tests of its own."""
-_WITHOUT_KAFKA = {"probe", "pause", "resume", "app list", "app release", "commit", "promote"}
+_WITHOUT_KAFKA = {"probe", "pause", "resume", "app list", "app release", "commit", "promote", "ingest settle"}
 _WITHOUT_STORE = {
     *("tail", "dead list", "dead show", "dead drop", "dead replay"),  # replay asks the table about letters that exist
     *("topics create", "topics check", "topics transactions", "datasets", "datasets find"),
+    *("ingest move", "ingest replay"),  # they ask the table about topics that exist
 }
 
 
@@ -94,14 +105,17 @@ def _words(name: str, scene: Scene, uri: str) -> list[str]:
     return [{"URI": uri, "FILE": str(file), "STAGED": str(staged)}.get(word, word) for word in _COMMANDS[name]]
 
 
+def _settings(name: str, folder: Path) -> dict[str, str]:
+    return {key: text.replace("FOLDER", str(folder)) for key, text in _SETTINGS.get(name, {}).items()}
+
+
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.parametrize("name", sorted(_COMMANDS.keys() - _WITHOUT_KAFKA))
 def test_kafka_hangs(name: str, frozen_kafka: KafkaBroker, tmp_path: Path) -> None:
     scene = Scene(kafka=frozen_kafka.bootstrap_servers, name=f"t-{uuid.uuid4().hex[:12]}", folder=tmp_path)
     scene.table.create()
-    more = {"DAEMON__DATASETS_FILE": str(tmp_path / "datasets.json")} if name == "datasets find" else {}
-    done = run(scene, *_words(name, scene, scene.table.uri), **_SHORT, **more)
+    done = run(scene, *_words(name, scene, scene.table.uri), **_SHORT, **_settings(name, tmp_path))
     assert done.code != 0
     said = done.out + done.err
     assert frozen_kafka.bootstrap_servers in said, said
@@ -126,7 +140,7 @@ def test_the_store_hangs(
             "S3__READ_TIMEOUT_SECONDS": "2",
         }
         assert run(scene, "topics", "create").code == 0
-        done = run(scene, *_words(name, scene, uri), **hangs)
+        done = run(scene, *_words(name, scene, uri), **hangs, **_settings(name, tmp_path))
         assert done.code != 0
         said = done.out + done.err
         assert uri in said or hanging_store in said, said

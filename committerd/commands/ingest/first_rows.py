@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 import pyarrow as pa
 
-from committerd.commands.ingest.parts import client_of, reader_of, reader_pipeline_of, table_of
+from committerd.commands.ingest.parts import client_of, reader_of, reader_pipeline_of, reading_table, table_of
 from committerd.commands.lance_options import client_access
 from committerd.commands.system import monotonic
 from committerd.errors import SettingsError
@@ -31,7 +31,8 @@ async def show_first_rows(configured: Settings) -> None:
     count = bad = 0
     try:
         for split in await asyncio.to_thread(reader.splits):
-            said = await table.says_of_split(app_id_of_split(pipeline.name, reader.name, split))
+            with reading_table(configured):
+                said = await table.says_of_split(app_id_of_split(pipeline.name, reader.name, split))
             if said is None and pipeline.new_table is None:
                 raise SettingsError(f"there is no table at {configured.dataset.place}: create it first")
             schema = pipeline.new_table.schema if said is None and pipeline.new_table else said and said.schema

@@ -10,7 +10,7 @@ import click
 from kafka.errors import UnknownTopicOrPartitionError
 
 from committerd.commands.committing import sources
-from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, table_of
+from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, reading_table, table_of
 from committerd.commands.lance_options import client_access
 from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
@@ -53,7 +53,8 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
     app_id = app_id_of(pipeline_name(configured), cluster_id, partition)
     client = client_of(configured, access)
     table = table_of(configured, access, client)
-    said = await table.says(app_id)
+    with reading_table(configured):
+        said = await table.says(app_id)
     if said is None:
         raise SettingsError(f"there is no table at {configured.dataset.place}")
     mark = said.mark

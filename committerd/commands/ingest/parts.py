@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from committerd.commands.append.sources import Folder
 from committerd.commands.ingest.files import FolderReader
 from committerd.commands.lance_options import ClientAccess, client_options
-from committerd.errors import SettingsError
+from committerd.errors import SettingsError, StoreUnavailable
 from committerd.kafka.clients import open_client
 from committerd.kafka.options import admin_options, producer_options, reader_options, topics_of
 from committerd.settings.ingest import IngestSettings
@@ -34,6 +35,15 @@ from committerd_ingest.table import Table
 PRODUCER = "committerd-ingest"
 
 _REGISTRY_SETTINGS = tuple(one for one in IngestSettings.model_fields if one.startswith("registry_"))
+
+
+@contextmanager
+def reading_table(settings: Settings) -> Iterator[None]:
+    """Raise `StoreUnavailable` in place of what pylance raises when it can't read the table."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise StoreUnavailable(f"can't read the table {settings.dataset.place}: {error}") from error
 
 
 def pipeline_name(settings: Settings) -> str:

@@ -28,7 +28,7 @@ from committerd.commands.ingest.parts import (
 from committerd.commands.lance_options import client_access
 from committerd.commands.printing import echo_counts, plain
 from committerd.commands.system import monotonic
-from committerd.errors import CommitterError, QueueUnavailable, SettingsError, Unavailable
+from committerd.errors import CommitterError, QueueUnavailable, SettingsError, StoreUnavailable, Unavailable
 from committerd.settings.load import Settings
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client.casting import nulls
@@ -108,6 +108,8 @@ def replay(member: Member, chosen: Chosen, *, as_json: bool, apply: bool) -> int
         raise QueueUnavailable(f"Kafka: {error}") from error
     except (TooScattered, WrongColumns) as error:
         raise SettingsError(str(error)) from error
+    except (OSError, ValueError) as error:  # of pylance
+        raise StoreUnavailable(f"can't read the table {configured.dataset.place}: {error}") from error
     except RegistryUnavailable as error:
         raise Unavailable(str(error)) from error
     _print(dead_letter_topic(configured), report, as_json=as_json, applied=apply)

@@ -27,6 +27,7 @@ from committerd.commands.ingest.parts import (
     open_consumer,
     open_producer,
     reader_of,
+    reading_table,
     table_of,
 )
 from committerd.commands.lance_options import client_access
@@ -208,7 +209,8 @@ async def _show(member: Member) -> None:
         await show_first_rows(configured)
         return
     access, registry, place = client_access(configured), Registries().of(configured), configured.dataset.place
-    said = await table_of(configured, access, client_of(configured, access)).says("")
+    with reading_table(configured):
+        said = await table_of(configured, access, client_of(configured, access)).says("")
     found = await asyncio.to_thread(_first_records, configured, pipeline) if said is None else {}
     schema = await _new_schema(pipeline, registry, place, found) if said is None else said.schema
     _decoder(pipeline, schema, Partition("", 0))  # raises, whether there are records or not

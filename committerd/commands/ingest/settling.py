@@ -8,7 +8,7 @@ import json
 import click
 
 from committerd.commands.ingest.moving import release
-from committerd.commands.ingest.parts import client_of, reader_of, reader_pipeline_of, table_of
+from committerd.commands.ingest.parts import client_of, reader_of, reader_pipeline_of, reading_table, table_of
 from committerd.commands.lance_options import client_access
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
@@ -32,7 +32,8 @@ async def _settle(configured: Settings, split: str, rows: str, *, as_json: bool,
     app_id = app_id_of_split(reader_pipeline_of(configured).name, reader.name, split)
     client = client_of(configured, access)
     table = table_of(configured, access, client)
-    said = await table.says_of_split(app_id)
+    with reading_table(configured):
+        said = await table.says_of_split(app_id)
     if said is None:
         raise SettingsError(f"there is no table at {configured.dataset.place}")
     found = where_to_go_on(said.mark, said.note)
