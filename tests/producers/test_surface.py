@@ -19,7 +19,7 @@ from committerd_common.messages import Transaction
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/client.md", "docs/spark.md", "docs/ray-daft.md", "docs/dev.md", "docs/testing.md")
-UNTYPED = ("pyarrow", "lance", "pyspark", "pandas", "ray", "daft", "dlt", "airflow", "dagster")
+UNTYPED = ("kafka", "pyarrow", "lance", "pyspark", "pandas", "ray", "daft", "dlt", "airflow", "dagster")
 """Libraries whose types pyright does not know, or knows in part; those from Ray on are not installed here."""
 UNTYPED_BASES = ("airflow_append", "dagster_assets", "dlt_destination")
 """Examples that decorate or derive from what these libraries have."""
