@@ -46,6 +46,12 @@ class RunningKafka:
     bootstrap_servers: str
 
 
+PATIENT = {"broker.session.timeout.ms": "120000"}
+"""For a broker that nobody kills. On a busy machine a broker may miss its heartbeats to its own controller for the 9
+seconds of the default. Then the cluster has no broker for a moment: groups lose their members, and no topic can be
+made. A broker that is killed has to wait as long before it may register again."""
+
+
 class KafkaBroker(Restartable):
     """A Kafka node, with its data in a temporary folder or in the given one."""
 
@@ -136,7 +142,7 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
     if given:
         yield RunningKafka(given)
         return
-    with KafkaBroker() as broker:
+    with KafkaBroker(settings=PATIENT) as broker:
         yield broker
 
 

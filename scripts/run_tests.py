@@ -31,7 +31,7 @@ import coverage
 import psutil
 
 from harness import PartMissingError
-from harness.kafka import KafkaBroker
+from harness.kafka import PATIENT, KafkaBroker
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -169,7 +169,7 @@ def shared_broker() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
-            os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(KafkaBroker()).bootstrap_servers
+            os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(KafkaBroker(settings=PATIENT)).bootstrap_servers
             stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield
 

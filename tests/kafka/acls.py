@@ -11,7 +11,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from harness.kafka import LOGIN, KafkaBroker
+from harness.kafka import LOGIN, PATIENT, KafkaBroker
 from harness.scene import until
 
 Right = tuple[ACLOperation, ResourceType, str]
@@ -64,7 +64,7 @@ def strict_broker() -> KafkaBroker:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    return KafkaBroker(settings=authorizer)
+    return KafkaBroker(settings={**PATIENT, **authorizer})
 
 
 def allow(broker: KafkaBroker, rights: Sequence[Right], *, user: str = LOGIN[0]) -> None:
