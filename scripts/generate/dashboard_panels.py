@@ -682,6 +682,8 @@ INGEST = Row(
                 Query(expr=rate("committerd_ingest_records_total"), legend="{{dataset}} records"),
                 Query(expr=rate("committerd_ingest_rows_total"), legend="{{dataset}} rows"),
                 Query(expr=rate("committerd_ingest_bad_records_total"), legend="{{dataset}} bad records"),
+                Query(expr=rate("committerd_ingest_passed_records_total"), legend="{{dataset}} of other routes"),
+                Query(expr=rate("committerd_ingest_unmatched_records_total"), legend="{{dataset}} of no route"),
             ],
             unit="ops",
         ),

@@ -64,9 +64,10 @@ def two_members(kafka: str, name: str, folder: Path, s3: S3Endpoint, dynamodb: D
         place = ddb_place(s3, dynamodb, proxy=proxy.url, ddb_proxy=ddb_proxy.url)
         scene = stack.enter_context(Scene(kafka=kafka, name=name, folder=folder, place=place))
         # One attempt: what fails is not hidden by the store's own retries.
-        active = scene.daemon(**STAYS, HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        told = {**STAYS, "KAFKA__CHANGE_EVENTS": "true", "S3__ATTEMPTS": "1"}
+        active = scene.daemon(**told, HTTP__PORT=str(free_port()))
         active.wait_ready(text="waits for the table")
-        standby = scene.daemon(**STAYS, HTTP__PORT=str(free_port()), S3__ATTEMPTS="1")
+        standby = scene.daemon(**told, HTTP__PORT=str(free_port()))
         standby.wait_ready(text="standby")
         topic = stack.enter_context(contextlib.closing(Topic(kafka, partitions=1)))
         port, ingest_port = free_port(), free_port()
