@@ -151,7 +151,7 @@ class RecordSender:
     ) -> None:
         """`smaller`: returns a smaller form of a record that is too large for the topic; None if there is none.
 
-        `in_order`: send no record behind one that the broker refuses.
+        `in_order`: send no record behind a refused record.
         """
         self._producers = producers
         self._topic = topic

@@ -85,7 +85,7 @@ class KafkaQueue:
         self._outcomes = RecordSender(shared.outcomes, topic=topics.outcomes, smaller=smaller_outcome)
         self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
         self._event_lane = shared.event_lane
-        self._event_reader = RangeReader(settings, topics, name, admin=shared.admin)
+        self._event_reader = RangeReader(settings, topics, name, admin=self._admin)
         self._events = RecordSender(shared.events, topic=topics.events, in_order=True)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
@@ -227,7 +227,7 @@ class KafkaQueue:
     async def events_topic_id(self) -> str:
         ask = partial(self._admin.identity, self.topics.events, None)
         try:
-            found = await self._about_events(ask, "asking for the events topic's identity")
+            found = await self._through(self._event_lane, ask, "asking for the events topic's identity")
         except RefusedToRun as error:
             remedy = "`committerd topics create` creates it"
             if error.code == "topic_gone":
@@ -238,7 +238,8 @@ class KafkaQueue:
         return found.topic_id
 
     async def events_tail(self, limit: int) -> list[bytes]:
-        return await self._about_events(partial(self._event_reader.events_tail, limit), "reading change events")
+        read = partial(self._event_reader.events_tail, limit)
+        return await self._through(self._event_lane, read, "reading change events")
 
     async def publish_events(self, events: Sequence[Publication]) -> None:
         await self._send(self._events, events, "publishing change events")
@@ -330,13 +331,11 @@ class KafkaQueue:
                 await sender.send(publications)
 
     async def _request(self, work: Callable[[], Result], doing: str, *, reads: bool = False) -> Result:
-        lane = self._lanes.of(self._member.leader(self.partition), reads=reads)
+        return await self._through(self._lanes.of(self._member.leader(self.partition), reads=reads), work, doing)
+
+    async def _through(self, lane: CapacityLimiter, work: Callable[[], Result], doing: str) -> Result:
         with self._no_longer_than(self._seconds_max, doing):
             return await to_thread.run_sync(work, limiter=lane, abandon_on_cancel=True)
-
-    async def _about_events(self, work: Callable[[], Result], doing: str) -> Result:
-        with self._no_longer_than(self._seconds_max, doing):
-            return await to_thread.run_sync(work, limiter=self._event_lane, abandon_on_cancel=True)
 
     @contextmanager
     def _no_longer_than(self, seconds: float, doing: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -69,14 +69,16 @@ class RangeReader:
 
     def outcomes_tail(self, limit: int) -> list[bytes]:
         """Values of the last records of the outcomes topic, at most `limit` of each partition."""
-        bounds = self._admin.bounds(self._admin.partitions(self._outcomes))
-        ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
-        return [found.value or b"" for found in self._read(ranges)]
+        return self._tail(self._admin.partitions(self._outcomes), limit)
 
     def events_tail(self, limit: int) -> list[bytes]:
         """Values of the last records of the events topic, at most `limit`, in offset order."""
-        first, last = self._admin.bounds([self._events])[self._events]
-        return [found.value or b"" for found in self._read({self._events: (max(first, last - limit), last)})]
+        return self._tail([self._events], limit)
+
+    def _tail(self, partitions: Sequence[TopicPartition], limit: int) -> list[bytes]:
+        bounds = self._admin.bounds(partitions)
+        ranges = {p: (max(first, last - limit), last) for p, (first, last) in bounds.items()}
+        return [found.value or b"" for found in self._read(ranges)]
 
     def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Any]:
         """kafka-python's records in the half-open ranges, each partition in offset order."""
