@@ -67,9 +67,9 @@ class Prefetched:
     decoded: Request | Refused
     facts: StagedFacts
     at: float
-    """When its facts were fetched, on the event loop's clock, in seconds."""
+    """When the fetch of its facts began, on the event loop's clock, in seconds."""
     until: float
-    """When the last of them was there, on the same clock."""
+    """When it ended, on the same clock."""
     bytes: int = field(init=False)
     """The most memory that the decoded transaction takes. It is added up for all that wait, often."""
 
@@ -133,19 +133,23 @@ class Prefetcher:
                 await anyio.lowlevel.checkpoint()
 
     def _front(self) -> Iterable[Pending]:
-        """The records to prefetch, in order. Under turns they are the first ones of each producer, as many as fit; all
-        others are forgotten if they take too much memory.
+        """The records to prefetch, in order.
+
+        If decoded records take too much memory under turns, those that do not fit at the front are forgotten.
         """
-        intake = self.intake
-        if not intake.takes_turns(_RECORDS_AT_ONCE):
-            return intake.pending
-        in_turn = {pending.number: pending for pending in intake.turns.to_fetch(_RECORDS_AT_ONCE)}
-        in_turn |= {pending.number: pending for pending in intake.pending if pending.number not in in_turn}
+        if not self.intake.takes_turns(_RECORDS_AT_ONCE):
+            return self.intake.pending
         if sum(known.bytes for known in self._found.values()) > DECODED_BYTES_MAX:
-            front = {pending.number for pending in self._fitting(in_turn.values())}
+            front = {pending.number for pending in self._fitting(self._in_turn())}
             for number in self._found.keys() - front:
                 del self._found[number]
-        return in_turn.values()
+        return self._in_turn()
+
+    def _in_turn(self) -> Iterator[Pending]:
+        """Yield each record once, and first those at the front of each producer's line: a version takes from all."""
+        first = {pending.number: pending for pending in self.intake.turns.to_fetch(_RECORDS_AT_ONCE)}
+        yield from first.values()
+        yield from (pending for pending in self.intake.pending if pending.number not in first)
 
     def _fitting(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
         """Yield the first of these records, as many as may be decoded at the same time: at least one."""
@@ -199,8 +203,11 @@ class Prefetcher:
 
     def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
         """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
-        known_of = (self._found, self._begun, self._large)
-        free = (one for one in self._fitting(waiting) if not any(one.number in known for known in known_of))
+        free = (
+            one
+            for one in self._fitting(waiting)
+            if not (one.number in self._found or one.number in self._begun or one.number in self._large)
+        )
         batch = list(islice(free, most))
         self._begun |= {pending.number: anyio.Event() for pending in batch}
         return batch
