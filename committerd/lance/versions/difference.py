@@ -53,11 +53,11 @@ def difference(changed: ChangedChunks) -> Difference:
     """What the later version adds and removes."""
     packed_before, packed_after = _packed(changed.before), _packed(changed.after)
     old, new = _rows_of(packed_before - packed_after), _rows_of(packed_after - packed_before)
-    added = [_readable(new[one]) for one in new.keys() - old.keys()]
-    removed = [_readable(old[one]) for one in old.keys() - new.keys()]
+    added = [new[one] for one in new.keys() - old.keys()]
+    removed = [old[one] for one in old.keys() - new.keys()]
     fragments_added, fragments_removed = len(added), len(removed)
     for one in old.keys() & new.keys():
-        before, after = _readable(old[one]), _readable(new[one])
+        before, after = old[one], new[one]
         fewer = None if before is None or after is None else before - after
         removed.append(None if fewer is None else max(fewer, 0))
         added.append(None if fewer is None else max(-fewer, 0))
@@ -69,21 +69,19 @@ def _packed(chunks: Iterable[Chunk]) -> set[bytes]:
     return {one for chunk in chunks for one in PackedManifest.FromString(chunk.body).fragments}
 
 
-def _rows_of(packed: Iterable[bytes]) -> dict[int, tuple[int, int]]:
-    """By fragment: its rows, and those of them that are deleted; -1 if it does not say."""
-    return {one.id: (one.physical_rows or -1, _deleted(one)) for one in map(DataFragment.FromString, packed)}
+def _rows_of(packed: Iterable[bytes]) -> dict[int, int | None]:
+    """By fragment: its rows that can be read."""
+    return {one.id: _readable(one) for one in map(DataFragment.FromString, packed)}
 
 
-def _deleted(fragment: DataFragment) -> int:
-    """The number of deleted rows. Lance's old writers did not write it: 0 with a deletion file means unknown."""
-    if not fragment.HasField("deletion_file"):
-        return 0
-    return fragment.deletion_file.num_deleted_rows or -1
+def _readable(fragment: DataFragment) -> int | None:
+    """The fragment's rows that can be read; None if it does not say.
 
-
-def _readable(rows: tuple[int, int]) -> int | None:
-    physical, deleted = rows
-    return None if physical < 0 or deleted < 0 else physical - deleted
+    Lance's old writers wrote neither number: 0 rows, and 0 deleted rows with a deletion file, mean unknown.
+    """
+    physical, deleted = fragment.physical_rows, fragment.deletion_file.num_deleted_rows
+    unknown = not physical or (fragment.HasField("deletion_file") and not deleted)
+    return None if unknown else physical - deleted
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
