@@ -35,7 +35,7 @@ async def summary_of(table: Table, version: int, *, is_latest: bool) -> VersionS
     if found is None:
         return None
     skimmed, _, settled = found
-    return None if settled is None else summary(skimmed.outline, settled, is_latest=is_latest)
+    return summary(skimmed.outline, settled, is_latest=is_latest)
 
 
 class Carrying:

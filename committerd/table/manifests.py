@@ -219,14 +219,17 @@ class Manifests:
         tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
         return None if tail is None else await self._skimmed(version, tail)
 
-    async def skim_settled(self, version: int) -> tuple[ManifestSummary, int, Settled | None] | None:
-        """As `skim`, with the queue entries of `read_settled`; of a small version both come from one read."""
+    async def skim_settled(self, version: int) -> tuple[ManifestSummary, int, Settled] | None:
+        """As `skim`, with the queue entries of `read_settled`; None when either is None.
+
+        Takes one read for a small version.
+        """
         tail = await self.store.get_tail(self._key(version), TAIL_BYTES)
         skimmed = None if tail is None else await self._skimmed(version, tail)
         if tail is None or skimmed is None:
             return None
         settled = await self._settled_in(version, tail)
-        return *skimmed, None if settled is None else settled[0]
+        return None if settled is None else (*skimmed, settled[0])
 
     async def _skimmed(self, version: int, tail: Tail) -> tuple[ManifestSummary, int] | None:
         key = self._key(version)

@@ -109,8 +109,6 @@ async def _state(table: Table, version: int, *, is_latest: bool) -> VersionSumma
     if found is None:
         return None
     (outline, fragments, data_bytes), size, settled = found
-    if settled is None:
-        return None
     if is_latest or settled.ours:  # whatever is unreadable in an old version of another writer is ignored
         decode_position(outline.table_metadata, branch=outline.branch)
         decode_pause(outline.table_metadata, branch=outline.branch)
