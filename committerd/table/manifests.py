@@ -55,7 +55,7 @@ _LISTED_FIRST = 16
 _LISTED_MAX = 1000
 """Keys in each listing of the versions above another one: one request to S3."""
 _LISTED_TO_SHOW = 100
-"""Keys in the listing for commands that show versions; a server may take a millisecond for each."""
+"""Keys in the listing for commands that show versions; a server may take a millisecond for each key."""
 _PROBED_MAX = 64
 """Versions to look for at the same time."""
 _PROBED_FOR_LOWEST = 16
@@ -138,9 +138,9 @@ class Manifests:
     async def shown_versions(self) -> Sequence[int]:
         """Return the versions for a command that only shows the table, ascending, by few requests.
 
-        Those of a short history are all versions. If more than 100 keys are there, they are the versions from the
-        latest down to the first number without one. Cleanups delete the oldest versions, so a number counts as there if
-        a lower one is; only an old version with a tag may mislead the search. Raises as `versions`.
+        They are all versions of a short history. Of a history with more than 100 keys they are the versions from the
+        latest down to the first number without a version. Cleanups delete the oldest versions, so the search assumes no
+        gap above a version that exists; only an old version with a tag may mislead it. Raises as `versions`.
         """
         if self.store.lists_whole_folders:
             return await self.versions()
@@ -152,7 +152,7 @@ class Manifests:
         return range(await self._lowest_below(found[0]), found[-1] + 1)
 
     async def _lowest_below(self, version: int) -> int:
-        """Return the lowest version of those that end with this one without a gap."""
+        """Return the lowest version from which on there is no gap up to this version."""
         missing = 0
         while version - missing > 1:
             step = max((version - missing) // (_PROBED_FOR_LOWEST + 1), 1)

@@ -60,7 +60,8 @@ async def sample(
     if not versions:
         return Sampled()
     # As Start: down to the first number without a version.
-    places = () if isinstance(versions, range) else range(len(versions) - 1, 0, -1)
+    has_gap = versions[-1] - versions[0] >= len(versions)
+    places = range(len(versions) - 1, 0, -1) if has_gap else ()
     first = next((place for place in places if versions[place - 1] < versions[place] - 1), 0)
     search = _Search(table, versions[first:], report)
     await search.run()

@@ -52,7 +52,7 @@ class TableSummary:
     pause: Pause | None = None
     """The pause of the queue (`sample`)."""
     versions_in_all: int = 0
-    """Number of versions that the table has; of over 100 only those down to the first gap (`shown_versions`)."""
+    """Number of the table's versions; if they are more than 100, of those above the first gap (`shown_versions`)."""
     maintenance: Mapping[str, int] | None = None
     """The figures of the last cleanup of `committerd maintain`; None if there was none."""
     left_alone: Sequence[Failure] = ()
