@@ -12,10 +12,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from committerd_ingest.dead_letters import Letter, Origin, headers_of
+from committerd_ingest.records import Partition, Record
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from tests.ingest.registry_server import RegistryServer
-from tests.ingest.running import SCHEMA, Flow, flow_of, stopping, wait
+from tests.ingest.running import SCHEMA, Flow, Topic, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
@@ -56,7 +58,8 @@ def test_a_registry_that_is_away_stops_only_the_partition_that_needs_it_and_lose
     flow: Flow, registry: RegistryServer
 ) -> None:
     first, second = (registry.register(json.dumps(order(kind))) for kind in ("int", "long"))
-    ingest = flow.ingest(INGEST__FORMAT="avro", INGEST__REGISTRY_URL=registry.url, **LOGIN)
+    settings = {"INGEST__FORMAT": "avro", "INGEST__REGISTRY_URL": registry.url, **LOGIN}
+    ingest = flow.ingest(**settings)
     send(flow, first, 30, 0)
     send(flow, first, 30, 1)
     with stopping([ingest]):
@@ -72,6 +75,14 @@ def test_a_registry_that_is_away_stops_only_the_partition_that_needs_it_and_lose
         wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 1)
         assert "registry" in ingest.wait_ready(text="stopped")
         assert flow.count() == 90
+        bad = Topic(flow.scene.topics.servers, partitions=1)
+        letter = Letter("", Origin(Partition(flow.topic.name, 0), "of an older topic"), Record(1000, 0, None, None), "")
+        bad.send_value(b"\0" + second.to_bytes(4, "big"), headers=headers_of(letter))
+        bad.flush()
+        bad.close()
+        replayed = flow.command("ingest", "replay", good=False, INGEST__DEAD_LETTER_TOPIC=bad.name, **settings)
+        assert f"the schema registry at {registry.url} can't be reached" in replayed
+        assert "can't read the table" not in replayed
         registry.status = 200
         flow.wait_rows(120)
         flow.check()

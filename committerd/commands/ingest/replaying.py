@@ -108,10 +108,10 @@ def replay(member: Member, chosen: Chosen, *, as_json: bool, apply: bool) -> int
         raise QueueUnavailable(f"Kafka: {error}") from error
     except (TooScattered, WrongColumns) as error:
         raise SettingsError(str(error)) from error
+    except RegistryUnavailable as error:  # an OSError too
+        raise Unavailable(str(error)) from error
     except (OSError, ValueError) as error:  # of pylance
         raise StoreUnavailable(f"can't read the table {configured.dataset.place}: {error}") from error
-    except RegistryUnavailable as error:
-        raise Unavailable(str(error)) from error
     _print(dead_letter_topic(configured), report, as_json=as_json, applied=apply)
     return 1 if report.counts["bad"] else 0
 
