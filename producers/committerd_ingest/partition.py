@@ -122,7 +122,7 @@ class PartitionWork:
         """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
         self._noted_at = 0.0
-        self._said: Said | None = None
+        self._said: Said[Note | None] | None = None
         """What the table said last."""
         self._attempts = 0
         """Costly attempts to go on since the last commit."""
@@ -295,7 +295,7 @@ class PartitionWork:
             raise Stopped("table_missing", f"there is no table, and it can't be created: {error}") from error
         _log.info("ingest.table_created", extra={"partition": str(self.partition), "columns": schema.names})
 
-    async def _says(self) -> Said:
+    async def _says(self) -> Said[Note | None]:
         said = await self._table.says(self._app_id)
         if said is None:
             raise Stopped(
@@ -327,7 +327,7 @@ class PartitionWork:
         except (InvalidTransaction, UnsupportedTransaction) as error:
             raise Stopped("refused", f"the committer refuses the transaction: {error}", costly=True) from error
 
-    def _decoder(self, said: Said) -> Decoder | KeyedDecoder:
+    def _decoder(self, said: Said[Note | None]) -> Decoder | KeyedDecoder:
         try:
             return decoder_of(self._pipeline, said.schema, self.partition)
         except WrongColumns as error:
@@ -447,7 +447,7 @@ class PartitionWork:
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
-    async def _merged(self, said: Said, records: Records, schemas: Schemas | None) -> Said:
+    async def _merged(self, said: Said[Note | None], records: Records, schemas: Schemas | None) -> Said[Note | None]:
         """What the table says when it has the columns that the records' schemas bring."""
         if schemas is None or self._pipeline.schema_mode is not SchemaMode.MERGE:
             return said
@@ -575,7 +575,7 @@ async def new_schema(new: NewTable, pipeline: Pipeline, registry: Registry | Non
     return pipeline.columns.added_to(kind.columns)
 
 
-def reached(said: Said) -> int:
+def reached(said: Said[Note | None]) -> int:
     """The offset behind the last record that is in the table, as far as the table says it; else 0."""
     if said.mark is not None:
         return max(said.mark.version, 0)

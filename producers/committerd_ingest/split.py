@@ -35,7 +35,7 @@ from committerd_ingest.gathering import BadRows, Ending, Gathered, Gathering, On
 from committerd_ingest.progress import GoOn, Progress, Unclear, app_id_of_split, where_to_go_on
 from committerd_ingest.reading import Part, Reader, ReaderStopped
 from committerd_ingest.settings import ReaderPipeline
-from committerd_ingest.table import SaidOfSplit, Table, Written, now_ms
+from committerd_ingest.table import Said, Table, Written, now_ms
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class SplitWork:
     def _turned(self) -> None:
         self.turned_at = time.monotonic()
 
-    async def _says(self) -> SaidOfSplit:
+    async def _says(self) -> Said[Progress | None]:
         said = await self._table.says_of_split(self._app_id)
         if said is None and self._pipeline.new_table is not None:
             await self._create(self._pipeline.new_table.schema)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -30,27 +30,19 @@ from committerd_ingest.progress import Progress, progress_in
 from committerd_ingest.replays import Replays, replays_in
 
 _T = TypeVar("_T")
+_Note = TypeVar("_Note")
 
 _LOOKS_MAX = 4
 """Threads that read what a table says, so that a store that does not respond leaves threads to other tables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a version of the table says of a partition."""
+class Said(Generic[_Note]):
+    """What a version of the table says of an application: a partition, a split of a reader, or replays."""
 
     schema: pa.Schema
     mark: AppMark | None
-    note: Note | None
-
-
-@dataclass(frozen=True, slots=True)
-class SaidOfSplit:
-    """What a version of the table says of a split of a reader."""
-
-    schema: pa.Schema
-    mark: AppMark | None
-    note: Progress | None
+    note: _Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,51 +65,37 @@ class Table:
         self._place, self._client, self._timeout = place, client, timeout
         self._looks = asyncio.Semaphore(_LOOKS_MAX)
 
-    async def says(self, app_id: str) -> Said | None:
+    async def says(self, app_id: str) -> Said[Note | None] | None:
         """What the latest version says of a partition; None if there is no table.
 
         Raises `ValueError`, and what pylance raises.
         """
+        return await self._says(app_id, note_in)
 
-        def look() -> Said | None:
+    async def says_of_split(self, app_id: str) -> Said[Progress | None] | None:
+        """What the latest version says of a split. Returns and raises what `says` does."""
+        return await self._says(app_id, progress_in)
+
+    async def says_of_replays(self, app_id: str) -> Said[Replays] | None:
+        """What the latest version says of replays. Returns and raises what `says` does."""
+        return await self._says(app_id, replays_in)
+
+    async def _says(self, app_id: str, read: Callable[[Mapping[str, str], str], _Note]) -> Said[_Note] | None:
+        """`read`: finds the application's note in the table's metadata."""
+
+        def look() -> Said[_Note] | None:
             with panics_raised():
                 dataset = self._place.find()
                 if dataset is None:
                     return None
                 metadata = read_table(dataset).manifest.table_metadata
-                return Said(dataset.schema, mark_in(metadata, app_id), note_in(metadata, app_id))
+                return Said(dataset.schema, mark_in(metadata, app_id), read(metadata, app_id))
 
         return await self._look(look)
 
     async def _look(self, look: Callable[[], _T]) -> _T:
         async with self._looks:
             return await asyncio.to_thread(look)
-
-    async def says_of_split(self, app_id: str) -> SaidOfSplit | None:
-        """What the latest version says of a split. Returns and raises what `says` does."""
-
-        def look() -> SaidOfSplit | None:
-            with panics_raised():
-                dataset = self._place.find()
-                if dataset is None:
-                    return None
-                metadata = read_table(dataset).manifest.table_metadata
-                return SaidOfSplit(dataset.schema, mark_in(metadata, app_id), progress_in(metadata, app_id))
-
-        return await self._look(look)
-
-    async def says_of_replays(self, app_id: str) -> tuple[pa.Schema, AppMark | None, Replays] | None:
-        """The schema, mark and note of the latest version. Returns and raises what `says` does."""
-
-        def look() -> tuple[pa.Schema, AppMark | None, Replays] | None:
-            with panics_raised():
-                dataset = self._place.find()
-                if dataset is None:
-                    return None
-                metadata = read_table(dataset).manifest.table_metadata
-                return dataset.schema, mark_in(metadata, app_id), replays_in(metadata, app_id)
-
-        return await self._look(look)
 
     async def values(self, column: str, where: str) -> set[Any]:
         """The values of a column in the rows for which a filter of SQL holds. Raises what pylance raises."""

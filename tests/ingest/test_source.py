@@ -22,6 +22,7 @@ from committerd_ingest import partition as partition_module
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.kafka_facts import Topics
+from committerd_ingest.marks import Note
 from committerd_ingest.partition import PartitionWork
 from committerd_ingest.pipeline import Ingest
 from committerd_ingest.records import Partition, Record, Records
@@ -121,7 +122,7 @@ class Marked:
     async def identity(self, topic: str) -> tuple[str, str]:
         return "cluster", "id"
 
-    async def says(self, app_id: str) -> Said:
+    async def says(self, app_id: str) -> Said[Note | None]:
         return Said(pa.schema([("id", pa.int64())]), None, None)
 
     async def write_note(self, app_id: str, note: object, unit: App) -> bool:

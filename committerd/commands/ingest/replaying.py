@@ -303,8 +303,7 @@ class _Run:
         said = await self._table.says_of_replays(self._app_id)
         if said is None:
             raise SettingsError("there is no table: a replay adds rows to the table that the pipeline has filled")
-        schema, mark, note = said
-        return schema, known(mark, note)
+        return said.schema, known(said.mark, said.note)
 
     async def _take(
         self, schema: pa.Schema, state: Known, batch: Sequence[tuple[_Place, Letter]]
@@ -403,11 +402,9 @@ class _Run:
     async def _certain(self, unit: int, noted: int) -> None:
         """Raise unless the unit that is said to be in the table already is that of this run."""
         said = await self._table.says_of_replays(self._app_id)
-        if said is not None:
-            _, mark, note = said
-            if mark is not None and (note.by, note.unit, mark.version) == (self._by, noted, unit):
-                return
-        raise CommitterError(_ELSEWHERE, code=MARK_MOVED)
+        mark = None if said is None else said.mark
+        if said is None or mark is None or (said.note.by, said.note.unit, mark.version) != (self._by, noted, unit):
+            raise CommitterError(_ELSEWHERE, code=MARK_MOVED)
 
 
 @contextmanager
