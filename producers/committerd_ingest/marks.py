@@ -15,12 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from committerd_client.app_marks import AppMark
 from committerd_ingest.records import Partition
+
+_T = TypeVar("_T")
 
 NOTE_PREFIX = "committerd-ingest."
 _APP_ID_MAX = 128
@@ -63,14 +65,24 @@ class Note:
 
 def note_in(table_metadata: Mapping[str, str], app_id: str) -> Note | None:
     """The note of a partition; None if there is none. Raises `ValueError` for a note that can't be read."""
+    return read_note(
+        table_metadata,
+        app_id,
+        lambda raw: Note(topic_id=str(raw["topic_id"]), offset=int(raw["offset"]), at_ms=int(raw["at_ms"])),
+    )
+
+
+def read_note(table_metadata: Mapping[str, str], app_id: str, made: Callable[[Any], _T]) -> _T | None:
+    """The note of an application, made of its JSON; None if there is none. Raises `ValueError` if it can't be made."""
     text = table_metadata.get(NOTE_PREFIX + app_id)
     if text is None:
         return None
     try:
-        raw = json.loads(text)
-        return Note(topic_id=str(raw["topic_id"]), offset=int(raw["offset"]), at_ms=int(raw["at_ms"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{NOTE_PREFIX}{app_id} in the table's metadata is {text!r}, which is no note") from error
+        return made(json.loads(text))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(
+            f"{NOTE_PREFIX}{app_id} in the table's metadata is {text[:200]!r}, which is no note"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from committerd_client.app_marks import AppMark
-from committerd_ingest.marks import NOTE_PREFIX
+from committerd_ingest.marks import read_note
 
 
 def app_id_of_split(pipeline: str, reader: str, split: str) -> str:
@@ -69,24 +69,19 @@ class Progress:
 
 def progress_in(table_metadata: Mapping[str, str], app_id: str) -> Progress | None:
     """The note of a split; None if there is none. Raises `ValueError` for a note that can't be read."""
-    text = table_metadata.get(NOTE_PREFIX + app_id)
-    if text is None:
-        return None
-    try:
-        raw = json.loads(text)
-        after, before = _text(raw["after"]), raw["before"]
-        return Progress(
-            plan=int(raw["plan"]),
-            before=None if before is None else (after or "")[: int(before[0])] + str(before[1]),
-            after=after,
-            at_ms=int(raw["at_ms"]),
-            of=str(raw["of"]),
-            by=str(raw["by"]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{NOTE_PREFIX}{app_id} in the table's metadata is {text[:200]!r}, which is no note"
-        ) from error
+    return read_note(table_metadata, app_id, _progress)
+
+
+def _progress(raw: Any) -> Progress:
+    after, before = _text(raw["after"]), raw["before"]
+    return Progress(
+        plan=int(raw["plan"]),
+        before=None if before is None else (after or "")[: int(before[0])] + str(before[1]),
+        after=after,
+        at_ms=int(raw["at_ms"]),
+        of=str(raw["of"]),
+        by=str(raw["by"]),
+    )
 
 
 def _common(one: str, other: str) -> int:

@@ -18,9 +18,10 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from committerd_client.app_marks import AppMark
-from committerd_ingest.marks import NOTE_PREFIX
+from committerd_ingest.marks import read_note
 
 _STRETCHES_MAX = 1000
 
@@ -134,20 +135,15 @@ class Replays:
 
 def replays_in(table_metadata: Mapping[str, str], app_id: str) -> Replays:
     """The note of the replays; an empty one if there is none. Raises `ValueError` for a note that can't be read."""
-    text = table_metadata.get(NOTE_PREFIX + app_id)
-    if text is None:
-        return Replays()
-    try:
-        raw = json.loads(text)
-        parts = {
-            name: Offsets({int(number): [(int(a), int(b)) for a, b in one] for number, one in raw[name].items()})
-            for name in ("settled", "plan", "doubt")
-        }
-        return Replays(unit=int(raw["unit"]), by=str(raw["by"]), **parts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{NOTE_PREFIX}{app_id} in the table's metadata is {text[:200]!r}, which is no note"
-        ) from error
+    return read_note(table_metadata, app_id, _replays) or Replays()
+
+
+def _replays(raw: Any) -> Replays:
+    parts = {
+        name: Offsets({int(number): [(int(a), int(b)) for a, b in one] for number, one in raw[name].items()})
+        for name in ("settled", "plan", "doubt")
+    }
+    return Replays(unit=int(raw["unit"]), by=str(raw["by"]), **parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
