@@ -44,13 +44,13 @@ class Buffer:
 
     def take(self, now: float, most: int) -> Records:
         """The records of one transaction, which are gone from the buffer: at most `most` and `limits.rows`, and about
-        `limits.bytes`, but one at least if there is one."""
-        found, self.records = self.records, Records()
+        `limits.bytes`, but at least one record if there is one."""
         most = min(most, self.limits.rows)
-        if len(found) > most or self.bytes > self.limits.bytes:
-            taken = max(found[:most].fitting(self.limits.bytes), 1)
-            found, self.records = found[:taken], found[taken:]
-        self.bytes = self.records.size
+        if len(self.records) <= most and self.bytes <= self.limits.bytes:
+            found, self.records, self.bytes = self.records, Records(), 0
+        else:
+            found = self.records.cut(max(self.records.fitting(most, self.limits.bytes), 1))
+            self.bytes -= found.size
         self.first_at = now
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeAlias, overload
 
 _RECORD_BYTES = 100
@@ -101,7 +101,7 @@ class Records(Sequence[Record]):
         return map(Record, self.offsets, self.timestamps_ms, self.keys, self.values, self.headers)
 
     def at(self, places: Sequence[int]) -> Records:
-        """Those at these places."""
+        """The records at these places."""
         return Records(
             [self.offsets[one] for one in places],
             [self.timestamps_ms[one] for one in places],
@@ -118,6 +118,13 @@ class Records(Sequence[Record]):
         self.values.extend(more.values)
         self.headers.extend(more.headers)
 
+    def cut(self, count: int) -> Records:
+        """Take out the first records, so many of them. The others are not copied."""
+        found = self[:count]
+        del self.offsets[:count], self.timestamps_ms[:count], self.keys[:count], self.values[:count]
+        del self.headers[:count]
+        return found
+
     @property
     def payload_bytes(self) -> int:
         """The bytes of their keys and values."""
@@ -129,13 +136,17 @@ class Records(Sequence[Record]):
         named = sum(_size(one) for one in self.headers if one)
         return len(self) * _RECORD_BYTES + self.payload_bytes + named
 
-    def fitting(self, size: int) -> int:
-        """The number of records, from the first one on, that take about this many bytes of memory at most."""
+    def fitting(self, most: int, size: int) -> int:
+        """How many of the first records, at most `most`, take about `size` bytes of memory at most."""
         each = (
             _RECORD_BYTES + len(key or b"") + len(value or b"") + _size(headers)
             for key, value, headers in zip(self.keys, self.values, self.headers, strict=True)
         )
-        return sum(1 for total in accumulate(each) if total <= size)
+        count = 0
+        for count, total in enumerate(accumulate(islice(each, most)), 1):
+            if total > size:
+                return count - 1
+        return count
 
 
 def _size(headers: Headers) -> int:

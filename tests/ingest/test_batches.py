@@ -116,5 +116,10 @@ def _part(data: bytes) -> Any:
 def test_the_columns_of_a_part_are_parts_of_the_columns() -> None:
     records = Records.of([Record(n, n + 1, b"k", b"v" * n, [("h", b"1")]) for n in range(9)])
     assert list(records[2:4]) == [records[2], records[3]]
-    assert (records[2:4].offsets, len(records), records.fitting(records[:5].size)) == (array("q", [2, 3]), 9, 5)
+    assert (records[2:4].offsets, len(records)) == (array("q", [2, 3]), 9)
+    assert [records.fitting(most, records[:5].size) for most in (4, 5, 9)] == [4, 5, 5]
+    assert (Records().fitting(9, 0), records.fitting(9, records.size)) == (0, 9)
+    rest = records[:]
+    assert [*rest.cut(4), *rest.cut(0), *rest] == list(records)
+    assert len(rest) == 5
     assert Records.of(records) is records
