@@ -12,7 +12,7 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,10 +25,7 @@ from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
 from committerd_ingest.misfits import misfit
 from committerd_ingest.records import NO_TIMESTAMP, Record, Records
-from committerd_ingest.wire_format import RowsOf, Schema, UnusableSchema, split
-
-Schemas: TypeAlias = "Mapping[int, Schema | UnusableSchema]"
-"""Schemas of the registry by their ids; of one that no record can be read with, why."""
+from committerd_ingest.wire_format import RowsOf, Schemas, UnusableSchema, read, split
 
 Format: TypeAlias = Literal["json", "raw", "avro", "protobuf"]
 
@@ -201,12 +198,7 @@ class Decoder:
         kinds: dict[int, tuple[RowsOf, list[int], list[Any]]] = {}
         for place, value in enumerate(records.values):
             try:
-                number, rest = split(value)
-                schema = schemas[number]
-                if isinstance(schema, UnusableSchema):
-                    raise schema
-                kind, body = schema.split(rest)
-                made = kind.value(body)
+                kind, made = read(value, schemas)
             except Exception as error:  # noqa: BLE001  # the libraries raise errors of any class for bytes that are none
                 bad.append(BadRecord(records[place], described(error)))
                 continue
@@ -215,7 +207,7 @@ class Decoder:
             values.append(made)
         parts: list[tuple[Records, pa.Table]] = []
         for kind, found, values in kinds.values():
-            theirs = records if len(found) == len(records) else Records.of([records[place] for place in found])
+            theirs = records if len(found) == len(records) else records.at(found)
             reason = self._misfit(kind)
             if reason is not None:
                 bad += [BadRecord(one, reason, self._merge) for one in theirs]

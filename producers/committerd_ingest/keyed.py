@@ -23,7 +23,6 @@ from committerd_ingest.decoding import (
     Decoder,
     Format,
     RecordColumns,
-    Schemas,
     WrongColumns,
     described,
     no_object,
@@ -31,7 +30,7 @@ from committerd_ingest.decoding import (
 )
 from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.settings import Pipeline
-from committerd_ingest.wire_format import Schema, UnusableSchema, split
+from committerd_ingest.wire_format import Schema, Schemas, UnusableSchema, read
 
 OP, ORDER = "__committerd_op", "__committerd_offset"
 """Columns that no table has: whether a row is put in (`upsert`) or taken out (`delete`), and its record's offset."""
@@ -132,12 +131,7 @@ class KeyedDecoder:
         if self._mode is Mode.UPSERT:
             return "put", record
         if schemas is not None:
-            number, rest = split(value)
-            schema = schemas[number]
-            if isinstance(schema, UnusableSchema):
-                raise schema
-            kind, body = schema.split(rest)
-            envelope = kind.value(body)
+            _, envelope = read(value, schemas)
             return effect(envelope.keys(), envelope.get("op"), has_row=envelope.get("after") is not None), record
         reason = no_object(value)
         if reason is not None:

@@ -23,7 +23,7 @@ from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.dead_letters import Origin
-from committerd_ingest.decoding import BadRecord, Decoder, Schemas, WrongColumns
+from committerd_ingest.decoding import BadRecord, Decoder, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of, row_schema
@@ -34,7 +34,7 @@ from committerd_ingest.routing import Sorted
 from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
-from committerd_ingest.wire_format import UnusableSchema
+from committerd_ingest.wire_format import Schemas, UnusableSchema
 
 _log = logging.getLogger(__name__)
 

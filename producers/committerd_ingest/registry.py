@@ -19,9 +19,8 @@ from urllib.parse import quote
 import aiohttp
 
 from committerd_ingest.avro import AvroRows
-from committerd_ingest.decoding import Schemas
 from committerd_ingest.protobuf import ProtobufSchema
-from committerd_ingest.wire_format import Schema, UnusableSchema
+from committerd_ingest.wire_format import Schema, Schemas, UnusableSchema
 
 RegistryFormat: TypeAlias = Literal["avro", "protobuf"]
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from committerd_ingest.decoding import BadRecord, Schemas, described, no_object
+from committerd_ingest.decoding import BadRecord, described, no_object
 from committerd_ingest.records import Record, Records
-from committerd_ingest.wire_format import UnusableSchema, split
+from committerd_ingest.wire_format import Schemas, read
 
 _SHOWN_CHARS_MAX = 100
 
@@ -142,12 +142,8 @@ class Routing:
 def _members(value: bytes | None, schemas: Schemas | None) -> Any:
     """The fields of a value. Raises errors of any class if it has none."""
     if schemas is not None:
-        number, rest = split(value)
-        schema = schemas[number]
-        if isinstance(schema, UnusableSchema):
-            raise schema
-        kind, body = schema.split(rest)
-        return kind.value(body)
+        _, made = read(value, schemas)
+        return made
     try:
         found = json.loads((value or b"").decode())
     except (ValueError, RecursionError):

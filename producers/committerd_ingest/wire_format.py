@@ -5,8 +5,8 @@ Source: Confluent Schema Registry, Wire format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -44,6 +44,23 @@ class Schema(Protocol):
         Raises `ValueError` if it names no type of the schema, `UnusableSchema` if that type makes no rows.
         """
         ...
+
+
+Schemas: TypeAlias = "Mapping[int, Schema | UnusableSchema]"
+"""Schemas of the registry by their ids; of one that no record can be read with, why."""
+
+
+def read(value: bytes | None, schemas: Schemas) -> tuple[RowsOf, Any]:
+    """The type of a value, and the value in the format's own form. `schemas`: those of all values.
+
+    Raises errors of any class if it is bad.
+    """
+    number, rest = split(value)
+    schema = schemas[number]
+    if isinstance(schema, UnusableSchema):
+        raise schema
+    kind, body = schema.split(rest)
+    return kind, kind.value(body)
 
 
 def split(value: bytes | None) -> tuple[int, bytes]:

@@ -38,7 +38,7 @@ from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
 from committerd_batch.target import SchemaMode
-from committerd_ingest.decoding import BadRecord, Decoder, Schemas, WrongColumns
+from committerd_ingest.decoding import BadRecord, Decoder, WrongColumns
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
 from committerd_ingest.partition import new_schema
@@ -50,7 +50,7 @@ from committerd_ingest.settings import Pipeline, ReaderPipeline
 from committerd_ingest.source import Source
 from committerd_ingest.splits import ReaderIngest
 from committerd_ingest.table import Table
-from committerd_ingest.wire_format import UnusableSchema
+from committerd_ingest.wire_format import Schemas, UnusableSchema
 
 _log = logging.getLogger(__name__)
 
