@@ -413,10 +413,7 @@ class PartitionWork:
         decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         self._figures.took("decode", time.monotonic() - began)
         bad = sorted((*decoded.bad, *chosen.bad), key=lambda one: one.record.offset)
-        stop: BadRecord | None = None
-        for one in bad:
-            if stop is None and (one.stops or self._pipeline.on_error == "stop"):
-                stop = one
+        stop = next((one for one in bad if one.stops or self._pipeline.on_error == "stop"), None)
         if stop is not None:
             behind = stop.record.offset
             records = records[: bisect_left(records.offsets, behind)]

@@ -149,9 +149,9 @@ class Ingest:
 
     def _bound(self) -> None:
         """Pause the partitions that have something to write, while too much waits."""
-        waiting = {one: work for one, (work, _) in self._works.items() if work.buffer.records}
         if self._held() <= self._pipeline.buffer_bytes_max:
             return
+        waiting = {one: work for one, (work, _) in self._works.items() if work.buffer.records}
         new = waiting.keys() - self._full
         self._full |= new
         self._source.pause(sorted(new))

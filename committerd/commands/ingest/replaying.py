@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import click
@@ -423,7 +424,7 @@ def _has(known: Mapping[Origin, set[int]], letter: Letter) -> bool:
 
 
 def _some(found: Iterator[Any]) -> list[Any]:
-    return [one for _, one in zip(range(1000), found, strict=False)]
+    return list(islice(found, 1000))
 
 
 def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
