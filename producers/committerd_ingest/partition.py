@@ -362,8 +362,8 @@ class PartitionWork:
             # Before the wait: a registry that is silent holds nobody else up.
             most, schemas = self._pipeline.flush.rows, None
             if self._registry is not None:
-                front = self.front(self._registry)
-                most, schemas = len(front), await self._schemas(self._registry, front)
+                most, ids = self.front(self._registry)
+                schemas = await self._schemas(self._registry, ids)
             async with self._writing:
                 held = self.buffer.bytes
                 records = self.buffer.take(time.monotonic(), most)
@@ -383,19 +383,23 @@ class PartitionWork:
         if said.note is None or now_ms() - said.note.at_ms >= NOTE_RENEWED_MS:
             await self._note(self.mark)
 
-    def front(self, registry: Registry) -> Records:
-        """The records of the next transaction, at most: only so many that few schemas must be asked for."""
-        found = self.buffer.records[: self._pipeline.flush.rows]
-        asked = set[int]()
-        for begin in range(0, len(found), _LOOKED_AT_ONCE):
-            asked |= registry.lacks(ids_of(self._pipeline, self._readable(found[begin : begin + _LOOKED_AT_ONCE])))
-            if begin and len(asked) > _ASKED_MAX:
-                return found[:begin]
-        return found
+    def front(self, registry: Registry) -> tuple[int, set[int]]:
+        """How many records the next transaction has at most, and the ids of their schemas.
 
-    def _readable(self, records: Records) -> Records:
-        """Those of which the value is read."""
-        return records if self._filter is None else self._filter.readable(records)
+        They are only so many that few schemas must be asked for.
+        """
+        waiting, ids, asked = self.buffer.records, set[int](), set[int]()
+        most = min(len(waiting), self._pipeline.flush.rows)
+        for begin in range(0, most, _LOOKED_AT_ONCE):
+            records = waiting[begin : min(begin + _LOOKED_AT_ONCE, most)]
+            if self._filter is not None:
+                records = self._filter.readable(records)
+            named = ids_of(self._pipeline, records)
+            asked |= registry.lacks(named)
+            if begin and len(asked) > _ASKED_MAX:
+                return begin, ids
+            ids |= named
+        return most, ids
 
     async def _write(self, records: Records, schemas: Schemas | None) -> None:
         """Write records. `schemas`: those that they name."""
@@ -434,13 +438,13 @@ class PartitionWork:
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
 
-    async def _schemas(self, registry: Registry, records: Records) -> Schemas:
-        """The schemas that the records name. Raises `Stopped`.
+    async def _schemas(self, registry: Registry, ids: set[int]) -> Schemas:
+        """The schemas of these ids. Raises `Stopped`.
 
         The registry is asked each time for an id that it does not have.
         """
         try:
-            return await registry.schemas(ids_of(self._pipeline, self._readable(records)))
+            return await registry.schemas(ids)
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 

@@ -482,8 +482,10 @@ def test_a_transaction_needs_few_schemas_that_are_unknown(server: RegistryServer
     work.buffer.add(Records.of([Record(number, 0, None, head(number), []) for number in range(1000, 2000)]), 0)
     fronts = []
     while work.buffer.records:
-        front = work.front(unread)
-        fronts.append(len(work.buffer.take(0, len(front))))
+        most, ids = work.front(unread)
+        taken = work.buffer.take(0, most)
+        assert ids == schema_ids(taken.values)
+        fronts.append(len(taken))
     assert sum(fronts) == 2000
     assert fronts[0] == 1050
     assert max(fronts[1:]) == 100
