@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: what a record's way took, from the queue to its outcome, as spans of the producer's trace.
+"""Traces by OpenTelemetry: the times of a record's way from the queue to its outcome, as spans of its producer's trace.
 
 The extra `otel` brings OpenTelemetry's SDK and its exporter, which are configured by OpenTelemetry's own environment
 variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, ...). Spans are made of times that the committer has
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio import to_thread
 
 from committerd import __version__
-from committerd.committer.stages import Period, Trace, Traced
+from committerd.committer.stages import Trace, Traced
 from committerd.queue.outcomes import status_name
 from committerd_common.extras import install_line
-from committerd_common.messages import COMMITTED, DUPLICATE, Outcome
+from committerd_common.messages import COMMITTED, DUPLICATE
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -33,7 +33,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
 _RECORDS_MAX = 5_000
-"""Maximum number of records that wait for their spans to be made; those beyond are not traced."""
+"""Maximum number of records that wait for their spans to be made; further records are not traced."""
 _FLUSH_RECORDS = 256
 """After so many records their spans are sent before more are made: the SDK's queue has room for 2,048 spans."""
 _FLUSH_SECONDS = 10.0
@@ -66,7 +66,7 @@ class RecordSpans:
     error: str
     """Why it was not committed; empty = it was, or it was in the table before."""
     event: str
-    """What the decision was, if it was not to commit; empty = to commit. It belongs to the stage `decide`."""
+    """The event of the stage `decide`: what was decided instead of a commit; empty = the record was committed."""
     event_attributes: Attributes = field(default_factory=dict)
 
 
@@ -99,7 +99,15 @@ def spans_of(traced: Traced, *, dataset: str, published: float) -> RecordSpans:
             "committerd.transactions": outcome.transactions,
         }
     )
-    decision = _decision(outcome, rule)
+    decision = _given(
+        {
+            "committerd.reason": outcome.reason,
+            "committerd.rule": rule,
+            "committerd.conflicting_version": outcome.conflicting_version,
+            "committerd.conflicting_operation": outcome.conflicting_operation,
+        }
+    )
+    decided = "conflict" if rule or outcome.conflicting_version else status.lower()
     if not committed:
         attributes["error.type"] = outcome.reason or status.lower()
     return RecordSpans(
@@ -109,57 +117,33 @@ def spans_of(traced: Traced, *, dataset: str, published: float) -> RecordSpans:
         stages=stages,
         attributes=attributes | decision,
         error="" if committed else ": ".join(part for part in (status, outcome.reason, rule) if part),
-        event=""
-        if outcome.status == COMMITTED
-        else f"committerd.{'conflict' if _is_conflict(outcome, rule) else status.lower()}",
+        event="" if outcome.status == COMMITTED else f"committerd.{decided}",
         event_attributes=decision,
     )
 
 
-def _is_conflict(outcome: Outcome, rule: str) -> bool:
-    return bool(rule or outcome.conflicting_version)
-
-
-def _decision(outcome: Outcome, rule: str) -> dict[str, str | int]:
-    return _given(
-        {
-            "committerd.reason": outcome.reason,
-            "committerd.rule": rule,
-            "committerd.conflicting_version": outcome.conflicting_version,
-            "committerd.conflicting_operation": outcome.conflicting_operation,
-        }
-    )
-
-
 def _given(attributes: Attributes) -> dict[str, str | int]:
-    """Those that have a value: 0 and an empty text mean that there is none."""
+    """The attributes that have a value: 0 and an empty text mean that there is no value."""
     return {name: value for name, value in attributes.items() if value}
 
 
 def _stages(traced: Traced, published: float) -> Iterator[Stage]:
-    """The stages, none of which begins before the one before it has ended.
+    """The stages in order; none begins before its predecessor has ended.
 
-    A producer's clock may be ahead, and facts are fetched again if they are old.
+    The noted times may overlap: a producer's clock may be ahead, and facts are fetched again if they are old.
     """
-    known = traced.stages
+    known, unix = traced.stages, traced.stages.unix
     fetched = known.fetched.get(traced.outcome.offset)
     parts = [("needs", fetched), ("decide", known.decided), ("put", known.put)]
-    unix = known.unix
     at = unix + (fetched or known.decided).began
     if traced.timestamp_ms is not None:
-        queued = min(traced.timestamp_ms / 1000, at)
-        yield Stage("queue", queued, at)
+        yield Stage("queue", min(traced.timestamp_ms / 1000, at), at)
     for name, period in parts:
         if period is not None:
-            stage = _after(at, name, period, unix)
-            yield stage
-            at = stage.ended
+            began = max(at, unix + period.began)
+            at = max(began, unix + period.ended)
+            yield Stage(name, began, at)
     yield Stage("outcome", at, max(published, at))
-
-
-def _after(at: float, name: str, period: Period, unix: float) -> Stage:
-    began = max(at, unix + period.began)
-    return Stage(name, began, max(began, unix + period.ended))
 
 
 class Tracing:
@@ -212,7 +196,7 @@ class Tracing:
             _log.warning("traces.not_sent", exc_info=True)
 
     def _make(self, spans: RecordSpans, traceparent: str) -> bool:
-        """Make the spans, if the sampler wants them, which asks the header; whether it does."""
+        """Make the spans if the sampler, which follows the header, wants them; returns whether it does."""
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
         above = self._extract({"traceparent": traceparent}) if traceparent else None
@@ -243,9 +227,9 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def tracing(environment: Mapping[str, str]) -> Tracing | None:
-    """The tracing that the environment's `OTEL_` variables ask for; None = none, or it can't be, which is logged.
+    """The tracing that the environment's `OTEL_` variables ask for; None if they ask for none.
 
-    Without an endpoint nothing of OpenTelemetry is loaded.
+    None too, with a log line, if it can't be had. Without an endpoint nothing of OpenTelemetry is loaded.
     """
     given = {name: text.strip() for name, text in environment.items() if name.startswith("OTEL_")}
     if not any(map(given.get, _ENDPOINTS)) or given.get("OTEL_SDK_DISABLED", "").lower() == "true":
