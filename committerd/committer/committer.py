@@ -345,7 +345,7 @@ class Committer:
     ) -> None:
         """Publish the outcomes that the new versions contain, and free the room of their records in the queue.
 
-        `formed`: the only one of these versions; None = they are those of another writer.
+        `formed`: what this committer has put, the first of these versions; None = other writers have put all of them.
         """
         parts = self._parts
         entries = [(found.settled, entry) for found in versions for entry in found.settled.entries()]

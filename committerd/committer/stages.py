@@ -13,7 +13,7 @@ from committerd_common.messages import Outcome
 
 
 class Period(NamedTuple):
-    """A part of the time, in seconds."""
+    """From when to when, in seconds."""
 
     began: float
     ended: float
@@ -25,14 +25,14 @@ class VersionStages:
 
     version: int
     unix: float
-    """Unix time minus the event loop's time, in seconds. Unix time is Kafka's, as that of the records."""
+    """Unix time by Kafka's clock, as in the records' timestamps, minus the event loop's time, in seconds."""
     decided: Period
     """When the version was decided: its records judged, and its bytes made."""
     put: Period
     fetched: Mapping[int, Period] = field(default_factory=dict)
-    """By offset: when the facts were fetched that a record needs. A record for which none were fetched is not in it."""
+    """When the facts that a record needs were fetched, by its offset; no entry = none were fetched."""
     rules: Mapping[int, str] = field(default_factory=dict)
-    """By offset: the conflict rule that refused a record."""
+    """The conflict rule that refused a record, by its offset."""
 
 
 class Traced(NamedTuple):
@@ -42,9 +42,12 @@ class Traced(NamedTuple):
     traceparent: str
     """The record's header; empty = it has none."""
     timestamp_ms: int | None
-    """Kafka's timestamp of the record, in Unix milliseconds; None = the record is not known any more."""
+    """Kafka's timestamp of the record, in Unix milliseconds; None = the record is no longer known."""
     stages: VersionStages
 
 
 Trace = Callable[[Sequence[Traced], float], None]
-"""Takes records whose outcomes are published, and when that was, in Unix seconds. Returns at once, and never raises."""
+"""Takes records whose outcomes were published, and the Unix time at which they were, in seconds.
+
+Returns at once, and never raises.
+"""

@@ -56,7 +56,7 @@ class Surroundings:
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
     drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
-    """Called once all datasets have drained; it is cut short when the time to drain is over."""
+    """Awaited once all datasets have drained, and cancelled when the time to drain is over."""
 
 
 async def run(served: ServedDatasets, around: Surroundings) -> None:
