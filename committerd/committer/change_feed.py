@@ -250,14 +250,15 @@ class ChangeFeed:
         return above[0] - 1
 
     async def _publish(self, batch: _Batch) -> None:
-        """Publish the events; again, if the topic was replaced meanwhile: the new one may lack some of them."""
-        if await self._is_other_topic():
-            batch = self._batch = self._of_new_topic(batch)
+        """Publish the events, and again if the topic was replaced meanwhile: the new topic may lack some of them."""
+        published = False
         while True:
-            await self._topic.publish_events([event.publication for event in batch.events])
-            if not await self._is_other_topic():
+            if await self._is_other_topic():
+                batch = self._batch = self._of_new_topic(batch)
+            elif published:
                 break
-            batch = self._batch = self._of_new_topic(batch)
+            await self._topic.publish_events([event.publication for event in batch.events])
+            published = True
         for event in batch.events:
             self._telemetry.change_events.add(type=event.type.name.lower())
 
