@@ -1,12 +1,12 @@
 """Publishes an event for each version of the table (`queue.change_event`), beside the commits and behind them.
 
-The position of the events is in the events topic: its last event. So at each Start the feed reads the topic's end and
+The last event in the events topic is the position of the events. So at each Start the feed reads the topic's end and
 goes on from there, whoever has committed or published meanwhile. It takes the versions that this committer puts from
 memory and reads all others from the table. What it can't tell, it says in an event: versions that are cleaned up or
 damaged, a topic that is new, a table that was replaced.
 
-A version is told only once the broker has taken its event and the topic is still the same. A committer that has been
-replaced may publish a few more events: what it tells follows without a gap on what was in the topic when it started.
+A version is told once the broker has taken its event and the topic is still the same. A committer that has been
+replaced may publish a few more events: they follow without a gap on the events that were in the topic when it started.
 So consumers see some versions twice, but each for the first time in order.
 """
 
@@ -47,7 +47,9 @@ _TAIL_RECORDS = 100
 """Records at the topic's end among which the last event is looked for."""
 _KEPT_MAX = 64
 _KEPT_BYTES_MAX = 8 * 1024 * 1024
-"""Versions that wait in memory, and the bytes that they do not share with the head. Those beyond are read."""
+"""Maximum number of versions that wait in memory, and of their bytes that the head does not share. Further versions are
+read from the table.
+"""
 _BATCH_MAX = 64
 """Events that are published together."""
 _READ_AT_ONCE = 8
@@ -62,7 +64,7 @@ _ERROR_CHARS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Events to publish together, and what is told once they are."""
+    """Events to publish together, and what is told once they are published."""
 
     events: Sequence[ChangeEvent]
     told: Told
@@ -124,7 +126,7 @@ class ChangeFeed:
         return 1 if self._told is None else max(self._latest - self._told.version, 0)
 
     def put(self, file: ManifestFile) -> None:
-        """Note a version that this committer has put. As long as there is room, it is not read."""
+        """Note a version that this committer has put. It is kept in memory while there is room, and so not read."""
         kept = _Kept(file, _bytes_beside(self._head, file))
         if len(self._kept) < _KEPT_MAX and self._kept_bytes + kept.bytes <= _KEPT_BYTES_MAX:
             self._kept[file.version] = kept
@@ -132,7 +134,7 @@ class ChangeFeed:
         self._rise_to(file.version)
 
     def reached(self, head: ManifestFile) -> None:
-        """Note the latest version. It is not read either, and shares its fragments with the committer's own head."""
+        """Note the latest version. It is not read either, because the committer keeps it as its head."""
         self._head = head
         self._rise_to(head.version)
 
@@ -170,7 +172,7 @@ class ChangeFeed:
             self._note_moved()
 
     async def _begin(self) -> Told:
-        """Find out where the topic's events end, and what is to be said before the next version's."""
+        """Find out where the topic's events end, and which events come before that of the next version."""
         self._kept, self._kept_bytes = {}, 0
         self._topic_id = await self._topic.events_topic_id()
         values = await self._topic.events_tail(_TAIL_RECORDS)
@@ -195,7 +197,7 @@ class ChangeFeed:
         return told
 
     async def _is_replaced(self, told: Told, latest: int) -> bool:
-        """Whether the version that was told last is not the table's. One that is gone was cleaned up."""
+        """Whether the version that was told last is not the table's. If it is gone, it was cleaned up."""
         if told.version > latest:
             return True
         file = await self._table.readable(told.version) if told.id else None
@@ -242,7 +244,7 @@ class ChangeFeed:
         return kept.file
 
     async def _last_gone(self, version: int) -> int:
-        """The last of the versions without a manifest that begin with this one. Raises `StoreUnavailable`."""
+        """The last of the versions without a manifest, of which this is the first. Raises `StoreUnavailable`."""
         above = await self._table.versions_above(version - 1)
         if not above or above[0] == version:
             # The table is being deleted, or was replaced: the committer notices, and starts again.
@@ -267,7 +269,7 @@ class ChangeFeed:
         return self._topic_id != before
 
     def _of_new_topic(self, batch: _Batch) -> _Batch:
-        """The batch, behind a notice that what was told before is not in this topic."""
+        """The batch, behind an event that says that this topic lacks what was told before."""
         told = self._told.version if self._told is not None else 0
         return _Batch([*self._missed(1, told, Missing.NEW_TOPIC), *batch.events], batch.told, batch.before)
 
@@ -304,7 +306,7 @@ class ChangeFeed:
 
 
 def _bytes_beside(head: ManifestFile | None, file: ManifestFile) -> int:
-    """The bytes of a version's transaction, and of the chunks of fragments that the head before it does not have."""
+    """The bytes of a version's transaction, and of its chunks of fragments that the head before it does not have."""
     shared = set(head.fragments.chunks) if head is not None else set()
     new = sum(len(chunk.body) for chunk in file.fragments.chunks if chunk not in shared)
     return new + len(file.transaction_bytes or b"")

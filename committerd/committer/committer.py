@@ -47,8 +47,8 @@ _log = logging.getLogger(__name__)
 _REFUSALS_WAIT_SECONDS_MAX = 30.0
 """Longest time for which refusals are collected, even if the last put took very long because the store was down."""
 _LAST_EVENTS_SECONDS = 5.0
-"""How long a committer that stops waits for the events of its last versions, unless events fail. The next one publishes
-what is left.
+"""How long a committer that stops waits for the events of its last versions, unless events fail. The next committer
+publishes the rest.
 """
 
 
@@ -71,7 +71,7 @@ class Components:
     backoff: Callable[[], Backoff]
     wall_clock: Callable[[], datetime]
     feed: ChangeFeed | None = None
-    """Publishes change events; None = nobody wants them."""
+    """Publishes change events; None = none are published."""
 
 
 class Committer:

@@ -40,7 +40,7 @@ _JOINING_SESSIONS_MAX = 3.0
 """How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
 _EVENT_THREADS = 4
-"""Threads that wait for requests about the change events of all datasets: none of them is one that commits need."""
+"""Threads that wait for requests about the change events of all datasets. Commits need none of them."""
 
 
 class KafkaMember:

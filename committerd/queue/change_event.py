@@ -26,7 +26,7 @@ from committerd_common.messages import Transaction
 
 CONTENT_TYPE = ("content-type", b"application/cloudevents+json; charset=UTF-8")
 TRANSACTIONS_MAX = 100
-"""Uuids that an event names; it says how many there are in all."""
+"""Uuids that an event names; `transaction_count` says how many there are in all."""
 PRODUCERS_MAX = 20
 TEXT_CHARS_MAX = 200
 """Characters of a producer's name, and of a uuid: other writers may give any text."""
@@ -81,7 +81,7 @@ class ChangeEvent(NamedTuple):
 
 
 def event_id(file: ManifestFile, transaction: Transaction | None) -> str:
-    """The id of a version's event: the same whoever publishes it, and another one for another table's version."""
+    """The id of a version's event: the same whoever publishes it, and different for another table's version."""
     uuid = transaction.uuid[:TEXT_CHARS_MAX] if transaction is not None else ""
     return f"{file.version}-{uuid or to_ns(file.outline.timestamp)}"
 
@@ -91,7 +91,7 @@ def committed_event(
 ) -> ChangeEvent:
     """The event of one version. `transaction`: what made it; None = unreadable.
 
-    `changed`: how it differs from the version below; None = that one is gone.
+    `changed`: how it differs from the version below; None = the version below can't be read.
     """
     settled = settled_by(transaction, version=file.version)
     uuids = [member.uuid for member in settled.members]
@@ -130,7 +130,7 @@ def missed_event(source: EventSource, first: int, last: int, why: Missing, *, no
 
 
 def replaced_event(source: EventSource, told: Told, latest: int, *, now: datetime) -> ChangeEvent:
-    """The event that says that the table is not the one of the events before: it was recreated or put back.
+    """The event that says that the earlier events are about another table: this table was recreated or put back.
 
     `told`: where those events end. `latest`: the table's latest version. All its versions are told next.
     """
@@ -139,7 +139,7 @@ def replaced_event(source: EventSource, told: Told, latest: int, *, now: datetim
 
 
 def told_by(value: bytes) -> Told | None:
-    """Where the events end if this is the value of the last record; None if it is no event of ours."""
+    """Where the events end if the last record has this value; None if the value is no event of ours."""
     try:
         event = json.loads(value)
         kind, data = EventType(event["type"]), event["data"]
@@ -169,7 +169,7 @@ def _event(
 
 
 def _time(ns: int) -> str | None:
-    """RFC 3339 with nanoseconds; None outside the years that it can write."""
+    """RFC 3339 with nanoseconds; None outside the years 1970 to 9999."""
     if not 0 <= ns < END_OF_CALENDAR_NS:
         return None
     seconds, rest = divmod(ns, _NS)

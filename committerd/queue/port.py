@@ -181,7 +181,7 @@ class EventTopic(Protocol):
     """The topic of a dataset's change events, which has one partition. Every method may raise `QueueUnavailable`."""
 
     async def events_topic_id(self) -> str:
-        """The id of the topic, asked of the broker: another one after the topic was deleted and made again."""
+        """The topic's id, as the broker knows it. It changes when the topic is deleted and made again."""
 
     async def events_tail(self, limit: int) -> list[bytes]:
         """The values of the last records, at most `limit`, in their order."""

@@ -1,7 +1,7 @@
 """What a version changed of the fragments and rows of the version below it.
 
-The two lists of fragments decide, and not the transaction: so it holds for each operation, a Restore too, and for
-versions of writers whose transactions can't be read. Versions share the chunks that did not change, which cost nothing.
+It compares the two lists of fragments, and does not look at the transaction. So it is right for each operation, a
+Restore too, and for versions whose transactions can't be read. Chunks that both versions share cost nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from committerd_common.messages import DataFragment, PackedManifest
 
 
 class Difference(NamedTuple):
-    """What one version adds to another one, and removes from it."""
+    """What a version adds to an earlier version, and removes from it."""
 
     fragments_added: int
     fragments_removed: int
     rows_added: int | None
-    """Rows that can be read in the later version, and could not in the earlier one, by their places: an update removes
-    a row and adds one, and a compaction adds what it removes. None = a fragment does not say how many rows it has.
+    """Rows that can be read in the later version and not in the earlier version, by their places: an update removes a
+    row and adds a row, and a compaction adds as many as it removes. None = a fragment does not say how many it has.
     """
     rows_removed: int | None
 
@@ -65,7 +65,7 @@ def difference(changed: ChangedChunks) -> Difference:
 
 
 def _packed(chunks: Iterable[Chunk]) -> set[bytes]:
-    """The fragments as they are stored. Decoding those that differ alone is four times as fast as decoding all."""
+    """The fragments as they are stored. To decode only fragments that differ is four times as fast as to decode all."""
     return {one for chunk in chunks for one in PackedManifest.FromString(chunk.body).fragments}
 
 
