@@ -17,10 +17,7 @@ import datetime
 import io
 import json
 import random
-import shutil
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -31,9 +28,9 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from harness.child import ChildProcess, Launch
+from harness.child import Launch
 from harness.kafka import KafkaBroker
-from harness.preloaded import Preloaded
+from tests.acceptance.long_runs import Tell, long_run
 from tests.ingest.registry_server import RegistryServer
 from tests.ingest.running import Flow, flow_of, wait
 
@@ -180,9 +177,7 @@ def _as_read(name: str, value: Any) -> Any:
     return value if name != "day" or value is None else _EPOCH + datetime.timedelta(days=value)
 
 
-def run(
-    changes: int, seed: int, *, servers: str, folder: Path, launch: Launch, tell: Callable[[str], None]
-) -> list[str]:
+def run(changes: int, seed: int, *, servers: str, folder: Path, launch: Launch, tell: Tell) -> list[str]:
     """Run against a Kafka, and return what is wrong."""
     chance, wrong = random.Random(seed), list[str]()
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
@@ -248,23 +243,12 @@ def main() -> int:
     parser.add_argument("--changes", type=int, default=100_000, help="default %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of changes and kills; default %(default)s")
     chosen = parser.parse_args()
-    began = time.monotonic()
 
-    def tell(text: str) -> None:
-        print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True)
-
-    folder = Path(tempfile.mkdtemp(prefix="committerd-ingest-history-"))
-    with ExitStack() as stack:
-        broker = stack.enter_context(KafkaBroker())
-        launch: Launch = stack.enter_context(Preloaded()) if sys.platform == "linux" else ChildProcess
+    def started(broker: KafkaBroker, folder: Path, launch: Launch, tell: Tell) -> list[str]:
         servers = broker.bootstrap_servers
-        wrong = run(chosen.changes, chosen.seed, servers=servers, folder=folder, launch=launch, tell=tell)
-    print("\n".join(wrong) or "the table has what the source has")
-    if wrong:
-        print(f"logs and table: {folder}")
-        return 1
-    shutil.rmtree(folder)
-    return 0
+        return run(chosen.changes, chosen.seed, servers=servers, folder=folder, launch=launch, tell=tell)
+
+    return long_run("ingest-history", started, good="the table has what the source has")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +25,10 @@ from typing import Any
 import psutil
 from kafka import KafkaConsumer, TopicPartition
 
-from harness.child import ChildProcess, Launch
+from harness.child import Launch
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker
-from harness.preloaded import Preloaded
+from tests.acceptance.long_runs import Tell, long_run
 from tests.ingest.running import Flow, flow_of, wait
 
 _PARTITIONS = 4
@@ -55,9 +52,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
 
-def run(
-    points: int, seed: int, *, broker: KafkaBroker, folder: Path, launch: Launch, tell: Callable[[str], None]
-) -> Report:
+def run(points: int, seed: int, *, broker: KafkaBroker, folder: Path, launch: Launch, tell: Tell) -> Report:
     """Run against a broker, which it kills, and report."""
     chance, report = random.Random(seed), Report()
     with flow_of(broker.bootstrap_servers, folder, launch, partitions=_PARTITIONS) as flow, ExitStack() as stack:
@@ -165,23 +160,13 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=300, help="default %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of what happens, to what and when; default %(default)s")
     chosen = parser.parse_args()
-    began = time.monotonic()
 
-    def tell(text: str) -> None:
-        print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True)
-
-    folder = Path(tempfile.mkdtemp(prefix="committerd-ingest-kills-"))
-    with ExitStack() as stack:
-        broker = stack.enter_context(KafkaBroker())
-        launch: Launch = stack.enter_context(Preloaded()) if sys.platform == "linux" else ChildProcess
+    def started(broker: KafkaBroker, folder: Path, launch: Launch, tell: Tell) -> list[str]:
         report = run(chosen.points, chosen.seed, broker=broker, folder=folder, launch=launch, tell=tell)
-    print(f"{report.records} records; {dict(sorted(report.happened.items()))}")
-    print("; ".join(report.wrong) or "every record is in the table once, in the order of its partition")
-    if report.wrong:
-        print(f"logs and table: {folder}")
-        return 1
-    shutil.rmtree(folder)
-    return 0
+        tell(f"{report.records} records; {dict(sorted(report.happened.items()))}")
+        return report.wrong
+
+    return long_run("ingest-kills", started, good="every record is in the table once, in the order of its partition")
 
 
 if __name__ == "__main__":
