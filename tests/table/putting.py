@@ -12,7 +12,7 @@ from tests.simulation.staging import column
 from tests.simulation.store import Bucket
 
 
-def put_version(bucket: Bucket, version: int, metadata: Mapping[str, str], *, ours: bool) -> None:
+def put_version(bucket: Bucket, version: int, metadata: Mapping[str, str], *, ours: bool = True) -> None:
     """Put a version of an empty table with this metadata. `ours`: whether it is one of the queue."""
     manifest = Manifest(version=version, fields=[column()], table_metadata=metadata)
     manifest.writer_version.library, manifest.writer_version.version = "lance", "14.0.2"

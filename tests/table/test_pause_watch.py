@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
 from committerd.table.pause_watch import PauseWatch
@@ -16,42 +14,38 @@ PAUSE = Pause(reason="a backup", since_ms=1)
 PAUSED, RUNNING = encode_metadata(START, {}, PAUSE), encode_metadata(START, {})
 
 
-def _put(bucket: Bucket, version: int, metadata: Mapping[str, str], *, ours: bool = True) -> None:
-    put_version(bucket, version, metadata, ours=ours)
-
-
 async def test_a_version_of_the_queue_begins_and_ends_a_pause_and_no_other_does() -> None:
     bucket = Bucket()
     watch = PauseWatch(Table(FakeStore(bucket)))
     assert await watch.look() is None
-    _put(bucket, 1, RUNNING)
+    put_version(bucket, 1, RUNNING)
     assert await watch.look() is None
-    _put(bucket, 2, PAUSED)
+    put_version(bucket, 2, PAUSED)
     assert [await watch.look() for _ in range(2)] == [PAUSE, PAUSE]
-    _put(bucket, 3, RUNNING, ours=False)
+    put_version(bucket, 3, RUNNING, ours=False)
     assert await watch.look() == PAUSE
     assert await PauseWatch(Table(FakeStore(bucket))).look() == PAUSE
-    _put(bucket, 4, RUNNING)
-    _put(bucket, 5, PAUSED, ours=False)
+    put_version(bucket, 4, RUNNING)
+    put_version(bucket, 5, PAUSED, ours=False)
     assert await watch.look() is None
 
 
 async def test_without_a_version_of_the_queue_the_latest_decides_and_one_that_is_spoilt_is_left_out() -> None:
     bucket = Bucket()
-    _put(bucket, 1, RUNNING, ours=False)
-    _put(bucket, 2, PAUSED, ours=False)
+    put_version(bucket, 1, RUNNING, ours=False)
+    put_version(bucket, 2, PAUSED, ours=False)
     watch = PauseWatch(Table(FakeStore(bucket)))
     assert await watch.look() == PAUSE
-    _put(bucket, 3, PAUSED | {PAUSED_KEY: "{"}, ours=False)
+    put_version(bucket, 3, PAUSED | {PAUSED_KEY: "{"}, ours=False)
     assert await watch.look() == PAUSE
 
 
 async def test_another_table_at_the_place_is_looked_at_anew() -> None:
     bucket = Bucket()
     for version in (1, 2):
-        _put(bucket, version, PAUSED)
+        put_version(bucket, version, PAUSED)
     watch = PauseWatch(Table(FakeStore(bucket)))
     assert await watch.look() == PAUSE
     bucket.delete_all()
-    _put(bucket, 1, RUNNING)
+    put_version(bucket, 1, RUNNING)
     assert await watch.look() is None
