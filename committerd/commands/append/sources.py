@@ -160,11 +160,11 @@ class Folder:
         uri = canonical_uri(path)
         self.local = "://" not in uri
         self.name = os.path.realpath(uri) if self.local else uri.rstrip("/")
-        """Which folder it is."""
+        """What tells it from other folders."""
         self._files, self._place = _Places(settings, storage_options).opened(path)
 
     def list(self) -> Sequence[FileThere]:
-        """The files that there are now. Hidden ones, whose name or folder begins with `.` or `_`, are left out.
+        """The files that there are now, without those whose name or folder begins with `.` or `_`.
 
         Raises `SourceError`.
         """
@@ -174,13 +174,11 @@ class Folder:
                 return []
             if about.type is pyarrow.fs.FileType.File:
                 return [self._there(self.path, PurePosixPath(self.path).name, about)]
-            inside = self._files.get_file_info(pyarrow.fs.FileSelector(self._place, recursive=True))
-        root = self._place.rstrip("/")
-        below = [(_relative(one, root), one) for one in inside if one.type is pyarrow.fs.FileType.File]
+            below = _below(self._files, self._place)
         return [
             self._there(f"{self.path.rstrip('/')}/{path}", str(path), about)
             for path, about in below
-            if not any(part.startswith((".", "_")) for part in path.parts)
+            if _is_visible_file(path, about)
         ]
 
     def require(self) -> None:
@@ -189,13 +187,13 @@ class Folder:
             raise SourceError(f"{self.path}: there is no such folder or file")
 
     def require_same(self, file: FileThere) -> None:
-        """Raise `SourceError` if the file is gone, or another one by now."""
+        """Raise `SourceError` if the file is gone or was changed."""
         assert file.source is not None
         with _reading(file.path):
             about = self._files.get_file_info(file.source.place)
         if about.type is not pyarrow.fs.FileType.File:
             raise SourceError(f"{file.path} was deleted while it was read")
-        # A store tells the time of an object in whole seconds, and in a listing more exactly.
+        # A store tells the time of a single object in whole seconds, and more exactly in a listing.
         apart = abs(about.mtime_ns - file.mtime_ns)
         if about.size != file.size or apart >= (1 if self.local else 1_000_000_000):
             raise SourceError(f"{file.path} was changed while it was read")
@@ -227,17 +225,14 @@ class _Places:
             if about.type is not pyarrow.fs.FileType.Directory:
                 yield Source(path, kind or _unnamed(path), place, files, {})
                 return
-            inside = files.get_file_info(pyarrow.fs.FileSelector(place, recursive=True))
-        root = place.rstrip("/")
-        below = {_relative(one, root): one for one in inside}
+            below = dict(_below(files, place))
         # A Lance table is a folder with a folder `_versions`.
         tables = {one.parent for one in below if one.name == "_versions"}
         for table in sorted(tables):
             name = path.rstrip("/") if table == PurePosixPath() else f"{path.rstrip('/')}/{table}"
             yield Source(name, "lance", name, files, self._options_of(name))
         for one, about in sorted(below.items()):
-            hidden = any(part.startswith((".", "_")) for part in one.parts)
-            if about.type is pyarrow.fs.FileType.File and not hidden and not tables.intersection(one.parents):
+            if _is_visible_file(one, about) and not tables.intersection(one.parents):
                 name = f"{path.rstrip('/')}/{one}"
                 yield Source(name, chosen or _format_of(name) or _unnamed(name), about.path, files, {})
 
@@ -316,6 +311,17 @@ class _Places:
 def _relative(found: Any, root: str) -> PurePosixPath:
     """The path of an object of a listing, below the folder that was listed."""
     return PurePosixPath(found.path[len(root) :].lstrip("/"))
+
+
+def _below(files: pyarrow.fs.FileSystem | CloudFiles, folder: str) -> list[tuple[PurePosixPath, Any]]:
+    """What lies in a folder, at any depth: the path below it, and what the file system says of it."""
+    root = folder.rstrip("/")
+    return [(_relative(one, root), one) for one in files.get_file_info(pyarrow.fs.FileSelector(folder, recursive=True))]
+
+
+def _is_visible_file(path: PurePosixPath, about: Any) -> bool:
+    """Whether it is a file, and no part of its path below the folder begins with `.` or `_`."""
+    return about.type is pyarrow.fs.FileType.File and not any(part.startswith((".", "_")) for part in path.parts)
 
 
 def _matcher(segment: str) -> re.Pattern[str]:
