@@ -1,7 +1,7 @@
 """A copy of OSV's advisories, for `make advisories` where the network does not lead to PyPI's list of them.
 
-OSV (https://osv.dev) publishes all advisories about packages of PyPI as one archive, with a JSON file for each:
-https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip. pip-audit asks a server, so this is one.
+OSV (https://osv.dev) publishes all advisories about packages of PyPI in an archive, with a JSON file for each:
+https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip. pip-audit asks a server, so a server reads the archive.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
+
+from scripts.release.serving import serving
 
 Advisory = Mapping[str, Any]
 
 
 @contextmanager
 def served(archive: Path) -> Iterator[str]:
-    """The URL at which the archive's advisories answer as OSV does. Raises `OSError`, `BadZipFile`, `ValueError`."""
+    """The URL of a server that finds advisories of the archive, as OSV's does.
+
+    Raises `OSError`, `BadZipFile` and `ValueError`.
+    """
     known = _read(archive)
 
     class Handler(BaseHTTPRequestHandler):
@@ -41,12 +45,8 @@ def served(archive: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing of requests."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1/query"
-        finally:
-            server.shutdown()
+    with serving(Handler) as url:
+        yield f"{url}/v1/query"
 
 
 def _read(archive: Path) -> Mapping[str, Sequence[Advisory]]:
@@ -85,7 +85,7 @@ def _of_pypi(advisory: Advisory) -> Sequence[Mapping[str, Any]]:
 
 
 def _is_in(version: Version, part: Mapping[str, Any]) -> bool:
-    """Whether the range has the version. Ranges of commits have none; what is no version of PyPI limits nothing."""
+    """Whether the range has the version. A range of commits has no version; a limit that is no version is ignored."""
     if part["type"] != "ECOSYSTEM":
         return False
     events = list[tuple[Version, str]]()

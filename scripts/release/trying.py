@@ -8,7 +8,6 @@ import http.server
 import json
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from scripts.programs import run, uv
 from scripts.release.building import CONSTRAINTS
+from scripts.release.serving import serving
 
 _COMMIT = """
 import json, sys
@@ -44,13 +44,8 @@ def index(files: Sequence[Path]) -> Iterator[str]:
             with (page / "index.html").open("a", encoding="utf-8") as html:
                 digest = hashlib.sha256(file.read_bytes()).hexdigest()
                 html.write(f'<a href="{quote(file.name)}#sha256={digest}">{file.name}</a><br>\n')
-        handler = functools.partial(_Quiet, directory=folder)
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            try:
-                yield f"http://127.0.0.1:{server.server_port}/simple"
-            finally:
-                server.shutdown()
+        with serving(functools.partial(_Quiet, directory=folder)) as url:
+            yield f"{url}/simple"
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
