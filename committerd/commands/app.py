@@ -9,7 +9,14 @@ import anyio
 import click
 
 from committerd.commands.committing import sources
-from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    require_reason,
+    settings,
+)
 from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
@@ -78,10 +85,9 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
                 raise SettingsError(f"there is no table at {store.uri}")
             mark = table.marks.get(app_id)
             operate.released(table.marks, app_id)
-            if apply and not reason:
-                raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
             version = None
             if apply:
+                require_reason(reason)
                 version = await operate.write(
                     table,
                     loading,

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -24,6 +23,7 @@ import click
 from pydantic import SecretStr
 
 from committerd.commands.committing import sources, stores_and_queue
+from committerd.commands.ingest import require_packages
 from committerd.commands.lance_options import TIMES_AND_TRIES, cloud_options
 from committerd.commands.options import config_option, json_option
 from committerd.commands.printing import echo_table
@@ -46,7 +46,6 @@ from committerd.settings.clouds import CloudSettings
 from committerd.settings.load import Settings, load_settings, of_one
 from committerd.stores.clouds import cloud_place
 from committerd.table.versions import Table
-from committerd_common.extras import install_line
 
 _METRICS_PORT = 9464
 _SESSION_TIMEOUT_MS = 3_000
@@ -116,10 +115,7 @@ def dev(
     if files is not None:
         if len(uris) > 1:
             raise click.UsageError("--ingest is for one table")
-        if find_spec("lance") is None or find_spec("fastavro") is None:
-            raise SettingsError(
-                f"--ingest needs pylance and fastavro: {install_line('ingest', distribution='committerd')}"
-            )
+        require_packages("--ingest")
         uris = uris or (table_beside(files),)
     if not uris:
         raise click.UsageError("give the URI of a table, or --list")

@@ -49,6 +49,12 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
+def require_reason(reason: str) -> None:
+    """Raises `SettingsError` if `--apply` comes without one."""
+    if not reason:
+        raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
+
+
 def dataset_option(command: F) -> F:
     """Add `--dataset`, for `settings` and `asked_dataset`."""
     return click.option(

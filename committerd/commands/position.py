@@ -12,7 +12,14 @@ import anyio
 import click
 
 from committerd.commands.committing import sources, stores_and_queue
-from committerd.commands.options import branch_option, config_option, dataset_option, json_option, settings
+from committerd.commands.options import (
+    branch_option,
+    config_option,
+    dataset_option,
+    json_option,
+    require_reason,
+    settings,
+)
 from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
@@ -148,10 +155,9 @@ async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
                 f"there is no table at {found.loaded.table.uri}: create it first, then set its position"
             )
         target = change.choose(found)
-        if change.apply and not change.reason:
-            raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
         version = None
         if change.apply:
+            require_reason(change.reason)
             version = await operate.write(
                 found.loaded,
                 Loading(monotonic=monotonic, report=Reading()),

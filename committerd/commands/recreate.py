@@ -15,6 +15,7 @@ from committerd.commands.options import (
     config_option,
     dataset_option,
     json_option,
+    require_reason,
     settings,
     table_argument,
 )
@@ -147,8 +148,7 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
 
 
 def _require_may(asked: _Asked, *, members: int, waiting: int, name: str) -> None:
-    if not asked.reason:
-        raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
+    require_reason(asked.reason)
     if members:
         raise CommitterError(
             f"dataset {name!r} has committers that run ({members}): stop them, and the table's maintenance, and try "

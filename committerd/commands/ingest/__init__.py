@@ -12,6 +12,12 @@ from committerd.errors import SettingsError
 from committerd_common.extras import install_line
 
 
+def require_packages(of: str) -> None:
+    """Raises `SettingsError` if the packages of the extra are not installed. `of`: what needs them."""
+    if find_spec("lance") is None or find_spec("fastavro") is None:
+        raise SettingsError(f"{of} needs pylance and fastavro: {install_line('ingest', distribution='committerd')}")
+
+
 @click.group(invoke_without_command=True)
 @config_option
 @dataset_option
@@ -34,10 +40,7 @@ def ingest(context: click.Context, dry_run: bool) -> None:
 
     Port 9464 (http.port) serves /metrics, /livez and /readyz. Needs pylance and fastavro (extra `ingest`).
     """
-    if find_spec("lance") is None or find_spec("fastavro") is None:
-        raise SettingsError(
-            f"`committerd ingest` needs pylance and fastavro: {install_line('ingest', distribution='committerd')}"
-        )
+    require_packages("`committerd ingest`")
     if context.invoked_subcommand is not None:
         return
     from committerd.commands.ingest import members, running  # they need pylance

@@ -12,6 +12,7 @@ from kafka.errors import UnknownTopicOrPartitionError
 from committerd.commands.committing import sources
 from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, reading_table, table_of
 from committerd.commands.lance_options import client_access
+from committerd.commands.options import require_reason
 from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
@@ -30,8 +31,8 @@ def move(
     configured: Settings, topic: str, partition: int, offset: str, *, as_json: bool, reason: str, apply: bool
 ) -> int:
     """Run the command; returns the exit code. Raises `SettingsError`, and the errors of the client."""
-    if apply and not reason:
-        raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
+    if apply:
+        require_reason(reason)
     return asyncio.run(
         _move(configured, Partition(topic, partition), offset, as_json=as_json, reason=reason if apply else None)
     )

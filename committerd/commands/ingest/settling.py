@@ -10,6 +10,7 @@ import click
 from committerd.commands.ingest.moving import release
 from committerd.commands.ingest.parts import client_of, reader_of, reader_pipeline_of, reading_table, table_of
 from committerd.commands.lance_options import client_access
+from committerd.commands.options import require_reason
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd_client.headers import App
@@ -19,8 +20,8 @@ from committerd_ingest.table import now_ms
 
 def settle(configured: Settings, split: str, rows: str, *, as_json: bool, reason: str, apply: bool) -> int:
     """Run the command; returns the exit code. Raises `SettingsError`, and the errors of the client."""
-    if apply and not reason:
-        raise SettingsError("--apply needs --reason: the version keeps it, for whoever asks later")
+    if apply:
+        require_reason(reason)
     if configured.ingest.source == "kafka":
         raise SettingsError("ingest.source is kafka, whose partitions have offsets: committerd ingest move")
     return asyncio.run(_settle(configured, split, rows, as_json=as_json, reason=reason if apply else None))
