@@ -169,7 +169,7 @@ class IngestSettings(SettingsGroup):
         description="The topic for bad records, which must exist. Default: {pipeline}.bad.",
     )
     flush_rows: int = Field(
-        default=100_000, ge=1, le=10_000_000, description="Maximum records of one transaction of a partition."
+        default=1_000_000, ge=1, le=10_000_000, description="Maximum records of one transaction of a partition."
     )
     flush_bytes: int = Field(
         default=64 * MIB,
@@ -177,7 +177,11 @@ class IngestSettings(SettingsGroup):
         description="A partition's records are written when they take about this much memory.",
     )
     flush_seconds: float = Field(
-        default=1.0, gt=0, le=3600, description="Time for which a record waits for others of its partition, at most."
+        default=1.0,
+        gt=0,
+        le=3600,
+        description="Time for which a record waits for others of its partition, at most. While Kafka has more records "
+        "of it than wait, it counts anew with each that arrives: a backlog makes large files.",
     )
     buffer_bytes_max: int = Field(
         default=128 * MIB,

@@ -48,11 +48,13 @@ class Append:
     keys: Sequence[str] = ()
     """The key columns whose values the Append names, so that upserts of other keys pass it; empty = none."""
     properties: Mapping[str, str] | None = None
+    at: lance.LanceDataset | None = None
+    """The version for which the files are written at first; None = the latest."""
     _written: _WrittenFiles | None = None
 
     def __call__(self, again: Reexecution | None = None) -> StagedChange:
         require_columns(self.rows, self.keys)
-        dataset = self.place.find()
+        dataset = self.place.find() if self.at is None or again is not None else self.at
         if dataset is None and self.new_table is not None:
             staged = Create(
                 place=self.place,

@@ -14,7 +14,10 @@ class FlushLimits:
     rows: int
     bytes: int
     seconds: float
-    """Since the first of the records arrived."""
+    """Since the first of the records arrived; while Kafka has more of them than wait already, since the last one.
+
+    So a backlog makes large files, and what waits there has waited for longer anyway.
+    """
 
 
 @dataclass(slots=True)
@@ -27,10 +30,15 @@ class Buffer:
     """About the memory that they take."""
     first_at: float = 0.0
     """When the first of them arrived (monotonic seconds)."""
+    last_at: float = 0.0
+    """When the last of them arrived."""
+    more: int = 0
+    """How many more Kafka has behind them, about."""
 
-    def add(self, records: Records, now: float) -> None:
+    def add(self, records: Records, now: float, more: int = 0) -> None:
         if records and not self.records:
             self.first_at = now
+        self.last_at, self.more = now, more
         self.records.extend(records)
         self.bytes += records.size
 
@@ -40,7 +48,8 @@ class Buffer:
             return None
         if len(self.records) >= self.limits.rows or self.bytes >= self.limits.bytes:
             return 0.0
-        return max(self.first_at + self.limits.seconds - now, 0.0)
+        since = self.last_at if self.more > len(self.records) else self.first_at
+        return max(since + self.limits.seconds - now, 0.0)
 
     def take(self, now: float, most: int) -> Records:
         """The records of one transaction, which are gone from the buffer: at most `most` and `limits.rows`, and about

@@ -12,12 +12,13 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pyarrow as pa
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from committerd_batch.target import Mode, SchemaMode
+from committerd_client.app_marks import AppMark
 from committerd_client.errors import InvalidTransaction, StagingError, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
@@ -35,6 +36,9 @@ from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, now_ms
 from committerd_ingest.wire_format import Schemas, UnusableSchema
+
+if TYPE_CHECKING:
+    import lance
 
 _log = logging.getLogger(__name__)
 
@@ -122,8 +126,8 @@ class PartitionWork:
         """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
         self._noted_at = 0.0
-        self._said: Said[Note | None] | None = None
-        """What the table said last."""
+        self._said: tuple[pa.Schema, AppMark | None] | None = None
+        """The schema and the mark that the table had last."""
         self._attempts = 0
         """Costly attempts to go on since the last commit."""
         self._failures = 0
@@ -148,14 +152,14 @@ class PartitionWork:
             found = self.buffer.records.timestamps_ms[0] if self.buffer.records else None
         return None if found == NO_TIMESTAMP else found
 
-    def arrived(self, seek: int, records: Records) -> None:
-        """Take records; those that were fetched before the latest seek are dropped."""
+    def arrived(self, seek: int, records: Records, more: int) -> None:
+        """Take records; those that were fetched before the latest seek are dropped. `more`: as of `Arrived`."""
         if seek != self._seek:
             return
         if records.offsets[0] < self._behind:
             self._broken = f"offset {records.offsets[0]} came after {self._behind - 1}"
         else:
-            self.buffer.add(records, time.monotonic())
+            self.buffer.add(records, time.monotonic(), more)
             self._behind = records.offsets[-1] + 1
         self._changed.set()
 
@@ -248,7 +252,7 @@ class PartitionWork:
             return False
         if said is None or then is None or topic_id != self._topic_id:
             return True
-        return (said.schema, said.mark) != (then.schema, then.mark)
+        return (said.schema, said.mark) != then
 
     # Where it begins
 
@@ -302,7 +306,7 @@ class PartitionWork:
                 "table_missing",
                 "there is no table: create it, with client.create(schema) for example, or set ingest.create_from",
             )
-        self._said = said
+        self._said = said.schema, said.mark
         return said
 
     def _way_out(self) -> str:
@@ -403,11 +407,17 @@ class PartitionWork:
 
     async def _write(self, records: Records, schemas: Schemas | None) -> None:
         """Write records. `schemas`: those that they name."""
-        _, topic_id = await self._topics.identity(self.partition.topic)
-        if topic_id != self._topic_id:
-            raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
-        said = await self._says()
-        began = time.monotonic()
+        same = asyncio.create_task(self._same_topic())  # while the table is opened, and files are written
+        same.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may wait for it
+        try:
+            await self._write_of(records, schemas, same)
+        finally:
+            same.cancel()
+
+    async def _write_of(self, records: Records, schemas: Schemas | None, same: Awaitable[None]) -> None:
+        """Write records. `same`: must be certain before anything is staged, published or passed."""
+        # Opened after the records were taken: a change of the table that was over before they were made is in it.
+        said, began = await self._says(), time.monotonic()
         behind, read = records.offsets[-1] + 1, records
         chosen = (
             Sorted(records) if self._filter is None else await asyncio.to_thread(self._filter.sort, records, schemas)
@@ -424,19 +434,28 @@ class PartitionWork:
             bad = [one for one in bad if one.record.offset < behind]
             decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
         if bad:
+            await same
             await self._put_aside(bad)
         settled = chosen.settled(records, behind)
         if settled:
-            await self._commit(settled, decoded.rows, len(bad), behind)
+            await self._commit(settled, decoded.rows, len(bad), behind, at=said.at, same=same)
         else:
+            await same
             await self._pass(behind)
         if self._filter is not None:
             self._count(read, settled, [one for one in chosen.unmatched if one.offset < behind], behind)
         if stop is not None:
+            await same
             if self._filter is not None and self.reached != self.mark:
                 await self._move_mark()  # Kafka may delete what was passed over while the partition is stopped
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
+
+    async def _same_topic(self) -> None:
+        """Raise `_BeginAgain` if the topic was made anew since the partition began, or is gone."""
+        _, topic_id = await self._topics.identity(self.partition.topic)
+        if topic_id != self._topic_id:
+            raise _BeginAgain(f"the topic's id is {topic_id or 'gone'}, and was {self._topic_id}")
 
     async def _schemas(self, registry: Registry, ids: set[int]) -> Schemas:
         """The schemas of these ids. Raises `Stopped`.
@@ -504,16 +523,30 @@ class PartitionWork:
             costly=True,
         )
 
-    async def _put(self, rows: pa.Table, unit: App) -> bool:
+    async def _put(self, rows: pa.Table, unit: App, *, at: lance.LanceDataset, same: Awaitable[None]) -> bool:
         if self._pipeline.mode is Mode.APPEND:
-            return await self._table.append(rows, unit)
+            written = await asyncio.to_thread(self._table.write, rows, at=at)
+            try:
+                await same
+            except Exception:
+                await self._table.remove(written)
+                raise
+            return await self._table.commit(written, unit)
+        await same
         there = await self._table.change(rows, unit, self._pipeline.keys)
         return await self._note(unit.version, unit) if there is None else there
 
-    async def _commit(self, records: Records, rows: pa.Table, bad: int, behind: int) -> None:
+    async def _commit(
+        self, records: Records, rows: pa.Table, bad: int, behind: int, *, at: lance.LanceDataset, same: Awaitable[None]
+    ) -> None:
         """Commit rows, or only the mark. `records`: those that are settled by it, of which so many are bad."""
         unit, began = self._unit(behind, self.mark), time.monotonic()
-        await self._advance(self._put(rows, unit) if rows.num_rows else self._note(behind, unit), behind)
+        if rows.num_rows:
+            commit = self._put(rows, unit, at=at, same=same)
+        else:
+            await same
+            commit = self._note(behind, unit)
+        await self._advance(commit, behind)
         self._attempts, self._failures, self.trouble, self._stopped_ms = 0, 0, None, None
         self._figures.took("commit", time.monotonic() - began)
         if records.timestamps_ms[0] != NO_TIMESTAMP:

@@ -117,9 +117,9 @@ class Ingest:
                 if partition in self._works:
                     self._full.discard(partition)  # the seek has resumed it
                     self._works[partition][0].sought(seek)
-            case Arrived(partition, seek, records):
+            case Arrived(partition, seek, records, more):
                 if partition in self._works:
-                    self._works[partition][0].arrived(seek, records)
+                    self._works[partition][0].arrived(seek, records, more)
                     self._bound()
             case Unreadable(partition, why):
                 if partition in self._works:

@@ -28,6 +28,8 @@ from committerd_ingest.records import Partition, Records
 _log = logging.getLogger(__name__)
 
 _POLL_MS = 50
+_POLL_BATCHES_MAX = 8
+"""After which the records of no other partition are read before the next poll."""
 _REOPEN_SECONDS = 1.0
 _CLOSE_MS_MAX = 5_000
 
@@ -64,6 +66,8 @@ class Arrived:
     seek: int
     """The number of the seek after which they were fetched."""
     records: Records
+    more: int = 0
+    """How many more of them Kafka has, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,7 @@ class Source:
                 self._stopping.wait(_POLL_MS / 1000)
                 continue
             try:
-                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=1)  # of one partition (`batches`)
+                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_BATCHES_MAX)
             except errors.OffsetOutOfRangeError as error:
                 places = error.args[0] if error.args and isinstance(error.args[0], dict) else list(self._owned)
                 self._unreadable(consumer, places, "")
@@ -244,7 +248,9 @@ class Source:
                 continue
             for place, found in polled.items():
                 if place in self._owned and found:
-                    self._later(self._tell, Arrived(Partition(*place), self._seeks[place], fetched(found)))
+                    records = fetched(found)
+                    more = (consumer.highwater(place) or 0) - records.offsets[-1] - 1
+                    self._later(self._tell, Arrived(Partition(*place), self._seeks[place], records, more))
 
     def _unreadable(self, consumer: Any, places: Iterable[TopicPartition], why: str) -> None:
         """Read no more of these partitions, and say so; the others go on."""

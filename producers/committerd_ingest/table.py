@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
 from committerd_ingest.progress import Progress, progress_in
 from committerd_ingest.replays import Replays, replays_in
 
+if TYPE_CHECKING:
+    import lance
+
 _T = TypeVar("_T")
 _Note = TypeVar("_Note")
 
@@ -40,6 +43,8 @@ _LOOKS_MAX = 4
 class Said(Generic[_Note]):
     """What a version of the table says of an application: a partition, a split of a reader, or replays."""
 
+    at: lance.LanceDataset
+    """The version."""
     schema: pa.Schema
     mark: AppMark | None
     note: _Note
@@ -89,7 +94,7 @@ class Table:
                 if dataset is None:
                     return None
                 metadata = read_table(dataset).manifest.table_metadata
-                return Said(dataset.schema, mark_in(metadata, app_id), read(metadata, app_id))
+                return Said(dataset, dataset.schema, mark_in(metadata, app_id), read(metadata, app_id))
 
         return await self._look(look)
 
@@ -106,17 +111,21 @@ class Table:
 
         return await self._look(look)
 
-    def write(self, rows: pa.RecordBatchReader) -> Written:
+    def write(self, rows: pa.Table | pa.RecordBatchReader, *, at: lance.LanceDataset | None = None) -> Written:
         """Write rows as data files while they are read, so that they need not be in memory together. It blocks.
 
-        Raises `StagingError` for rows that do not fit the table, and what the reader raises.
+        `at`: the version for which the files are written; None = the latest. Raises `StagingError` for rows that do not
+        fit the table, and what the reader raises.
         """
-        change = Append(place=self._place, rows=rows_of(rows))
+        change = Append(place=self._place, rows=rows_of(rows), at=at)
         with panics_raised():
             return Written(change, change())
 
     async def commit(self, written: Written, unit: App) -> bool:
-        """Commit written rows as this unit. Returns and raises what `append` does; refused files are removed."""
+        """Commit written rows as this unit; whether the mark was there or beyond it already.
+
+        Raises the errors of `CommitClient.commit`; refused files are removed.
+        """
 
         def work(refused: Reexecution | None = None) -> Any:
             with panics_raised():
@@ -137,16 +146,16 @@ class Table:
         await asyncio.to_thread(remove_files, target, names)
 
     async def append(self, rows: pa.Table, unit: App) -> bool:
-        """Write the rows as data files, and commit them as this unit; whether the mark was there or beyond it already.
+        """Write the rows as data files, and commit them as this unit, unless the mark is there or beyond it already.
 
-        Raises the errors of `CommitClient.append`.
+        Returns whether it was. Raises the errors of `CommitClient.append`.
         """
         return (await self._client.append(rows, app=unit, timeout=self._timeout)).duplicate
 
     async def change(self, rows: pa.Table, unit: App, keys: Sequence[str]) -> bool | None:
         """Commit changes of rows by their keys (`keyed`) as this unit, as the writer for Spark does in its mode `cdc`.
 
-        Returns what `append` does; None if they change nothing, and nothing was committed. Raises `BatchWriteError`,
+        Returns what `commit` does; None if they change nothing, and nothing was committed. Raises `BatchWriteError`,
         and the errors of `CommitClient.commit`.
         """
         target = Target(
@@ -218,7 +227,7 @@ class Table:
     async def write_note(
         self, app_id: str, note: Note | Progress | Replays, unit: App | None, *, reason: str = ""
     ) -> bool:
-        """Commit a note; with a unit, that moves the mark too. Returns and raises what `append` does.
+        """Commit a note; with a unit, that moves the mark too. Returns and raises what `commit` does.
 
         `reason`: why, which the version keeps.
         """

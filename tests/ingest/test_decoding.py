@@ -225,6 +225,17 @@ def test_records_wait_for_others_but_not_for_long() -> None:
     assert (buffer.due_in(104), buffer.bytes) == (None, 0)
 
 
+def test_records_of_a_backlog_wait_for_the_others_while_they_come() -> None:
+    buffer = Buffer(FlushLimits(rows=100, bytes=1_000_000, seconds=5))
+    buffer.add(Records.of([record(0, b"a"), record(1, b"b")]), 100, more=5)
+    buffer.add(Records.of([record(2, b"c")]), 104, more=4)
+    assert buffer.due_in(105) == 4  # since the last one
+    buffer.add(Records.of([record(3, b"d")]), 105, more=3)
+    assert buffer.due_in(105) == 0  # since the first one: the backlog ends
+    buffer.add(Records.of([record(4, b"e")]), 106, more=1_000)
+    assert buffer.due_in(111) == 0  # nothing comes any more
+
+
 def test_a_transaction_has_about_the_bytes_that_it_may_have() -> None:
     buffer = Buffer(FlushLimits(rows=100, bytes=2_000, seconds=5))
     buffer.add(Records.of([record(n, b"x" * 800) for n in range(5)]), 0)

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import lance
@@ -50,6 +51,25 @@ def test_each_record_is_a_row_once_over_restarts(flow: Flow) -> None:
         again.start()
         flow.wait_rows(360)
         flow.check()
+
+
+def test_a_record_finds_the_table_as_it_was_changed_right_before_it(flow: Flow) -> None:
+    """Lance appends files over a change of a column's type, and their values of the column are null."""
+    ingest = flow.ingest(INGEST__ON_ERROR="skip")
+    with stopping([ingest]):
+        flow.topic.send(3)  # one for each partition
+        ingest.start()
+        flow.wait_rows(3)
+        lance.dataset(flow.scene.table.uri).add_columns({"count": "cast(null as int)"})
+        flow.topic.send_value(b'{"id":3,"count":3}')
+        flow.topic.flush()
+        flow.wait_rows(4)
+        changed: Any = {"path": "count", "data_type": pa.int64()}
+        lance.dataset(flow.scene.table.uri).alter_columns(changed)
+        flow.topic.send_value(b'{"id":4,"count":4}')
+        flow.topic.flush()
+        flow.wait_rows(5)
+    assert sorted((row["id"], row["count"]) for row in flow.rows() if row["id"] > 2) == [(3, 3), (4, 4)]
 
 
 def test_sigterm_writes_what_waits(flow: Flow) -> None:

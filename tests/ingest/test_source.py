@@ -123,7 +123,8 @@ class Marked:
         return "cluster", "id"
 
     async def says(self, app_id: str) -> Said[Note | None]:
-        return Said(pa.schema([("id", pa.int64())]), None, None)
+        at: Any = None  # nothing is written
+        return Said(at, pa.schema([("id", pa.int64())]), None, None)
 
     async def write_note(self, app_id: str, note: object, unit: App) -> bool:
         self.moves.append((unit.version, unit.after))

@@ -31,6 +31,7 @@ ALLOWED = {
         "fastavro",
         "google",
         "kafka",
+        "lance",
         "pyarrow",
         "pytest",
     },
