@@ -244,6 +244,13 @@ class TestNullability:
             assert verdict(append(), theirs) is wanted
             assert verdict(project(column(0), preserves=preserves), append(), read=None) is wanted
 
+    def test_a_column_that_is_cast(self) -> None:
+        """`appended_before_cast`: readers would find nulls in place of the values that were written before."""
+        cast = merge(column(0), column(1), column(3))
+        assert verdict(append(), cast) is R
+        theirs = footprint_of_theirs(cast, before=None, after=samples.manifest(version=6), indices=[])
+        assert verdict(append(), theirs) is R
+
     def test_a_delete_writes_no_values(self) -> None:
         assert verdict(DELETES_OF_0, project(*self.REQUIRED)) is C
 

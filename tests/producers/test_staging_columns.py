@@ -215,3 +215,20 @@ async def test_rows_that_are_deleted_have_no_nulls(base: Path, tmp_path: Path) -
     lance.write_dataset(TABLE, uri, mode="append")
     assert (await commit(uri, staged)).status is Status.RETRYABLE, "others may have added nulls"
     assert lance.dataset(uri).schema.field("some").nullable
+
+
+async def test_an_append_does_not_lose_the_values_of_a_column_that_is_cast_meanwhile(
+    base: Path, tmp_path: Path
+) -> None:
+    """pylance commits it, and then its rows have null there."""
+    ours, theirs = copies(base, tmp_path)
+    tables = {uri: lance.dataset(uri) for uri in (ours, theirs)}
+    written = {uri: lance.fragment.write_fragments(TABLE, table, mode="append") for uri, table in tables.items()}
+    for uri in tables:
+        alter({"path": "full", "data_type": pa.int32()})[1](lance.dataset(uri))
+    there = lance.LanceDataset.commit(theirs, lance.LanceOperation.Append(written[theirs]), read_version=1)
+    assert there.to_table()["full"].to_pylist() == [1, 2, None, None]
+    for staged in (staging.append(written[ours], dataset=tables[ours]), staging.append(written[ours])):
+        outcome = await commit(ours, staged)
+        assert outcome.status is Status.RETRYABLE
+        assert "cast" in outcome.message

@@ -91,6 +91,8 @@ class Footprint:
     """Whether it is a Merge or Project whose writer asserts (since Lance 14) that it preserves nullability."""
     preserves_nullability: bool = True
     """False for a Merge or Project after which some field may no longer be null or left out."""
+    may_cast: bool = False
+    """Whether it is a Merge that may have cast a column: the column's field has a new id."""
     schema_fields: frozenset[int] = frozenset()
     """Field ids that a Merge or Project keeps."""
     config_upserts: frozenset[str] = frozenset()

@@ -76,6 +76,7 @@ lat = rules.late_deletions
 frg = rules.same_fragment
 rew = rules.same_fragment_rewritten
 nul = rules.nullability
+cst = rules.appended_before_cast
 upj = rules.updated_column_dropped
 ixp = rules.indexed_column_dropped
 dpr = rules.replaced_column_dropped
@@ -102,7 +103,7 @@ bas = rules.same_base
 #                             theirs (already committed)
 #   ours                      App  Del  Upd  Ovw  CIdx Rewr Mrge Rest Resv Proj UCfg DRep MemW Clon Base
 MATRIX = Matrix(
-    append=               Row(_,   _,   _,   X,   _,   _,   nul, X,   _,   nul, _,   _,   X,   _,   _),
+    append=               Row(_,   _,   _,   X,   _,   _,   cst, X,   _,   nul, _,   _,   X,   _,   _),
     delete=               Row(_,   row, row, X,   _,   mov, R,   X,   _,   _,   _,   frg, X,   _,   _),
     update=               Row(key, row, upd, X,   _,   mov, R,   X,   _,   upj, _,   frg, wal, _,   _),
     overwrite=            Row(_,   _,   _,   ovw, _,   _,   _,   _,   _,   _,   cfg, _,   X,   _,   _),

@@ -164,6 +164,15 @@ def nullability(ours: Footprint, theirs: Footprint) -> Verdict:
     return _retry_if(not (ours.preserves_nullability and theirs.preserves_nullability))
 
 
+def appended_before_cast(ours: Footprint, theirs: Footprint) -> Verdict:
+    """An Append over a Merge is retryable if the Merge may have cast a column; otherwise `nullability` counts.
+
+    The Append's files have the column's old field, so readers would find nulls in place of its values. This rule is
+    committerd's own: Lance 4.0.0 and 14.0.2 let such an Append pass.
+    """
+    return max(_retry_if(theirs.may_cast), nullability(ours, theirs))
+
+
 def updated_column_dropped(ours: Footprint, theirs: Footprint) -> Verdict:
     """An Update over a Project is retryable if a column that it rewrote in place is gone; otherwise `nullability`
     counts.

@@ -56,9 +56,16 @@ def _differing_schema(transaction: Transaction, latest: Manifest) -> str | None:
         has = {number for file in fragment.files for number in file.fields}
         if has.isdisjoint(known):
             return f"its files have fields {listed(sorted(has))}, of which the table has none"
-        # A lower id that the schema lacks is that of a dropped column; readers ignore it.
+        # A lower id that the schema lacks is that of a column that was dropped, whose data readers ignore, or that was
+        # cast, and then its values would be lost: the column has got a higher id.
         if above := {number for number in has if number > highest}:
             return f"its files have fields {listed(sorted(above))}, which the table does not have"
+        gone = sorted(number for number in has - known if number >= 0)
+        if gone and (later := sorted(number for number in known - parents - has if number > gone[0])):
+            return (
+                f"its files have fields {listed(gone)}, which the table no longer has, and lack the later fields "
+                f"{listed(later)}: perhaps the columns were cast meanwhile"
+            )
         if missing := required.keys() - has:
             names = listed([quoted(required[number]) for number in sorted(missing)])
             return f"its files lack the columns {names}, which the table requires"

@@ -13,7 +13,7 @@ from committerd.lance.format.wording import listed
 from committerd.lance.operations.deletions import require_no_deletions
 from committerd.lance.operations.operation import NO_FILES, Input, Operation, ScalesWith, StagedFiles
 from committerd.lance.operations.permissions import Permissions
-from committerd.lance.operations.schema_change import footprint, with_nullability
+from committerd.lance.operations.schema_change import compared_with, footprint
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import (
     fields_in_other_files,
@@ -166,7 +166,7 @@ MERGE = Operation(
     validate_on=_validate_on,
     excerpt=_excerpt,
     footprint=footprint,
-    footprint_of_ours=with_nullability,
-    footprint_of_theirs=with_nullability,
+    footprint_of_ours=compared_with,
+    footprint_of_theirs=compared_with,
     build=_build,
 )

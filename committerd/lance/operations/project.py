@@ -6,7 +6,7 @@ from committerd.errors import InvalidRequest
 from committerd.lance.format.kind import Kind
 from committerd.lance.operations.operation import Input, Operation, ScalesWith
 from committerd.lance.operations.permissions import Permissions
-from committerd.lance.operations.schema_change import footprint, with_nullability
+from committerd.lance.operations.schema_change import compared_with, footprint
 from committerd.lance.versions.columns import require_same_types
 from committerd.lance.versions.draft import Draft, finish
 from committerd.lance.versions.fragments import keep_files
@@ -47,7 +47,7 @@ PROJECT = Operation(
     validate=_validate,
     validate_on=_validate_on,
     footprint=footprint,
-    footprint_of_ours=with_nullability,
-    footprint_of_theirs=with_nullability,
+    footprint_of_ours=compared_with,
+    footprint_of_theirs=compared_with,
     build=_build,
 )

@@ -26,17 +26,19 @@ def footprint(transaction: Transaction, *, staged: bool) -> Footprint:
     )
 
 
-def with_nullability(
+def compared_with(
     touched: Footprint, transaction: Transaction, before: Manifest | None, indices: Iterable[IndexMetadata]
 ) -> Footprint:
-    """The footprint, with nullability from a comparison of the schema with that of the version before.
+    """The footprint, with nullability and casts from a comparison of the schema with that of the version before.
 
-    None = that version can't be read.
+    None = that version can't be read. Nothing but a cast lets a Merge drop a field.
     """
+    is_merge = transaction.HasField("merge")
     if before is None:
-        return touched
+        return replace(touched, may_cast=is_merge)
     tightens = may_tighten_nullability(before.fields, _change(transaction).schema)
-    return replace(touched, preserves_nullability=not tightens)
+    drops = any(field.id not in touched.schema_fields for field in before.fields)
+    return replace(touched, preserves_nullability=not tightens, may_cast=is_merge and drops)
 
 
 def _change(transaction: Transaction) -> Transaction.Merge | Transaction.Project:
