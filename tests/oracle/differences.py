@@ -118,6 +118,12 @@ def _unreadable(case: Case) -> bool:
     return refused and not _is_readable(case.theirs)
 
 
+def _cast_meanwhile(case: Case) -> bool:
+    """pylance commits an Append over a cast of a column, whose values are nulls from then on. We refuse it."""
+    rules = {one.rule for one in case.last.checked if one.verdict is Verdict.RETRYABLE}
+    return case.last_verdicts == ("committed", "retryable") and rules == {"appended_before_cast"}
+
+
 def _is_readable(root: Path) -> bool:
     try:
         lance.dataset(str(root)).to_table()
@@ -180,6 +186,7 @@ _VERDICTS: dict[str, Callable[[Case], bool]] = {
     "passes_a_compaction": _passes_a_compaction,
     "ids_are_taken": _ids_are_taken,
     UNREADABLE: _unreadable,
+    "cast_meanwhile": _cast_meanwhile,
 }
 _VERSIONS: dict[str, Callable[[Case, Facts, Facts], bool]] = {
     "deferred_remap": _deferred_remap,
