@@ -47,7 +47,7 @@ PRODUCERS = {
     "committerd_client": {"anyio", "kafka", "lance", "numpy", "opentelemetry", "pyarrow", "pyroaring"},
     "committerd_batch": {"lance", "pyarrow"},
     "committerd_spark": {"lance", "pyarrow", "pyspark"},
-    "committerd_ingest": {"aiohttp", "fastavro", "google", "kafka", "pyarrow", "pytest"},
+    "committerd_ingest": {"aiohttp", "fastavro", "google", "kafka", "lance", "pyarrow", "pytest"},
     "committerd_ray": {"pyarrow", "ray"},
     "committerd_daft": {"daft", "pyarrow"},
 }
