@@ -68,6 +68,10 @@ class Append:
             return staged
         return self._append(self.place.open() if dataset is None else dataset)
 
+    def fits(self, dataset: lance.LanceDataset) -> bool:
+        """Whether a version may take the files that are written: then an execution for it writes none."""
+        return self._written is not None and self._written.fits(read_table(dataset))
+
     def _append(self, dataset: lance.LanceDataset) -> StagedChange:
         table = read_table(dataset)
         written = self._written

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.dead_letters import Origin
-from committerd_ingest.decoding import BadRecord, Decoder, WrongColumns
+from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
 from committerd_ingest.figures import Figures
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of, row_schema
@@ -34,7 +35,7 @@ from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.routing import Sorted
 from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
-from committerd_ingest.table import Said, Table, now_ms
+from committerd_ingest.table import Said, Table, Written, now_ms
 from committerd_ingest.wire_format import Schemas, UnusableSchema
 
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ class Stopped(Exception):
 
 class _BeginAgain(Exception):
     """What the process believes of the partition is not so any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Records that were decoded and written for a version that may not be the latest. None of them is bad."""
+
+    decoded: Decoded
+    written: Written
+    schema: pa.Schema
+    """Of that version."""
 
 
 class PartitionWork:
@@ -271,7 +282,7 @@ class PartitionWork:
         if found.renew:
             await self._note(found.offset)
         self._noted_at = time.monotonic()
-        self._decoder(await self._says())
+        self._decoder((await self._says()).schema)
         self._behind = found.offset
         if self.trouble is not None and (found.offset >= self.end or self.trouble.reason not in _OF_RECORDS):
             self.trouble = self._stopped_ms = None
@@ -331,9 +342,9 @@ class PartitionWork:
         except (InvalidTransaction, UnsupportedTransaction) as error:
             raise Stopped("refused", f"the committer refuses the transaction: {error}", costly=True) from error
 
-    def _decoder(self, said: Said[Note | None]) -> Decoder | KeyedDecoder:
+    def _decoder(self, schema: pa.Schema) -> Decoder | KeyedDecoder:
         try:
-            return decoder_of(self._pipeline, said.schema, self.partition)
+            return decoder_of(self._pipeline, schema, self.partition)
         except WrongColumns as error:
             raise Stopped("wrong_columns", str(error)) from error
 
@@ -407,38 +418,51 @@ class PartitionWork:
 
     async def _write(self, records: Records, schemas: Schemas | None) -> None:
         """Write records. `schemas`: those that they name."""
-        same = asyncio.create_task(self._same_topic())  # while the table is opened, and files are written
-        same.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may wait for it
+        same = _begun(self._same_topic())
+        # Opened after the records were taken: a change of the table that was over before they were made is in it.
+        latest = _begun(self._says())
         try:
-            await self._write_of(records, schemas, same)
+            await self._write_of(records, schemas, latest=latest, same=same)
         finally:
+            latest.cancel()
             same.cancel()
 
-    async def _write_of(self, records: Records, schemas: Schemas | None, same: Awaitable[None]) -> None:
-        """Write records. `same`: must be certain before anything is staged, published or passed."""
-        # Opened after the records were taken: a change of the table that was over before they were made is in it.
-        said, began = await self._says(), time.monotonic()
+    async def _write_of(
+        self,
+        records: Records,
+        schemas: Schemas | None,
+        *,
+        latest: Awaitable[Said[Note | None]],
+        same: Awaitable[None],
+    ) -> None:
+        """Write records. `latest`: what the table says. `same`: must be certain before anything is staged, published
+        or passed."""
         behind, read = records.offsets[-1] + 1, records
         chosen = (
             Sorted(records) if self._filter is None else await asyncio.to_thread(self._filter.sort, records, schemas)
         )
         records = chosen.mine
-        said = await self._merged(said, records, schemas)
-        decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
-        self._figures.took("decode", time.monotonic() - began)
+        ahead = None if chosen.bad or not records else await asyncio.to_thread(self._ahead, records, schemas)
+        said, written = await self._fitting(ahead, latest)
+        if ahead is not None and written is not None:
+            decoded = ahead.decoded
+        else:
+            said = await self._merged(said, records, schemas)
+            decoded = await asyncio.to_thread(self._decoded, said.schema, records, schemas)
         bad = sorted((*decoded.bad, *chosen.bad), key=lambda one: one.record.offset)
         stop = next((one for one in bad if one.stops or self._pipeline.on_error == "stop"), None)
         if stop is not None:
             behind = stop.record.offset
             records = records[: bisect_left(records.offsets, behind)]
             bad = [one for one in bad if one.record.offset < behind]
-            decoded = await asyncio.to_thread(self._decoder(said).decode, records, schemas)
+            decoded = await asyncio.to_thread(self._decoded, said.schema, records, schemas)
         if bad:
             await same
             await self._put_aside(bad)
         settled = chosen.settled(records, behind)
         if settled:
-            await self._commit(settled, decoded.rows, len(bad), behind, at=said.at, same=same)
+            put = self._put(decoded.rows, behind, written=written, at=said.at, same=same)
+            await self._commit(put, settled, rows=decoded.rows.num_rows, bad=len(bad), behind=behind)
         else:
             await same
             await self._pass(behind)
@@ -450,6 +474,47 @@ class PartitionWork:
                 await self._move_mark()  # Kafka may delete what was passed over while the partition is stopped
             await self._says()  # from now on, the partition waits until the table says something else
             self._stop_at(stop)
+
+    def _decoded(self, schema: pa.Schema, records: Records, schemas: Schemas | None) -> Decoded:
+        began = time.monotonic()
+        found = self._decoder(schema).decode(records, schemas)
+        self._figures.took("decode", time.monotonic() - began)
+        return found
+
+    def _ahead(self, records: Records, schemas: Schemas | None) -> _Ahead | None:
+        """The records in files for the version that was opened last, while the latest is opened.
+
+        None if they do not fit that version: the latest one may be another. Blocks.
+        """
+        at = self._table.opened
+        if at is None or self._pipeline.mode is not Mode.APPEND:
+            return None
+        schema: pa.Schema = at.schema
+        try:
+            if self._new_columns(schema, records, schemas) is not None:
+                return None
+            decoded = self._decoded(schema, records, schemas)
+            if decoded.bad or not decoded.rows.num_rows:
+                return None
+            return _Ahead(decoded, self._table.write(decoded.rows, at=at), schema)
+        except (Stopped, StagingError):
+            return None
+
+    async def _fitting(
+        self, ahead: _Ahead | None, latest: Awaitable[Said[Note | None]]
+    ) -> tuple[Said[Note | None], Written | None]:
+        """What the table says, and the files that were written ahead as files for it; none if it has other columns."""
+        if ahead is None:
+            return await latest, None
+        moved = None
+        try:
+            said = await latest
+            if said.schema == ahead.schema:
+                moved = self._table.moved(ahead.written, said.at)
+        finally:
+            if moved is None:
+                await self._table.remove(ahead.written)
+        return said, moved
 
     async def _same_topic(self) -> None:
         """Raise `_BeginAgain` if the topic was made anew since the partition began, or is gone."""
@@ -469,9 +534,7 @@ class PartitionWork:
 
     async def _merged(self, said: Said[Note | None], records: Records, schemas: Schemas | None) -> Said[Note | None]:
         """What the table says when it has the columns that the records' schemas bring."""
-        if schemas is None or self._pipeline.schema_mode is not SchemaMode.MERGE:
-            return said
-        new = await asyncio.to_thread(self._decoder(said).new_columns, records, schemas)
+        new = await asyncio.to_thread(self._new_columns, said.schema, records, schemas)
         if new is None:
             return said
         try:
@@ -482,6 +545,12 @@ class PartitionWork:
             ) from error
         _log.info("ingest.columns_added", extra={"partition": str(self.partition), "columns": new.names})
         return await self._says()
+
+    def _new_columns(self, schema: pa.Schema, records: Records, schemas: Schemas | None) -> pa.Schema | None:
+        """The columns that the records' schemas bring to a table with this one."""
+        if schemas is None or self._pipeline.schema_mode is not SchemaMode.MERGE:
+            return None
+        return self._decoder(schema).new_columns(records, schemas)
 
     async def _put_aside(self, bad: Sequence[BadRecord]) -> None:
         extra = {"partition": str(self.partition), "records": len(bad), "first_offset": bad[0].record.offset}
@@ -523,9 +592,17 @@ class PartitionWork:
             costly=True,
         )
 
-    async def _put(self, rows: pa.Table, unit: App, *, at: lance.LanceDataset, same: Awaitable[None]) -> bool:
+    async def _put(
+        self, rows: pa.Table, behind: int, *, written: Written | None, at: lance.LanceDataset, same: Awaitable[None]
+    ) -> bool:
+        """Commit rows, or only the mark. `written`: the rows, if they are in files for `at`."""
+        unit = self._unit(behind, self.mark)
+        if not rows.num_rows:
+            await same
+            return await self._note(behind, unit)
         if self._pipeline.mode is Mode.APPEND:
-            written = await asyncio.to_thread(self._table.write, rows, at=at)
+            if written is None:
+                written = await asyncio.to_thread(self._table.write, rows, at=at)
             try:
                 await same
             except Exception:
@@ -536,16 +613,9 @@ class PartitionWork:
         there = await self._table.change(rows, unit, self._pipeline.keys)
         return await self._note(unit.version, unit) if there is None else there
 
-    async def _commit(
-        self, records: Records, rows: pa.Table, bad: int, behind: int, *, at: lance.LanceDataset, same: Awaitable[None]
-    ) -> None:
-        """Commit rows, or only the mark. `records`: those that are settled by it, of which so many are bad."""
-        unit, began = self._unit(behind, self.mark), time.monotonic()
-        if rows.num_rows:
-            commit = self._put(rows, unit, at=at, same=same)
-        else:
-            await same
-            commit = self._note(behind, unit)
+    async def _commit(self, commit: Awaitable[bool], records: Records, *, rows: int, bad: int, behind: int) -> None:
+        """Commit. `records`: those that are settled by it; so many make rows, and so many are bad."""
+        began = time.monotonic()
         await self._advance(commit, behind)
         self._attempts, self._failures, self.trouble, self._stopped_ms = 0, 0, None, None
         self._figures.took("commit", time.monotonic() - began)
@@ -553,7 +623,7 @@ class PartitionWork:
             self._figures.fresh(max(now_ms() - records.timestamps_ms[0], 0) / 1000)
         self._figures.wrote(
             records=len(records),
-            rows=rows.num_rows,
+            rows=rows,
             bytes=records.payload_bytes,
             bad=bad,
         )
@@ -597,6 +667,13 @@ class PartitionWork:
         if unmatched:
             extra = {"partition": str(self.partition), "records": len(unmatched), "first_offset": unmatched[0].offset}
             _log.warning("ingest.unmatched_records", extra=extra)
+
+
+def _begun(work: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
+    """Work that has begun, for which nobody may wait in the end."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return task
 
 
 async def new_schema(new: NewTable, pipeline: Pipeline, registry: Registry | None, topic: str) -> pa.Schema:

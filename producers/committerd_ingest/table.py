@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -69,6 +69,8 @@ class Table:
         """`timeout`: seconds for each commit."""
         self._place, self._client, self._timeout = place, client, timeout
         self._looks = asyncio.Semaphore(_LOOKS_MAX)
+        self.opened: lance.LanceDataset | None = None
+        """The version that a look found last: what can be done for it need not wait for the next look."""
 
     async def says(self, app_id: str) -> Said[Note | None] | None:
         """What the latest version says of a partition; None if there is no table.
@@ -90,7 +92,7 @@ class Table:
 
         def look() -> Said[_Note] | None:
             with panics_raised():
-                dataset = self._place.find()
+                dataset = self.opened = self._place.find()
                 if dataset is None:
                     return None
                 metadata = read_table(dataset).manifest.table_metadata
@@ -120,6 +122,16 @@ class Table:
         change = Append(place=self._place, rows=rows_of(rows), at=at)
         with panics_raised():
             return Written(change, change())
+
+    def moved(self, written: Written, at: lance.LanceDataset) -> Written | None:
+        """The same files for another version; None if it has other columns, and the files do not fit it.
+
+        Reads nothing. Raises what `read_table` raises.
+        """
+        if not written.change.fits(at):
+            return None
+        change = replace(written.change, at=at)
+        return Written(change, change())
 
     async def commit(self, written: Written, unit: App) -> bool:
         """Commit written rows as this unit; whether the mark was there or beyond it already.

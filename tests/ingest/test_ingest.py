@@ -54,7 +54,10 @@ def test_each_record_is_a_row_once_over_restarts(flow: Flow) -> None:
 
 
 def test_a_record_finds_the_table_as_it_was_changed_right_before_it(flow: Flow) -> None:
-    """Lance appends files over a change of a column's type, and their values of the column are null."""
+    """Lance appends files over a change of a column's type, and their values of the column are null.
+
+    Files that were written for the columns before are not left behind.
+    """
     ingest = flow.ingest(INGEST__ON_ERROR="skip")
     with stopping([ingest]):
         flow.topic.send(3)  # one for each partition
@@ -70,6 +73,10 @@ def test_a_record_finds_the_table_as_it_was_changed_right_before_it(flow: Flow) 
         flow.topic.flush()
         flow.wait_rows(5)
     assert sorted((row["id"], row["count"]) for row in flow.rows() if row["id"] > 2) == [(3, 3), (4, 4)]
+    table = lance.dataset(flow.scene.table.uri)
+    versions = [table.checkout_version(one["version"]) for one in table.versions()]
+    named = {file.path for one in versions for part in one.get_fragments() for file in part.metadata.files}
+    assert {one.name for one in Path(flow.scene.table.uri, "data").iterdir()} == named
 
 
 def test_sigterm_writes_what_waits(flow: Flow) -> None:

@@ -116,6 +116,8 @@ class Noted(Source):
 class Marked:
     """Stands for table, topics and figures of a partition; notes where the mark is moved, and from where."""
 
+    opened = None
+
     def __init__(self) -> None:
         self.moves: list[tuple[int, int | None]] = []
 
