@@ -1,14 +1,18 @@
 """How long commands take to answer on a table with 10,000 versions, of which the newest of the queue is version 40.
 
-    python -m bench.commands
+    python -m bench.commands [PART OF A NAME...]
 
-Prints a row for each command, with the seconds that it takes as a process of its own: on a local disk, and on S3 with
-60 ms added to every response. The committer does not run. The worst case is that of other writers, whose versions say
-nothing of the queue.
+Prints a row for each command, with the seconds until its last and until its first words, as a process of its own: on a
+local disk, and on S3 with 60 ms added to every response. The committer does not run. The worst case is that of other
+writers, whose versions say nothing of the queue. `tail`, which does not end, is stopped after its first outcome.
+`append`, `commit` and `heartbeat` wait for a committer, `promote` for no queue, and `run`, `dev` and `ingest` don't
+answer; they are not measured.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -16,10 +20,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.long_history import uuid_of, write
 from bench.proxied_s3 import ProxiedS3
 from committerd.queue.port import TopicIdentity
+from committerd_common.messages import Outcome, Status
 from harness.kafka import KafkaBroker
 from harness.places import StorePlace
 from harness.scene import Scene
@@ -27,29 +33,71 @@ from harness.scene import Scene
 VERSIONS, LAST_OF_THE_QUEUE, LATENCY_MS = 10_000, 40, 60
 COMMANDS: Mapping[str, Sequence[str]] = {
     "status": ("status",),
-    "app list": ("app", "list"),
+    "explain, version 20": ("explain", uuid_of(2**65 + 20)),
     "explain, version 9,000": ("explain", uuid_of(2**65 + 9_000)),
     "explain, unknown": ("explain", str(uuid.UUID(int=1))),
+    "tail": ("tail", "--since", "1h"),
+    "datasets": ("datasets",),
+    "datasets find": ("datasets", "find", ".*", "--uri", "/lake/{name}.lance"),
+    "dead list": ("dead", "list"),
+    "topics check": ("topics", "check"),
+    "topics transactions": ("topics", "transactions"),
+    "app list": ("app", "list"),
+    "app release": ("app", "release", "query"),
     "position show": ("position", "show"),
+    "position adopt": ("position", "adopt", "--offset", "39"),
+    "position rewind": ("position", "rewind", "--offset", "0"),
+    "ingest move": ("ingest", "move", "raw", "0", "--offset", "earliest"),
+    "ingest settle": ("ingest", "settle", "files", "--rows", "missing"),
+    "ingest replay": ("ingest", "replay"),
+    "recreate": ("recreate",),
     "audit": ("audit",),
+    "maintain --dry-run": ("maintain", "--dry-run"),
+    "probe": ("probe",),
+    "pause": ("pause", "--reason", "a measurement"),
+    "resume, paused before": ("resume",),
 }
+"""In this order: the last ones write. Those that can change something are dry runs."""
+_ENDLESS = frozenset({"tail"})
+_SETTINGS: Mapping[str, Mapping[str, str]] = {"ingest settle": {"INGEST__SOURCE": "files"}}
 
 
-def _seconds(scene: Scene, place: StorePlace, words: Sequence[str]) -> float:
+class _Took(NamedTuple):
+    """Seconds since the command began."""
+
+    first: float
+    """Until it said anything."""
+    all: float
+
+
+def _measured(name: str, scene: Scene, place: StorePlace, folder: Path) -> _Took:
     settings = {
         "DATASET__NAME": scene.name,
         "DATASET__URI": place.uri,
         "KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
+        "INGEST__TOPICS": "raw",
+        "INGEST__FOLDER": str(folder),
         **place.settings,
+        **_SETTINGS.get(name, {}),
     }
-    environment = {f"COMMITTERD_{name}": value for name, value in settings.items()}
+    environment = os.environ | {f"COMMITTERD_{key}": value for key, value in settings.items()}
+    words = [sys.executable, "-m", "committerd", *COMMANDS[name]]
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "committerd", *words], env=environment, capture_output=True, check=False)
-    return time.monotonic() - began
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        select.select([process.stdout], [], [])
+        first = time.monotonic() - began
+        if name in _ENDLESS:
+            process.terminate()
+            return _Took(first, first)
+        process.stdout.read()
+        process.wait()
+    return _Took(first, time.monotonic() - began)
 
 
 def main() -> None:
     """Measure and print."""
+    chosen = [name for name in COMMANDS if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
     with (
         tempfile.TemporaryDirectory() as folder,
         KafkaBroker() as kafka,
@@ -69,12 +117,26 @@ def main() -> None:
         )
         scene.stage(*[b"expired"] * position.next_offset)
         scene.topics.truncate(position.next_offset)
+        outcome = Outcome(
+            status=Status.COMMITTED,
+            uuid=uuid_of(2**65 + 20),
+            version=20,
+            topic=topic["topic"],
+            topic_id=topic["topic_id"],
+        )
+        producer = scene.topics.producer
+        producer.send(scene.topics.outcomes, value=outcome.SerializeToString(), key=outcome.uuid.encode())
+        producer.send("raw", value=b'{"id": 1}')
+        producer.flush()
+        landing = Path(folder, "landing")
+        landing.mkdir()
         distant = s3.copy_of(table)
-        print(f"{'command':<24} {'local, s':>9} {f'S3 +{LATENCY_MS} ms, s':>14}")
-        for name, words in COMMANDS.items():
-            local = _seconds(scene, StorePlace(str(table)), words)
+        print(f"{'seconds until the last word (the first)':<24}  {'local':>12}  {f'S3 +{LATENCY_MS} ms':>12}")
+        for name in chosen:
+            local = _measured(name, scene, StorePlace(str(table)), landing)
             with s3.adding(LATENCY_MS):
-                print(f"{name:<24} {local:>9.1f} {_seconds(scene, distant, words):>14.1f}", flush=True)
+                far = _measured(name, scene, distant, landing)
+            print(f"{name:<40} {local.all:>6.1f} ({local.first:.1f})  {far.all:>6.1f} ({far.first:.1f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Concurrently(Generic[_Own]):
         results: list[_T] = []
         error: CommitterError | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run)
+            tasks.start_soon(self.run)
             try:
                 await anyio.lowlevel.checkpoint()  # starts the other first: `call` may compute long before it awaits
                 results.append(await call())
@@ -132,7 +132,8 @@ class Concurrently(Generic[_Own]):
             raise error
         return results[0]
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Make the call by itself; its result or error is in `required`."""
         try:
             self._results.append(await self._call())
         except CommitterError as error:

@@ -20,10 +20,10 @@ from committerd.commands.options import (
 from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
-from committerd.committer.loading import Loading, load
+from committerd.committer.loading import Loaded, Loading, load
 from committerd.errors import SettingsError
-from committerd.queue.position import Marks
-from committerd.table.sampling import sample
+from committerd.queue.position import AppMark, Marks
+from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
 
 
@@ -43,9 +43,7 @@ def list_marks(as_json: bool) -> None:
 
     async def main() -> Marks:
         async with stores_of(configured) as stores:
-            table = Table(await open_place(stores, configured.dataset))
-            versions = await table.shown_versions()
-            return (await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)).marks
+            return (await _sampled(Table(await open_place(stores, configured.dataset)))).marks
 
     marks = [(app_id, mark) for app_id, mark in anyio.run(main).items() if not mark.released]
     if not marks and not as_json:
@@ -76,37 +74,45 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
     """
     configured = settings()
 
-    async def main() -> None:
+    async def main() -> tuple[AppMark, int | None]:
         async with stores_of(configured) as stores:
-            store = await open_place(stores, configured.dataset)
+            table = Table(await open_place(stores, configured.dataset))
+            if not apply:
+                return _released(await _sampled(table), table.uri, app_id), None
+            require_reason(reason)
             loading = Loading(monotonic=monotonic, report=Reading(), later=True)
-            table = await load(Table(store), loading)
-            if not table.version:
-                raise SettingsError(f"there is no table at {store.uri}")
-            mark = table.marks.get(app_id)
-            operate.released(table.marks, app_id)
-            version = None
-            if apply:
-                require_reason(reason)
-                version = await operate.write(
-                    table,
-                    loading,
-                    sources(),
-                    new_position=None,
-                    change_marks=lambda marks: operate.released(marks, app_id),
-                    reason=reason,
-                )
-            assert mark is not None
-            if as_json:
-                click.echo(
-                    json.dumps({"app_id": app_id, "run": mark.run, "app_version": mark.version, "version": version})
-                )
-            else:
-                click.echo(f"{app_id}: run {mark.run or '(none)'} has committed version {mark.version} of its work")
-                click.echo(
-                    "Nothing was written. Add --apply and --reason to release it."
-                    if version is None
-                    else f"Released in version {version}: the next run may count from 0."
-                )
+            loaded = await load(table, loading)
+            mark = _released(loaded, table.uri, app_id)
+            version = await operate.write(
+                loaded,
+                loading,
+                sources(),
+                new_position=None,
+                change_marks=lambda marks: operate.released(marks, app_id),
+                reason=reason,
+            )
+            return mark, version
 
-    anyio.run(main)
+    mark, version = anyio.run(main)
+    if as_json:
+        click.echo(json.dumps({"app_id": app_id, "run": mark.run, "app_version": mark.version, "version": version}))
+        return
+    click.echo(f"{app_id}: run {mark.run or '(none)'} has committed version {mark.version} of its work")
+    click.echo(
+        "Nothing was written. Add --apply and --reason to release it."
+        if version is None
+        else f"Released in version {version}: the next run may count from 0."
+    )
+
+
+async def _sampled(table: Table) -> Sampled:
+    versions = await table.shown_versions()
+    return await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)
+
+
+def _released(found: Sampled | Loaded, uri: str, app_id: str) -> AppMark:
+    """The mark that is to be released. Raises `SettingsError` if there is none."""
+    if not found.version:
+        raise SettingsError(f"there is no table at {uri}")
+    operate.released(found.marks, app_id)
+    return found.marks[app_id]

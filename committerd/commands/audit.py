@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict
+from functools import partial
+from itertools import takewhile
 
 import anyio
 import click
@@ -25,10 +26,10 @@ from committerd.commands.options import (
 )
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
 from committerd.commands.system import open_place, stores_of
-from committerd.concurrency import for_each
+from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
-from committerd.lance.format.manifest_file import ShallowManifest
+from committerd.lance.format.manifest_file import TAIL_BYTES, ShallowManifest
 from committerd.memory import return_large_blocks
 from committerd.queue.start import era_of
 from committerd.settings.load import Settings
@@ -37,6 +38,8 @@ from committerd_common.messages import DecodeError, Outcome
 
 _AT_ONCE = 16
 """Number of versions that are read at once, at most."""
+_SMALL_AT_ONCE = 256
+"""As `_AT_ONCE`, while no object is larger than the 64 KiB that a first read takes."""
 _READ_BYTES = 6 * 1024 * 1024
 """The approximate total size of the versions that are read at once."""
 _DECODED_FACTOR = 8
@@ -112,27 +115,37 @@ async def _read_history(table: Table, newest: int | None, history: AuditedHistor
     """Read the versions into the history, oldest first. Versions that vanish meanwhile count as cleaned up."""
     listed = (await table.versions())[-newest if newest else 0 :]
     progress, held = ProgressLine("versions read", len(listed)), HeldFiles()
-    start, at_once = 0, 1
+    start, at_once, small = 0, 1, True
     while start < len(listed):
         versions = listed[start : start + at_once]
-        batch = await _read_versions(table, versions, held.fragments)
-        for version, one in sorted(batch.items()):
-            _take(version, one, history, held)
-        progress.add(len(versions))
-        start += len(versions)
-        # Only a few large versions fit into memory, and reading them one by one takes no longer.
-        largest = max((_size(one) for one in batch.values()), default=0)
-        at_once = max(1, min(_AT_ONCE, 2 * at_once, _READ_BYTES // max(largest, 1)))
+        if small:
+            bodies = list(takewhile(lambda body: body is not None, await table.small_bodies(versions)))
+            for version, body in zip(versions, bodies, strict=False):
+                _take(version, await _read_version(table, version, held.fragments, body), history, held)
+            read, small = len(bodies), len(bodies) == len(versions)
+            at_once = min(_SMALL_AT_ONCE, 2 * at_once) if small else 1
+        else:
+            batch = await map_each(versions, partial(_read_version, table, known=held.fragments))
+            for version, one in zip(versions, batch, strict=True):
+                _take(version, one, history, held)
+            # Only a few large versions fit into memory, and reading them one by one takes no longer.
+            largest = max(map(_size, batch), default=0)
+            read, small = len(batch), largest <= TAIL_BYTES
+            at_once = max(1, min(_AT_ONCE, 2 * at_once, _READ_BYTES // max(largest, 1)))
+        progress.add(read)
+        start += read
 
 
-def _size(one: ShallowManifest | str) -> int:
+def _size(one: ShallowManifest | str | None) -> int:
     """Its approximate memory in bytes."""
-    if isinstance(one, str) or one.transaction is None:
+    if one is None or isinstance(one, str) or one.transaction is None:
         return 0
     return len(one.fragments) + _DECODED_FACTOR * one.transaction.ByteSize()
 
 
-def _take(version: int, one: ShallowManifest | str, history: AuditedHistory, held: HeldFiles) -> None:
+def _take(version: int, one: ShallowManifest | str | None, history: AuditedHistory, held: HeldFiles) -> None:
+    if one is None:
+        return
     if isinstance(one, str):
         history.unreadable(version, one)
         return
@@ -145,21 +158,14 @@ def _take(version: int, one: ShallowManifest | str, history: AuditedHistory, hel
         history.add(audited)
 
 
-async def _read_versions(table: Table, versions: Sequence[int], known: bytes) -> dict[int, ShallowManifest | str]:
-    """The versions that exist; for a version that can't be read, a sentence about the problem."""
-    found: dict[int, ShallowManifest | str] = {}
-
-    async def read(version: int) -> None:
-        try:
-            one = await table.examine(version, known)
-        except CorruptTable as error:
-            found[version] = str(error)
-        else:
-            if one is not None:
-                found[version] = one
-
-    await for_each(versions, read)
-    return found
+async def _read_version(
+    table: Table, version: int, known: bytes, body: bytes | None = None
+) -> ShallowManifest | str | None:
+    """A version; a sentence about the problem if it can't be read, and None if it does not exist."""
+    try:
+        return await table.examine(version, known, body=body)
+    except CorruptTable as error:
+        return str(error)
 
 
 async def _kept_since(operator: TopicOperator, outcomes: Bounds) -> int:

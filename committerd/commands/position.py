@@ -20,15 +20,18 @@ from committerd.commands.options import (
     require_reason,
     settings,
 )
-from committerd.commands.printing import Reading
+from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
-from committerd.committer.loading import Loaded, Loading, load
+from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
 from committerd.errors import RefusedToRun, SettingsError
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.operator import open_operator
 from committerd.queue.position import Position
+from committerd.queue.start import QueueFacts
 from committerd.settings.load import Settings
+from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
 
 
@@ -103,49 +106,74 @@ def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
 
 
 async def _show(configured: Settings, as_json: bool) -> None:
+    gone = None
     async with open_operator(configured.kafka, configured.dataset.queue) as operator:
         try:
             await operator.identity()
-        except RefusedToRun as gone:
-            await _show_without_topic(configured, gone, as_json=as_json)
-            return
-    async with _situation(configured) as found:
-        _print(found, as_json)
-
-
-async def _show_without_topic(configured: Settings, gone: RefusedToRun, *, as_json: bool) -> None:
-    """Print the table's position alone, because the staged topic does not exist."""
+        except RefusedToRun as refused:
+            gone = refused
     async with stores_of(configured) as stores:
-        loaded = await load(
-            Table(await open_place(stores, configured.dataset)), Loading(monotonic=monotonic, report=Reading())
-        )
-    if as_json:
-        unknown = dict.fromkeys(("topic", "log_start", "log_end", "acknowledged"))
-        click.echo(json.dumps(_table_facts(loaded) | unknown | _refusal_json(gone), indent=2))
-        return
-    rows = [*_table_rows(loaded), ("topic", "gone"), ("a committer", f"refuses: {gone.code}")]
-    for name, value in rows:
-        click.echo(f"{name + ':':<14} {value}")
-    click.echo(f"\n{gone}")
+        table = Table(await open_place(stores, configured.dataset))
+        if gone is not None:
+            versions = await table.shown_versions()
+            sampled = await sample(table, versions, report=_progress(len(versions)))
+            _print(table.uri, sampled, None, gone, as_json=as_json)
+            return
+        async with open_kafka_queue(configured.kafka, configured.dataset.queue, join=False) as queue:
+            found = await operate.show(queue, table, _progress)
+    _print(table.uri, found.table, found.facts, found.refusal, as_json=as_json)
 
 
-def _print(found: Situation, as_json: bool) -> None:
+def _progress(versions: int) -> Callable[[int], None]:
+    return ProgressLine("versions read", versions).add
+
+
+def _print(uri: str, table: Sampled, facts: QueueFacts | None, refusal: RefusedToRun | None, *, as_json: bool) -> None:
+    """`facts`: None = the staged topic does not exist."""
     if as_json:
-        click.echo(json.dumps(_facts(found), indent=2))
+        click.echo(json.dumps(_facts(uri, table, facts, refusal), indent=2))
         return
-    facts = found.facts
-    acknowledged = facts.acknowledged(0)
+    applications = ", ".join(f"{a} (version {m.version})" for a, m in sorted(table.marks.items()))
     rows = [
-        *_table_rows(found.loaded),
-        ("topic", f"{facts.identity.topic}, id {facts.identity.topic_id}, cluster {facts.identity.cluster_id}"),
-        ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
-        ("acknowledged", "nothing" if acknowledged is None else f"below {acknowledged}"),
-        ("a committer", "runs" if found.refusal is None else f"refuses: {found.refusal.code}"),
+        ("table", uri),
+        ("version", str(table.version) if table.version else "no table yet"),
+        ("position", _text(table.position)),
+        ("applications", applications or "none"),
     ]
+    if facts is None:
+        rows.append(("topic", "gone"))
+    else:
+        identity, acknowledged = facts.identity, facts.acknowledged(0)
+        rows += [
+            ("topic", f"{identity.topic}, id {identity.topic_id}, cluster {identity.cluster_id}"),
+            ("log", f"offsets {facts.log_start} to {facts.log_end} (exclusive)"),
+            ("acknowledged", "nothing" if acknowledged is None else f"below {acknowledged}"),
+        ]
+    rows.append(("a committer", "runs" if refusal is None else f"refuses: {refusal.code}"))
     for name, value in rows:
         click.echo(f"{name + ':':<14} {value}")
-    if found.refusal is not None:
-        click.echo(f"\n{found.refusal}")
+    if refusal is not None:
+        click.echo(f"\n{refusal}")
+
+
+def _facts(uri: str, table: Sampled, facts: QueueFacts | None, refusal: RefusedToRun | None) -> dict[str, Any]:
+    return {
+        "table": uri,
+        "version": table.version,
+        "position": _json(table.position),
+        "applications": {app_id: asdict(mark) for app_id, mark in sorted(table.marks.items())},
+        "topic": None
+        if facts is None
+        else {
+            "topic": facts.identity.topic,
+            "topic_id": facts.identity.topic_id,
+            "cluster_id": facts.identity.cluster_id,
+        },
+        "log_start": None if facts is None else facts.log_start,
+        "log_end": None if facts is None else facts.log_end,
+        "acknowledged": None if facts is None else facts.acknowledged(0),
+        "refusal": None if refusal is None else {"code": refusal.code, "message": str(refusal)},
+    }
 
 
 async def _set(configured: Settings, change: _Change, as_json: bool) -> None:
@@ -196,45 +224,6 @@ async def _situation(configured: Settings) -> AsyncIterator[Situation]:
     async with stores_and_queue(configured) as (stores, queue):
         store = await open_place(stores, configured.dataset)
         yield await operate.look(queue, Table(store), Loading(monotonic=monotonic, report=Reading()))
-
-
-def _facts(found: Situation) -> dict[str, Any]:
-    facts = found.facts
-    return {
-        **_table_facts(found.loaded),
-        "topic": {
-            "topic": facts.identity.topic,
-            "topic_id": facts.identity.topic_id,
-            "cluster_id": facts.identity.cluster_id,
-        },
-        "log_start": facts.log_start,
-        "log_end": facts.log_end,
-        "acknowledged": facts.acknowledged(0),
-        **_refusal_json(found.refusal),
-    }
-
-
-def _table_rows(loaded: Loaded) -> list[tuple[str, str]]:
-    applications = ", ".join(f"{a} (version {m.version})" for a, m in sorted(loaded.marks.items()))
-    return [
-        ("table", loaded.table.uri),
-        ("version", str(loaded.version) if loaded.version else "no table yet"),
-        ("position", _text(loaded.position)),
-        ("applications", applications or "none"),
-    ]
-
-
-def _table_facts(loaded: Loaded) -> dict[str, Any]:
-    return {
-        "table": loaded.table.uri,
-        "version": loaded.version,
-        "position": _json(loaded.position),
-        "applications": {app_id: asdict(mark) for app_id, mark in sorted(loaded.marks.items())},
-    }
-
-
-def _refusal_json(refusal: RefusedToRun | None) -> dict[str, Any]:
-    return {"refusal": None if refusal is None else {"code": refusal.code, "message": str(refusal)}}
 
 
 def _json(one: Position | None) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ import click
 
 from committerd.errors import SettingsError
 
-_PROGRESS_SECONDS = 2.0
+_FIRST_SECONDS, _PROGRESS_SECONDS = 0.5, 2.0
+"""Time until progress is printed first, and between two lines. Nobody waits 2 s for the first one, with the start."""
 _CELL_CHARS_MAX = 160
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"(\d{1,9})([smhd])")
@@ -82,6 +83,20 @@ def since_ms(text: str, *, now_ms: int) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+class _NowAndThen:
+    """Says when the progress of a long task is printed: after half a second, then every two; never of a short one."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _FIRST_SECONDS
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + _PROGRESS_SECONDS
+        return True
+
+
 class ProgressLine:
     """Prints the progress of a long task on standard error every two seconds; prints nothing for a short one."""
 
@@ -89,13 +104,12 @@ class ProgressLine:
         self._what = what
         self._total = total
         self._done = 0
-        self._printed_at = time.monotonic()
+        self._when = _NowAndThen()
 
     def add(self, count: int) -> None:
         """Note that `count` more items are done."""
         self._done += count
-        if time.monotonic() - self._printed_at >= _PROGRESS_SECONDS:
-            self._printed_at = time.monotonic()
+        if self._when.is_due():
             click.echo(f"{self._what}: {self._done} of about {self._total}", err=True)
 
 
@@ -103,9 +117,8 @@ class Reading:
     """Prints a text about a table's history that is being read, as `ProgressLine` does: for `Loading.report`."""
 
     def __init__(self) -> None:
-        self._printed_at = time.monotonic()
+        self._when = _NowAndThen()
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self._printed_at >= _PROGRESS_SECONDS:
-            self._printed_at = time.monotonic()
+        if self._when.is_due():
             click.echo(f"committerd {text}", err=True)

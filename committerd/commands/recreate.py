@@ -24,7 +24,7 @@ from committerd.commands.system import monotonic
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
-from committerd.concurrency import for_each
+from committerd.concurrency import for_each, map_each
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
@@ -207,11 +207,11 @@ def _like(path: str, configured: Settings, *, storage_version: str | None) -> Tr
 
 async def _files(store: ObjectStore) -> list[ObjectEntry]:
     """What the table consists of; the manifests last, and the latest of them as the very last."""
-    found = list[ObjectEntry]()
-    for folder in _FOLDERS:
-        some = [one async for batch in store.walk(f"{folder}/") for one in batch]
-        found += some
-    return found
+
+    async def within(folder: str) -> list[ObjectEntry]:
+        return [one async for batch in store.walk(f"{folder}/") for one in batch]
+
+    return [one for found in await map_each(_FOLDERS, within) for one in found]
 
 
 async def _drop(table: Table, files: Sequence[ObjectEntry], last: str | None) -> None:

@@ -26,14 +26,21 @@ from committerd.queue.ledger import LEDGER_BYTES, Ledger
 from committerd.queue.outcomes import settled_by
 from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
-from committerd.table.carrying import Carrying, summary
+from committerd.table.carrying import Carrying, summary, summary_of
 from committerd.table.versions import History, Table, VersionState
 
 _log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 5.0
 _WHOLE_AT_ONCE = 16
-"""Versions to read concurrently with position and marks."""
+_WHOLE_MAX = 30
+"""Versions below the latest that are read as a whole, and so stay in the table's cache: the next records are often
+judged against these. Of those below, only what they say of the queue is read.
+"""
+_BRIEFLY_AT_ONCE = 128
+"""Versions to read concurrently for what they say of the queue. Each takes 64 KiB of memory at least."""
+_BRIEFLY_MAX = 1024
+"""Versions to read before the next look whether one of them is of the queue. The batches grow up to it."""
 _SMALL_BYTES = 1024 * 1024
 """Manifests up to this size are read several at once, with all their fragments."""
 _NEW_MAX = 1000
@@ -249,8 +256,21 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
     try:
         return await _read(table, version, is_latest=is_latest)
     except CorruptTable as error:
-        _log.warning("version.damaged", extra={"version": version, "code": error.code, "error": str(error)})
+        _log_damaged(version, error)
         return None
+
+
+async def _brief_old(table: Table, version: int) -> VersionSummary | None:
+    """What the queue knows of a version that is not the latest; None when it has no manifest, or is damaged."""
+    try:
+        return await summary_of(table, version, is_latest=False)
+    except CorruptTable as error:
+        _log_damaged(version, error)
+        return None
+
+
+def _log_damaged(version: int, error: CorruptTable) -> None:
+    _log.warning("version.damaged", extra={"version": version, "code": error.code, "error": str(error)})
 
 
 class _Downwards:
@@ -265,19 +285,27 @@ class _Downwards:
     async def read_carrying(self, latest: _Read) -> Carrying:
         """Read the versions from which position, marks and pause follow: down to the newest of ours, which has all."""
         carrying = Carrying()
+        self._take(carrying, latest.found)
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
-        batch: Sequence[_Read | None] = [latest]
-        while True:
-            for read in batch:
-                found = read.found if read is not None else None
-                self._older.add([brief_of(found.settled) if found is not None else None])
-                if not carrying.newest_ours:
-                    carrying.add(found)
-            await self._report()
-            if carrying.newest_ours or not self._older.has_next:
-                return carrying
+        while not carrying.newest_ours and self._older.has_next:
             size = min(2 * size, size_max)
-            batch = await map_each(self._older.next(size), partial(_read_old, self._table))
+            if self._older.read_versions > _WHOLE_MAX:
+                size_max = _BRIEFLY_MAX
+                batch = await map_each(
+                    self._older.next(size), partial(_brief_old, self._table), at_once=_BRIEFLY_AT_ONCE
+                )
+            else:
+                whole = await map_each(self._older.next(size), partial(_read_old, self._table))
+                batch = [read.found if read is not None else None for read in whole]
+            for found in batch:
+                self._take(carrying, found)
+            await self._report()
+        return carrying
+
+    def _take(self, carrying: Carrying, found: VersionSummary | None) -> None:
+        self._older.add([brief_of(found.settled) if found is not None else None])
+        if not carrying.newest_ours:
+            carrying.add(found)
 
     async def read_rest(self, position: Position | None) -> None:
         """Read on to all outcomes that the caller needs, and all else unless the caller wants that later."""

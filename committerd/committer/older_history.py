@@ -117,6 +117,11 @@ class OlderHistory:
         return 0 if self.is_read else self.versions - self._read
 
     @property
+    def read_versions(self) -> int:
+        """The number of versions that were read."""
+        return self._read
+
+    @property
     def bytes(self) -> int:
         """The memory of the hashes that were read."""
         return self._hashes.bytes

@@ -14,7 +14,7 @@ from functools import partial
 from committerd.committer.head import StartAgain
 from committerd.committer.loading import Loaded, Loading, after, load, position_of
 from committerd.committer.older_history import BATCH_MAX
-from committerd.committer.starting import read_facts, require_same_log
+from committerd.committer.starting import facts_around, read_facts, require_same_log
 from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CommitterError, RefusedToRun, SettingsError, StoreUnavailable
 from committerd.lance.versions.draft import CreateOptions
@@ -36,6 +36,7 @@ from committerd.table.case import Sources
 from committerd.table.judge import Judged
 from committerd.table.landing import land_alone
 from committerd.table.prepare import build
+from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
 from committerd.table.writing import complete, write_transaction
 from committerd_common.messages import Transaction
@@ -69,20 +70,55 @@ class Situation:
     """If the log lost its end: the records below this offset are proven to be those that the table settled."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The state of table and queue, for a command that only shows it."""
+
+    table: Sampled
+    facts: QueueFacts
+    refusal: RefusedToRun | None
+    """As in `Situation`."""
+
+
+async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[int], None]]) -> Shown:
+    """As `look`, from a sample of the versions; `sample` says what that can't see.
+
+    `progress`: given the number of versions, returns what is called with the number of those that were just read.
+    """
+
+    async def read(acknowledged: object) -> Sampled:
+        versions = await table.shown_versions()
+        return await sample(table, versions, report=progress(len(versions)))
+
+    try:
+        facts, found = await facts_around(queue, read)
+        refusal = await _refusal(queue, facts, found.position, table_exists=found.version > 0)
+    except StartAgain as reason:
+        raise CommitterError(f"{reason}: look again", code="contended") from reason
+    return Shown(table=found, facts=facts, refusal=refusal)
+
+
+async def _refusal(
+    queue: Queue, facts: QueueFacts, carried: Position | None, *, table_exists: bool
+) -> RefusedToRun | None:
+    """Why a committer would refuse to run; None = it would run."""
+    try:
+        position = starting_position(carried, facts, table_exists=table_exists)
+        await require_same_log(queue, position, facts)
+    except RefusedToRun as refusal:
+        return refusal
+    return None
+
+
 async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
     """Read table and queue as Start does, without publishing anything.
 
     Reads the history down to the newest version of the queue, and the rest only if the log has lost its end. Raises
     `CommitterError` (`contended`) when table or topic change too fast to be read.
     """
-    refusal = None
     try:
         facts, loaded = await read_facts(queue, table, replace(loading, later=True))
-        try:
-            position = starting_position(loaded.position, facts, table_exists=loaded.version > 0)
-            await require_same_log(queue, position, facts)
-        except RefusedToRun as error:
-            refusal = error
+        refusal = await _refusal(queue, facts, loaded.position, table_exists=loaded.version > 0)
     except StartAgain as reason:
         raise CommitterError(f"{reason}: look again", code="contended") from reason
     unchanged = 0

@@ -9,10 +9,11 @@ and the record would be committed to the next table too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import anyio
 
@@ -29,7 +30,7 @@ from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.queue.before_table import refused_before_table
 from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled, undecided_refusal
-from committerd.queue.port import Queue, Record, TopicIdentity
+from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import AppMark, Position
 from committerd.queue.start import (
     OUTCOMES_TAIL,
@@ -46,6 +47,8 @@ from committerd_common.messages import Member, Refusal, Transaction
 from committerd_common.request import AppUnit, decode_envelope, decode_transaction, who_asked
 
 _log = logging.getLogger(__name__)
+
+_Read = TypeVar("_Read")
 
 _READ_RECORDS = 1000
 """Maximum number of records read again at a time, to publish outcomes whose version was cleaned up."""
@@ -238,14 +241,27 @@ async def read_facts(
     from the group offset on, or without one those of `republish_max` offsets below the position. Raises `StartAgain`
     when the topic was recreated meanwhile, so that the bounds may belong to another topic.
     """
+
+    async def read(acknowledged: Acknowledged | None) -> Loaded:
+        def owed(position: Position) -> int:
+            return owed_from(position, acknowledged_in(position.era, acknowledged), republish_max=republish_max)
+
+        return await load(table, replace(loading, owed_from=owed))
+
+    return await facts_around(queue, read)
+
+
+async def facts_around(
+    queue: Queue, read: Callable[[Acknowledged | None], Awaitable[_Read]]
+) -> tuple[QueueFacts, _Read]:
+    """Read what the queue says before the table is read, then the table with `read`, then the rest of the queue.
+
+    `read`: given the group offset. Raises as `read_facts`.
+    """
     ask_outcomes = Concurrently(partial(queue.outcomes_tail, OUTCOMES_TAIL))
     acknowledged = await ask_outcomes.of(queue.acknowledged)
     tail = ask_outcomes.required()
-
-    def owed(position: Position) -> int:
-        return owed_from(position, acknowledged_in(position.era, acknowledged), republish_max=republish_max)
-
-    loaded = await load(table, replace(loading, owed_from=owed))
+    found = await read(acknowledged)
     identity = await queue.identity()
     log_start, log_end = await queue.bounds()
     await _require_same_topic(queue, identity)
@@ -260,7 +276,7 @@ async def read_facts(
         outcomes=outcomes,
         outcomes_are_all=len(tail) < OUTCOMES_TAIL,
     )
-    return facts, loaded
+    return facts, found
 
 
 async def require_same_log(queue: Queue, position: Position, facts: QueueFacts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 
 from committerd.concurrency import ByteBudget, map_each
 from committerd.errors import CommitterError, CorruptTable, UnsupportedTable
@@ -118,8 +119,42 @@ class Manifests:
 
     async def versions(self) -> list[int]:
         """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
-        versions = self._versions_of(_parsed(await self.store.list(VERSIONS)))
+        versions = self._versions_of(_parsed(await self._keys()))
         return await self._filled(versions, above=versions[0]) if versions else []
+
+    async def _keys(self) -> list[str]:
+        """List the folder of the manifests. Those of a long history are listed in parts, many at once."""
+        if self.store.lists_whole_folders:
+            return await self.store.list(VERSIONS)
+        keys = await self.store.list(VERSIONS, limit=_LISTED_MAX)
+        if len(keys) < _LISTED_MAX:
+            return keys
+        found = self._in_a_row(keys)
+        if found is None:
+            return keys + await self.store.list(VERSIONS, start_after=keys[-1])
+        lowest = await self._lowest_below(found[0])
+        # In byte order V2 names come from the highest version down. The last part has what follows the lowest version.
+        bounds = [*range(found[0], lowest, -_LISTED_MAX), lowest]
+        parts = [(self._key(high), self._key(low)) for high, low in pairwise(bounds)]
+        listed = await map_each([*parts, (self._key(lowest), "")], lambda part: self._listed(*part))
+        return [*(key for key in keys if key <= self._key(found[0])), *chain.from_iterable(listed)]
+
+    async def _listed(self, after: str, upto: str) -> list[str]:
+        """List the keys after a key, up to another one; without it, to the end."""
+        if not upto:
+            return await self.store.list(VERSIONS, start_after=after)
+        keys = list[str]()
+        while True:
+            some = await self.store.list(VERSIONS, start_after=keys[-1] if keys else after, limit=_LISTED_MAX)
+            keys += some
+            if len(some) < _LISTED_MAX or some[-1] >= upto:
+                return [key for key in keys if key <= upto]
+
+    def _in_a_row(self, keys: Sequence[str]) -> Sequence[int] | None:
+        """The versions of these keys, ascending, if the table has V2 names and no number between them is missing."""
+        found = self._versions_of(_parsed(keys))
+        in_a_row = bool(found) and found[-1] - found[0] == len(found) - 1
+        return found if in_a_row and self.scheme is NamingScheme.V2 else None
 
     async def _filled(self, versions: list[int], *, above: int) -> list[int]:
         """Add what a listing has missed between `above` and the newest version, down to the first number without one.
@@ -145,9 +180,8 @@ class Manifests:
         if self.store.lists_whole_folders:
             return await self.versions()
         keys = await self.store.list(VERSIONS, limit=_LISTED_TO_SHOW)
-        found = self._versions_of(_parsed(keys))
-        in_a_row = bool(found) and found[-1] - found[0] == len(found) - 1
-        if len(keys) < _LISTED_TO_SHOW or not in_a_row or self.scheme is not NamingScheme.V2:
+        found = self._in_a_row(keys)
+        if len(keys) < _LISTED_TO_SHOW or found is None:
             return await self.versions()
         return range(await self._lowest_below(found[0]), found[-1] + 1)
 
@@ -240,12 +274,22 @@ class Manifests:
                 body = await self.store.get_range(key, position, tail.size)
             return None if body is None else (skim_manifest(body, tail.size), tail.size)
 
-    async def examine(self, version: int, known: bytes = b"") -> ShallowManifest | None:
+    async def small_bodies(self, versions: Sequence[int]) -> list[bytes | None]:
+        """Return the whole object of each of these versions, for `examine`; None for a large one, or if there is none.
+
+        Reads them together.
+        """
+        tails = await self.store.get_tails([self._key(version) for version in versions], size=TAIL_BYTES)
+        return [tail.body if isinstance(tail, Tail) and tail.size == len(tail.body) else None for tail in tails]
+
+    async def examine(self, version: int, known: bytes = b"", *, body: bytes | None = None) -> ShallowManifest | None:
         """Return one version without decoding its fragments; None when it has no manifest.
 
-        The result is not cached. `known`: as for `fragments_range`. Raises `CorruptTable`.
+        The result is not cached. `known`: as for `fragments_range`. `body`: the object; None = it is read. Raises
+        `CorruptTable`.
         """
-        body = await self.store.get(self._key(version))
+        if body is None:
+            body = await self.store.get(self._key(version))
         if body is None:
             return None
         found = examine(body, known)

@@ -83,3 +83,25 @@ async def test_otherwise_all_are_listed(
 ) -> None:
     store = store_of(versions, scheme, lists_whole_folders=lists_whole_folders)
     assert list(await Table(store).shown_versions()) == list(versions)
+
+
+@pytest.mark.parametrize(
+    ("versions", "scheme"),
+    [
+        ([3, 4, 17, *range(2_000, 5_001)], NamingScheme.V2),
+        ([*range(1, 3_000), *range(3_001, 5_001)], NamingScheme.V2),
+        ([*range(1, 4_990), *range(4_991, 5_001)], NamingScheme.V2),
+        (range(1, 1_001), NamingScheme.V2),
+        (range(1, 2_002), NamingScheme.V2),
+        (range(1, 3_000), NamingScheme.V1),
+    ],
+    ids=["tags", "a gap", "a gap near the latest", "a page", "two pages and a version", "names that don't sort"],
+)
+async def test_a_long_history_is_listed_in_parts_without_a_loss(versions: Iterable[int], scheme: NamingScheme) -> None:
+    store = store_of(versions, scheme)
+    # Other files before, behind and between the versions; the last are more than a page.
+    # Other files before, behind and between the versions; the last are more than a page.
+    between = manifest_key(2_345, NamingScheme.V2)
+    for key in (f"{VERSIONS}0.tmp", f"{VERSIONS}hint.json", *(f"{between}-{number}" for number in range(1_500))):
+        await store.put(key, b"")
+    assert await Table(store).versions() == list(versions)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,11 +24,13 @@ from committerd.commands.options import (
 )
 from committerd.commands.printing import ProgressLine, duration, echo_fields, plain, when
 from committerd.commands.system import open_place, stores_of, wall_clock
+from committerd.concurrency import Concurrently
 from committerd.errors import CommitterError, SettingsError
 from committerd.kafka.operator import open_operator
 from committerd.queue.outcomes import Status, known_status, status_name
 from committerd.settings.load import Settings
-from committerd.table.sampling import sample
+from committerd.stores.open import Stores
+from committerd.table.sampling import Sampled, sample
 from committerd.table.versions import Table
 from committerd_common.messages import Member, Refusal
 
@@ -68,18 +71,22 @@ async def _look(configured: Settings, uuid: str) -> Trace:
     tracer = Tracer(trace)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(stores_of(configured))
-        table, versions = None, list[int]()
+        seen = Concurrently(partial(_sampled, stores, configured))
+        connected = Concurrently(
+            partial(stack.enter_async_context, open_operator(configured.kafka, configured.dataset.queue))
+        )
+        await seen.of(connected.run)
+        table: Table | None = None
+        versions: Sequence[int] = ()
         try:
-            table = Table(await open_place(stores, configured.dataset))
-            versions = await table.versions()
-            queue = await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)
+            table, versions, queue = seen.required()
             trace.latest, trace.position, trace.pause = queue.version, queue.position, queue.pause
         except SettingsError:
             raise
         except CommitterError as error:
             _unreachable(trace, "table", error)
         try:
-            operator = await stack.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
+            operator = connected.required()
             await tracer.ask_queue(operator)
             status = _status(trace)
             if trace.letter is None and status is not None and status.is_dead_letter:
@@ -97,6 +104,12 @@ async def _look(configured: Settings, uuid: str) -> Trace:
             except CommitterError as error:
                 _unreachable(trace, "table", error)
     return trace
+
+
+async def _sampled(stores: Stores, configured: Settings) -> tuple[Table, Sequence[int], Sampled]:
+    table = Table(await open_place(stores, configured.dataset))
+    versions = await table.shown_versions()
+    return table, versions, await sample(table, versions, report=ProgressLine("versions read", len(versions)).add)
 
 
 def _unreachable(trace: Trace, source: str, error: Exception) -> None:
