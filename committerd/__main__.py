@@ -101,21 +101,26 @@ def cli() -> None:
     """
 
 
+def _threads_call_python() -> bool:
+    calls = sys.modules.get("committerd_ingest.calls")
+    return "obstore" in sys.modules or (calls is not None and calls.calls_left())
+
+
 @contextmanager
 def _ended_at_once() -> Iterator[None]:
-    """End the process without the end of the interpreter, if obstore is loaded.
+    """End the process without the end of the interpreter, if obstore is loaded, or a reader of rows does not respond.
 
-    obstore's threads hand results over by calls into Python. The interpreter does not wait for such a call to return,
-    and the process would be aborted (SIGABRT) in the middle of it.
+    obstore's threads hand results over by calls into Python, and those of pylance ask a reader for rows. The
+    interpreter does not wait for such a call to return, and the process would be aborted (SIGABRT) in the middle of it.
     """
     code = 0
     try:
         yield
     except SystemExit as end:
-        if "obstore" not in sys.modules or isinstance(end.code, str):
+        if not _threads_call_python() or isinstance(end.code, str):
             raise
         code = end.code or 0
-    if "obstore" in sys.modules:
+    if _threads_call_python():
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, by us or by its reader

@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.3
 _GRACE_SECONDS = 5.0
+_GROUP = "COMMITTERD_INGEST__"
 _ENDINGS = re.compile(r"(\.(parquet|pq|arrow|feather|ipc|csv|json|jsonl|ndjson))?(\.(gz|bz2|zst))?$", re.IGNORECASE)
 
 
@@ -38,9 +39,10 @@ def table_beside(path: str) -> str:
 def ingesting(path: str, *, settings: Mapping[str, str], log: Path) -> Iterator[None]:
     """During the block, bring the files of this folder, or this file, into the table.
 
-    `settings`: those of the table and of Kafka, as variables without `COMMITTERD_`. `log`: a file. What the process
-    warns of is logged here too.
+    `settings`: those of the table and of Kafka, as variables without `COMMITTERD_`; the user's of group `ingest` are
+    for another pipeline. `log`: a file. What the process warns of is logged here too.
     """
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(_GROUP)}
     given = {
         **settings,
         "INGEST__SOURCE": "files",
@@ -56,7 +58,7 @@ def ingesting(path: str, *, settings: Mapping[str, str], log: Path) -> Iterator[
     child = ChildProcess(
         [sys.executable, "-m", "committerd", "ingest"],
         log=log,
-        environment={**os.environ, **{f"COMMITTERD_{name}": value for name, value in given.items()}},
+        environment={**inherited, **{f"COMMITTERD_{name}": value for name, value in given.items()}},
     )
     teller = threading.Thread(target=_tell, args=(child, done), daemon=True)
     teller.start()
@@ -71,15 +73,18 @@ def ingesting(path: str, *, settings: Mapping[str, str], log: Path) -> Iterator[
 def _tell(child: ChildProcess, done: threading.Event) -> None:
     """Log what the process warns of, and when it has ended."""
     with child.log.open(encoding="utf-8", errors="replace") as lines:
-        rest = ""
+        rest, said = "", list[str]()
         while not done.wait(_LOOK_SECONDS):
             alive = child.running()
             rest += lines.read()
             *whole, rest = rest.split("\n")
             for one in whole:
                 _repeat(one)
+            said = [one for one in whole if not one.startswith("{")] or said
             if not alive:
-                _log.error("ingest.ended", extra={"error": f"committerd ingest has ended; its log is {child.log}"})
+                why = f": {' '.join(said[-5:])}" if said else ""
+                error = f"committerd ingest has ended{why}. Its log is {child.log}"
+                _log.error("ingest.ended", extra={"error": error})
                 return
 
 

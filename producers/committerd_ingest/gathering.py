@@ -61,11 +61,11 @@ class Gathering:
         limits: FlushLimits,
         ending: threading.Event,
         one_by_one: bool = False,
-        tell: Callable[[], None] = lambda: None,
+        asking: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """`token`: where the iterator begins. `ending`: set when the process ends. `one_by_one`: a transaction ends at
-        each token. `tell`: called whenever the reader has yielded something."""
-        self._parts, self._limits, self._ending, self._tell = parts, limits, ending, tell
+        each token. `asking`: called with True when the reader is asked for a part, and with False behind it."""
+        self._parts, self._limits, self._ending, self._asking = parts, limits, ending, asking
         self._one_by_one = one_by_one
         self._token = token
         self._held: Part | None = None
@@ -183,6 +183,7 @@ class Gathering:
             return held
         if self._failed is not None:
             raise self._failed
+        self._asking(True)
         try:
             return next(self._parts)
         except StopIteration:
@@ -194,7 +195,7 @@ class Gathering:
             self._failed = error
             return None
         finally:
-            self._tell()
+            self._asking(False)
 
     def _behind(self) -> str:
         """The token behind the rows that can't be used."""

@@ -6,14 +6,12 @@ wrong, it begins again there: rows that were staged before are committed once or
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -30,6 +28,7 @@ from committerd_client.errors import (
 from committerd_client.headers import App
 from committerd_common.errors import CommitterError
 from committerd_common.request import MARK_MOVED
+from committerd_ingest.calls import Calls
 from committerd_ingest.figures import Figures
 from committerd_ingest.gathering import BadRows, Ending, Gathered, Gathering, OneByOne
 from committerd_ingest.progress import GoOn, Progress, Unclear, app_id_of_split, where_to_go_on
@@ -97,13 +96,11 @@ class SplitWork:
         self._ending = ending
         self._app_id = app_id_of_split(pipeline.name, reader.name, split)
         self._by, self._notes = uuid.uuid4().hex[:16], 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingest-split")
+        self._calls = Calls()
         self.trouble: Stopped | ReaderStopped | None = None
         """Why it was stopped; also during an attempt to go on."""
-        self.turned_at = time.monotonic()
-        """When the reader last yielded something."""
-        self.reading = False
-        """Whether the reader is asked for something now."""
+        self._asked_at: float | None = None
+        """Since when the reader has been asked for something; None = it is not asked."""
         self.oldest_ms: int | None = None
         """When the oldest row of the transaction that is on its way came into being."""
         self._place: _Place | None = None
@@ -126,8 +123,12 @@ class SplitWork:
         except Exception as error:  # noqa: BLE001  # whatever it is: the next process looks at it
             _log.warning("ingest.not_settled", extra={"split": self.split, "error": f"{type(error).__name__}: {error}"})
         finally:
-            self._thread.submit(getattr(self._parts, "close", lambda: None))
-            self._thread.shutdown(wait=False)
+            self._calls.end(getattr(self._parts, "close", None))
+
+    def silent_seconds(self) -> float:
+        """For how long the reader has not responded; 0 while it is not asked."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     async def _attempt(self) -> None:
         """Go on until something is wrong."""
@@ -155,12 +156,8 @@ class SplitWork:
             _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
             await self._pause(_FAILED_SECONDS)
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        self.reading, self.turned_at = True, time.monotonic()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self.reading = False
+    def _asking(self, now: bool) -> None:
+        self._asked_at = time.monotonic() if now else None
 
     async def _forget(self) -> None:
         """Drop what was read. It is read again."""
@@ -168,10 +165,18 @@ class SplitWork:
         close = getattr(parts, "close", None)
         if close is not None:
             with contextlib.suppress(Exception):  # whatever it is, nothing more is wanted of it
-                await self._in_thread(close)
+                await self._calls(lambda: self._asked(close))
+
+    def _asked(self, call: Callable[[], _T]) -> _T:
+        """What the reader returns."""
+        self._asking(True)
+        try:
+            return call()
+        finally:
+            self._asking(False)
 
     async def _pause(self, seconds: float) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._ending.wait, seconds)
+        await self._calls(lambda: self._ending.wait(seconds))
 
     async def _stay(self, error: Stopped | ReaderStopped) -> None:
         """Stay stopped until it is time to look whether the split may go on."""
@@ -195,18 +200,17 @@ class SplitWork:
         self._settled = said.note is None or said.note.settled
         self._noted_ms = 0 if said.note is None else said.note.at_ms
         self._place = _Place(found, said.schema)
-        self._parts = self._reader.read(self.split, found.token, said.schema)
+        self._parts = await self._calls(
+            lambda: self._asked(lambda: self._reader.read(self.split, found.token, said.schema))
+        )
         self._gathering = Gathering(
             self._parts,
             token=found.token,
             limits=self._pipeline.flush,
             ending=self._ending,
             one_by_one=self._one_by_one,
-            tell=self._turned,
+            asking=self._asking,
         )
-
-    def _turned(self) -> None:
-        self.turned_at = time.monotonic()
 
     async def _says(self) -> Said[Progress | None]:
         said = await self._table.says_of_split(self._app_id)
@@ -223,7 +227,7 @@ class SplitWork:
     async def _create(self, schema: pa.Schema | None) -> None:
         """Create the table; with None, from the first rows."""
         if schema is None:
-            schema = await self._in_thread(self._first_columns)
+            schema = await self._calls(self._first_columns)
         if schema is None:
             raise Ending
         try:
@@ -234,8 +238,12 @@ class SplitWork:
 
     def _first_columns(self) -> pa.Schema | None:
         """The columns of the first rows; None if the process or the split ends before there are any."""
-        for part in self._reader.read(self.split, None, None):
-            self._turned()
+        parts = self._asked(lambda: self._reader.read(self.split, None, None))
+        while True:
+            try:
+                part = self._asked(lambda: next(parts))
+            except StopIteration:
+                break
             if self._ending.is_set():
                 return None
             if part is not None and part.bad:
@@ -262,7 +270,7 @@ class SplitWork:
         written: list[Written] = []
         began = time.monotonic()
         try:
-            found = await self._in_thread(lambda: gathering.take(lambda rows: written.append(self._table.write(rows))))
+            found = await self._calls(lambda: gathering.take(lambda rows: written.append(self._table.write(rows))))
         except BadRows as error:
             await self._pass_over(place, error)
         except TableMissing as error:

@@ -168,7 +168,10 @@ def test_files_come_into_a_table_that_is_named_after_them(cache: Path, tmp_path:
             return sorted(lance.dataset(uri).to_table()["id"].to_pylist())
         return []
 
-    with Dev(f"--ingest={folder}", cache=cache) as dev:
+    of_another_pipeline = {"COMMITTERD_INGEST__TOPICS": "people", "COMMITTERD_INGEST__MODE": "upsert"}
+    with Dev(
+        f"--ingest={folder}", cache=cache, environment=of_another_pipeline | {"COMMITTERD_INGEST__KEYS": "id"}
+    ) as dev:
         dev.ready()
         until(lambda: ids() == [1, 2])
         (folder / "2.json").write_text('{"id": "x"}')

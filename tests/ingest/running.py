@@ -41,18 +41,18 @@ class Topic:
     ) -> None:
         """`configs`: settings of the topic."""
         self.name = name or f"orders-{uuid4().hex[:8]}"
-        self.partitions = partitions
-        self._servers, self._configs = servers, dict(configs or {})
+        self.partitions, self.servers = partitions, servers
+        self._configs = dict(configs or {})
         self.sent = 0
         self.create()
         self._producer = KafkaProducer(bootstrap_servers=servers, acks="all", max_block_ms=60_000)
 
     def create(self) -> None:
-        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
             admin.create_topics([NewTopic(self.name, self.partitions, 1, topic_configs=self._configs)])
 
     def delete(self) -> None:
-        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self._servers)) as admin:
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
             admin.delete_topics([self.name])
 
     def send(self, count: int, *, text: str = "x", flush: bool = True) -> None:
@@ -178,8 +178,13 @@ def wait(holds: Callable[[], bool], *, seconds: float = 120, what: Callable[[], 
 
 def bad_records(servers: str, topic: str) -> list[Any]:
     """All records of a topic with one partition."""
+    return records_of(servers, topic, 0)
+
+
+def records_of(servers: str, topic: str, number: int) -> list[Any]:
+    """All records of a partition."""
     with contextlib.closing(KafkaConsumer(bootstrap_servers=servers)) as consumer:
-        place = TopicPartition(topic, 0)
+        place = TopicPartition(topic, number)
         consumer.assign([place])
         consumer.seek_to_beginning(place)
         end = consumer.end_offsets([place])[place]

@@ -223,3 +223,18 @@ def test_a_split_whose_mark_was_released_goes_on_when_somebody_says_where(flow: 
             again.stop()
     assert flow.ids() == [1, 2]
     assert lance.dataset(flow.scene.table.uri).count_rows() == 2
+
+
+def test_a_reader_that_responds_no_more_stops_its_split_alone_and_the_process_ends_on_sigterm(flow: FilesFlow) -> None:
+    reading = {"INGEST__SOURCE": "tests.ingest.stuck:Stuck", "INGEST__FOLDER": "", "DAEMON__DRAIN_SECONDS": "1"}
+    ingest = flow.ingest(**reading)
+    with stopping([ingest]):
+        ingest.start()
+        flow.wait_rows(1)
+        ingest.wait_ready(text="has not responded for split stuck")
+        ingest.wait_ready(text="The lag is not known: RuntimeError: the reader raised SystemExit: no number")
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 1)
+        assert any(one["reason"] == "reader_silent" for one in ingest.lines("ingest.split_stopped"))
+        ingest.stop(grace_seconds=120)
+        assert ingest.code == 0
+    assert flow.ids() == [1]
