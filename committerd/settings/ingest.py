@@ -31,7 +31,8 @@ class IngestSettings(SettingsGroup):
         default="",
         pattern=r"^[A-Za-z0-9_-]{0,40}$",
         description="Name of the pipeline, with letters, digits, _ and -. The table's marks and the consumer group "
-        "({kafka.group_prefix}ingest.{pipeline}) have it; under another name everything is read again. Default: the "
+        "({kafka.group_prefix}ingest.{pipeline}, for a branch {pipeline}.tree.{branch}) have it; under another name "
+        "everything is read again. Default: the "
         "dataset's name, with - for each dot, if that has at most 40 characters.",
     )
     source: str = Field(
@@ -166,7 +167,8 @@ class IngestSettings(SettingsGroup):
     dead_letter_topic: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._-]{0,249}$",
-        description="The topic for bad records, which must exist. Default: {pipeline}.bad.",
+        description="The topic for bad records, which must exist. Default: {pipeline}.bad; for a branch "
+        "{pipeline}.tree.{branch}.bad.",
     )
     flush_rows: int = Field(
         default=1_000_000, ge=1, le=10_000_000, description="Maximum records of one transaction of a partition."

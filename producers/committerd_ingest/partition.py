@@ -50,9 +50,9 @@ _FAILED_SECONDS = 2.0
 _FAILURES_MAX = 3
 """Errors without a commit between them, with which a partition counts as stopped."""
 _NOTE_LOOK_SECONDS = 3600.0
-_ASKED_MAX = 100
+ASKED_MAX = 100
 """Schemas that the registry is asked for, for one transaction."""
-_LOOKED_AT_ONCE = _ASKED_MAX // 2
+_LOOKED_AT_ONCE = ASKED_MAX // 2
 """Records whose ids are compared with that at once; a record names at most two."""
 _STOPPED_SECONDS_MAX = 3600.0
 """How long a partition stays stopped without an attempt, where each costs something."""
@@ -411,7 +411,7 @@ class PartitionWork:
                 records = self._filter.readable(records)
             named = ids_of(self._pipeline, records)
             asked |= registry.lacks(named)
-            if begin and len(asked) > _ASKED_MAX:
+            if begin and len(asked) > ASKED_MAX:
                 return begin, ids
             ids |= named
         return most, ids

@@ -104,12 +104,12 @@ class Table:
         async with self._looks:
             return await asyncio.to_thread(look)
 
-    async def values(self, column: str, where: str) -> set[Any]:
+    async def values(self, column: str, where: str) -> list[Any]:
         """The values of a column in the rows for which a filter of SQL holds. Raises what pylance raises."""
 
-        def look() -> set[Any]:
+        def look() -> list[Any]:
             with panics_raised():
-                return set(self._place.open().to_table(columns=[column], filter=where)[column].to_pylist())
+                return list(self._place.open().to_table(columns=[column], filter=where)[column].to_pylist())
 
         return await self._look(look)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,14 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
+from committerd.commands.ingest.parts import dead_letter_topic, group_name, pipeline_of
+from committerd.commands.ingest.replaying import Batch, Place
+from committerd.settings.load import load_settings
 from committerd_client.app_marks import AppMark
 from committerd_ingest.dead_letters import Letter, Origin, headers_of, letter_of
 from committerd_ingest.marks import NOTE_PREFIX
 from committerd_ingest.records import Partition, Record
+from committerd_ingest.registry import Registry
 from committerd_ingest.replays import (
     Known,
     Offsets,
@@ -108,6 +113,25 @@ def test_the_mark_says_whether_a_plan_was_carried_out() -> None:
 
 
 # The command
+
+
+def test_a_batch_has_few_schemas_that_must_be_asked_for_and_each_branch_its_own_records() -> None:
+    main = load_settings(
+        dataset={"name": "orders", "uri": "/orders"},
+        kafka={"bootstrap_servers": "kafka:9092"},
+        ingest={"topics": ["t"], "format": "avro", "registry_url": "http://registry"},
+    )
+    branch = main.model_copy(update={"dataset": main.dataset.model_copy(update={"branch": "a/b"})})
+    assert [group_name(one) for one in (main, branch)] == ["orders", "orders.tree.a..b"]
+    assert [dead_letter_topic(one) for one in (main, branch)] == ["orders.bad", "orders.tree.a..b.bad"]
+
+    batch = Batch(pipeline_of(main, written=()), Registry("http://registry", format="avro", login=None, tls=None, timeout=1))
+    origin = Origin(Partition("t", 0), "")
+    full = [
+        batch.add(Place(0, n), Letter("orders", origin, Record(n, 0, None, struct.pack(">bI", 0, n // 2)), "x"))
+        for n in range(199)
+    ]
+    assert full == [*(False for _ in range(198)), True]
 
 
 @pytest.fixture
@@ -200,7 +224,10 @@ def test_bad_records_make_one_row_each_over_kills_copies_and_two_replays_at_once
     row = next(one for one in found if one is not None and one.record.value == b'{"id":20,"note":"n"}')
     behind = Letter(row.pipeline, row.origin, Record(1000, 0, None, b'{"id":1000}'), "x")
     other = Letter("other", row.origin, Record(10, 0, None, b'{"id":1001}'), "x")
-    publish(servers, bad, [(None, b"{}", headers_of(behind)), (None, b"{}", headers_of(other)), (None, b"{}", [])])
+    # Of the topic before it was made anew: the table has a row of its offset, which is that of the new topic's record.
+    of_old = Letter(row.pipeline, Origin(row.origin.partition, "old"), Record(1, 0, None, b"{}"), "x")
+    written = [(None, b"{}", headers_of(behind)), (None, b"{}", headers_of(other)), (None, b"{}", [])]
+    publish(servers, bad, [*written, (None, b'{"id":1002}', headers_of(of_old))])
 
     processes = [
         subprocess.Popen(
@@ -216,12 +243,13 @@ def test_bad_records_make_one_row_each_over_kills_copies_and_two_replays_at_once
         one.wait(240)
     assert counts(replay("--apply", good=False))["bad"] == 2
     publish(servers, bad, copies)
-    last = {"replayed_before": 40, "bad": 2, "not_passed": 1, "others": 2}
+    last = {"replayed_before": 41, "bad": 2, "not_passed": 1, "others": 2}
     assert counts(replay("--apply", good=False)) == last
 
     rows = {row["id"]: row for row in flow.rows()}
-    assert flow.count() == len(rows) == 60
-    assert sorted(rows) == list(range(60))
+    assert flow.count() == len(rows) == 61
+    assert sorted(rows) == [*range(60), 1002]
+    assert (rows[1002]["partition"], rows.pop(1002)["offset"]) == (row.origin.partition.number, 1)
     where = {number: (number % 2, number // 2) for number in range(60)}  # as the topic's records were sent in turn
     assert {number: (row["partition"], row["offset"]) for number, row in rows.items()} == where
     assert {row["note"] for number, row in rows.items() if number >= 20} == {"n"}

@@ -25,6 +25,7 @@ from committerd.settings.load import Settings
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client import CommitClient
 from committerd_client.table_location import table_location
+from committerd_common.branches import branch_queue
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.reading import Reader
@@ -52,6 +53,12 @@ def pipeline_name(settings: Settings) -> str:
     if len(name) > 40:
         raise SettingsError(f"ingest.pipeline: the dataset's name {name!r} is longer than 40 characters: set a name")
     return name
+
+
+def group_name(settings: Settings) -> str:
+    """The pipeline's name in Kafka. That of a branch differs from that of its table, where marks have one name: both
+    read all records, and each has its own bad ones. Raises as `pipeline_name`."""
+    return branch_queue(pipeline_name(settings), settings.dataset.branch)
 
 
 def pipeline_of(settings: Settings, *, written: Sequence[str]) -> Pipeline:
@@ -145,7 +152,7 @@ def _new_table(settings: Settings) -> NewTable | None:
 
 def dead_letter_topic(settings: Settings) -> str:
     """The topic for bad records."""
-    return settings.ingest.dead_letter_topic or f"{pipeline_name(settings)}.bad"
+    return settings.ingest.dead_letter_topic or f"{group_name(settings)}.bad"
 
 
 def _pattern(pattern: str, written: Sequence[str]) -> str:
@@ -164,7 +171,7 @@ def open_consumer(settings: Settings, *, group: bool) -> Any:
     queue = settings.dataset.queue
     options: Mapping[str, Any] = reader_options(settings.kafka, topics_of(settings.kafka, queue), queue) | {
         "client_id": f"committerd-ingest-{pipeline_name(settings)}",
-        "group_id": f"{settings.kafka.group_prefix}ingest.{pipeline_name(settings)}" if group else None,
+        "group_id": f"{settings.kafka.group_prefix}ingest.{group_name(settings)}" if group else None,
         "session_timeout_ms": settings.kafka.session_timeout_ms,
         "heartbeat_interval_ms": settings.kafka.heartbeat_interval_ms,
         "max_poll_interval_ms": settings.kafka.max_poll_interval_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from committerd.commands.ingest.parts import (
     Registries,
     client_of,
     dead_letter_topic,
+    group_name,
     open_admin,
     open_consumer,
     table_of,
@@ -41,7 +43,7 @@ from committerd_ingest.decoding import WrongColumns
 from committerd_ingest.kafka_facts import Topics
 from committerd_ingest.keyed import decoder_of, ids_of
 from committerd_ingest.marks import app_id_of
-from committerd_ingest.partition import reached
+from committerd_ingest.partition import ASKED_MAX, reached
 from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.replays import Known, Offsets, Replays, TooScattered, known, replay_app_id
@@ -78,7 +80,7 @@ class Chosen:
     topics: Sequence[str]
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a record of the topic for bad records is."""
 
     partition: int
@@ -88,7 +90,7 @@ class _Place(NamedTuple):
 @dataclass(slots=True)
 class _Report:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
-    bad: list[tuple[_Place, Letter, str]] = field(default_factory=list)
+    bad: list[tuple[Place, Letter, str]] = field(default_factory=list)
     """The first of those that are bad still, each with its reason now."""
     doubt: Offsets = field(default_factory=Offsets)
 
@@ -133,6 +135,7 @@ async def _replay(configured: Settings, pipeline: Pipeline, chosen: Chosen, *, a
             _Letters(consumer, topic),
             table,
             registry=Registries().of(configured),
+            owner=group_name(configured),
             cluster_id=cluster_id,
             app_id=replay_app_id(pipeline.name, cluster_id, topic, topic_id),
             chosen=chosen,
@@ -159,7 +162,7 @@ class _Letters:
         self.starts = {place.partition: int(begin) for place, begin in begins.items()}
         self._ends = {place: int(end) for place, end in ends.items()}
 
-    def read(self) -> Iterator[tuple[_Place, Letter | None]]:
+    def read(self) -> Iterator[tuple[Place, Letter | None]]:
         """Each record, in the order of its partition; None = it is no bad record. Raises KafkaError."""
         waits = {place for place in self._places if self.starts[place.partition] < self._ends[place]}
         for place in self._places:
@@ -175,11 +178,30 @@ class _Letters:
             for place, found in polled.items():
                 for one in found:
                     if one.offset < self._ends[place]:
-                        yield _Place(place.partition, one.offset), letter_of(one.key, one.value, one.headers)
+                        yield Place(place.partition, one.offset), letter_of(one.key, one.value, one.headers)
             for place in list(waits):
                 if self._consumer.position(place) >= self._ends[place]:
                     waits.remove(place)
                     self._consumer.pause(place)
+
+
+class Batch:
+    """Records that are decoded together."""
+
+    def __init__(self, pipeline: Pipeline, registry: Registry | None) -> None:
+        """`registry`: None = the records name no schemas."""
+        self._pipeline, self._registry = pipeline, registry
+        self.letters: list[tuple[Place, Letter]] = []
+        self._size, self._asked = 0, set[int]()
+
+    def add(self, place: Place, letter: Letter) -> bool:
+        """Whether it is full: of rows, of bytes, or of schemas that the registry must be asked for."""
+        self.letters.append((place, letter))
+        self._size += Records.of([letter.record]).size
+        if self._registry is not None:
+            self._asked |= self._registry.lacks(ids_of(self._pipeline, [letter.record]))
+        limits = self._pipeline.flush
+        return len(self.letters) >= limits.rows or self._size >= limits.bytes or len(self._asked) >= ASKED_MAX
 
 
 class _Run:
@@ -192,14 +214,16 @@ class _Run:
         table: Table,
         *,
         registry: Registry | None,
+        owner: str,
         cluster_id: str,
         app_id: str,
         chosen: Chosen,
         apply: bool,
     ) -> None:
+        """`owner`: the name that the pipeline's records have."""
         self._pipeline, self._letters, self._table, self._registry = pipeline, letters, table, registry
         self._cluster_id, self._app_id, self._chosen, self._apply = cluster_id, app_id, chosen, apply
-        self._by = uuid.uuid4().hex
+        self._owner, self._by = owner, uuid.uuid4().hex
         self._report = _Report()
         self._seen: dict[Origin, set[int]] = {}
         """Offsets of records, in their own topics, that were replayed or looked at."""
@@ -207,7 +231,7 @@ class _Run:
         """Those among them whose rows are in the table by a replay."""
         self._doubted: dict[Origin, set[int]] = {}
         """Those among them of which nobody knows."""
-        self._copies: list[tuple[_Place, Origin, int]] = []
+        self._copies: list[tuple[Place, Origin, int]] = []
         """Further copies of records, with their offsets in their own topics. They are settled as soon as their rows are
         in the table."""
         self._kept = 0
@@ -224,7 +248,7 @@ class _Run:
                     self._report.counts["replayed_before"] += self._add(self._taken, letter)
                 elif place in begun.doubt:
                     self._report.counts["in_doubt"] += self._add(self._doubted, letter)
-        limits, batch, size = self._pipeline.flush, list[tuple[_Place, Letter]](), 0
+        batch = Batch(self._pipeline, self._registry)
         async for place, letter in self._each():
             if letter is None or not self._is_own(letter):
                 self._report.counts["others"] += 1
@@ -238,20 +262,18 @@ class _Run:
                 if fate:
                     self._report.counts[fate] += 1
                     continue
-                batch.append((place, letter))
-                size += Records.of([letter.record]).size
-                if len(batch) >= limits.rows or size >= limits.bytes:
-                    schema, state = await self._take(schema, state, batch)
-                    batch, size = [], 0
-        schema, state = await self._take(schema, state, batch)
+                if batch.add(place, letter):
+                    schema, state = await self._take(schema, state, batch.letters)
+                    batch = Batch(self._pipeline, self._registry)
+        schema, state = await self._take(schema, state, batch.letters)
         if self._apply and (self._settled_copies() or state.left_a_plan):
             await self._note(state, Offsets())
         return self._report
 
-    def _settled_copies(self) -> list[_Place]:
+    def _settled_copies(self) -> list[Place]:
         return [place for place, origin, offset in self._copies if offset in self._taken.get(origin, ())]
 
-    async def _each(self) -> AsyncIterator[tuple[_Place, Letter | None]]:
+    async def _each(self) -> AsyncIterator[tuple[Place, Letter | None]]:
         """All records, read beside the event loop, a thousand at a time."""
         found = self._letters.read()
         while part := await asyncio.to_thread(_some, found):
@@ -259,7 +281,7 @@ class _Run:
                 yield one
 
     def _is_own(self, letter: Letter) -> bool:
-        return letter.pipeline in ("", self._pipeline.name)
+        return letter.pipeline in ("", self._owner)
 
     def _add(self, known: dict[Origin, set[int]], letter: Letter) -> bool:
         """Whether it was not there."""
@@ -307,14 +329,14 @@ class _Run:
         return said.schema, known(said.mark, said.note)
 
     async def _take(
-        self, schema: pa.Schema, state: Known, batch: Sequence[tuple[_Place, Letter]]
+        self, schema: pa.Schema, state: Known, batch: Sequence[tuple[Place, Letter]]
     ) -> tuple[pa.Schema, Known]:
         """Decode records, and add the rows. Returns what holds then."""
-        groups: dict[Origin, list[tuple[_Place, Letter]]] = {}
+        groups: dict[Origin, list[tuple[Place, Letter]]] = {}
         for one in batch:
             groups.setdefault(one[1].origin, []).append(one)
         tables: list[pa.Table] = []
-        good: list[tuple[_Place, Letter]] = []
+        good: list[tuple[Place, Letter]] = []
         for origin, found in groups.items():
             there = await self._in_table(origin, [letter.record.offset for _, letter in found])
             self._report.counts["in_table"] += len(there)
@@ -375,18 +397,23 @@ class _Run:
         return schema, made.rows, others | {one.record.offset: one.reason for one in made.bad}
 
     async def _in_table(self, origin: Origin, offsets: Sequence[int]) -> set[int]:
-        """Those of these records whose rows the table has, if its columns say it."""
-        columns, found = self._pipeline.columns, set[int]()
+        """Those of these records whose rows the table has, if its columns say it.
+
+        If the topic was made anew since, its new record at an offset has a row of the same place, so there must be two.
+        """
+        columns, found = self._pipeline.columns, Counter[int]()
         one_topic = len(self._pipeline.topics) == 1
         if not (columns.offset and columns.partition and (columns.topic or one_topic)):
-            return found
+            return set()
         where = f"`{columns.partition}` = {origin.partition.number}"
         if columns.topic:
             where += f" AND `{columns.topic}` = '{origin.partition.topic}'"
         for begin in range(0, len(offsets), _ASKED_AT_ONCE):
             wanted = ", ".join(map(str, offsets[begin : begin + _ASKED_AT_ONCE]))
-            found |= await self._table.values(columns.offset, f"{where} AND `{columns.offset}` IN ({wanted})")
-        return found
+            found.update(await self._table.values(columns.offset, f"{where} AND `{columns.offset}` IN ({wanted})"))
+        mark, topic_id = await self._mark(origin)
+        behind = 0 if origin.topic_id in ("", topic_id) else mark
+        return {offset for offset, rows in found.items() if rows > (offset < behind)}
 
     async def _note(self, state: Known, plan: Offsets) -> Known:
         """Commit what is settled, and a plan."""

@@ -23,6 +23,7 @@ from committerd.commands.ingest.parts import (
     Registries,
     client_of,
     dead_letter_topic,
+    group_name,
     open_admin,
     open_consumer,
     open_producer,
@@ -160,7 +161,7 @@ class _Running:
             topics=Topics(partial(open_admin, configured)),
             registry=self._registry,
             bad_records=BadRecords(
-                partial(open_producer, configured), dead_letter_topic(configured), pipeline=pipeline.name
+                partial(open_producer, configured), dead_letter_topic(configured), pipeline=group_name(configured)
             ),
             figures=self._figures,
         )
