@@ -15,7 +15,7 @@ from committerd.settings.requests import EndpointUrl
 
 _ONLY_OF_KAFKA = frozenset(
     (
-        "topics", "topic_pattern", "format", "mode", "keys", "key_format", "registry_url", "schema_mode", "key_column",
+        "topics", "topic_pattern", "format", "key_format", "registry_url", "schema_mode", "key_column",
         "headers_column", "timestamp_column", "topic_column", "partition_column", "offset_column", "start",
         "dead_letter_topic", "routes", "route_header", "route_column", "route_values",
     )
@@ -39,8 +39,8 @@ class IngestSettings(SettingsGroup):
         default="kafka",
         pattern=r"^(kafka|files|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
         description="Where rows come from: kafka; files, those of folder; or MODULE:FUNCTION, a function that gets "
-        "reader_options as keywords and returns a reader (docs/readers.md). Settings of topics, formats and keys "
-        "are for kafka alone.",
+        "reader_options as keywords and returns a reader (docs/readers.md). Settings of topics and formats are for "
+        "kafka alone.",
     )
     folder: str = Field(
         default="",
@@ -232,6 +232,8 @@ class IngestSettings(SettingsGroup):
         wrong = sorted(name for name in only if getattr(self, name) != type(self).model_fields[name].default)
         if wrong:
             raise ValueError(f"{', '.join(wrong)}: only for source kafka, and source is {self.source}")
+        if self.create_from == "rows" and self.mode not in ("append", "upsert"):
+            raise ValueError(f"create_from rows needs mode append or upsert: with {self.mode}, rows are no table's")
         if self.on_error == "dead-letter":
             raise ValueError(f"on_error dead-letter is for source kafka; source {self.source} has stop and skip")
         return self

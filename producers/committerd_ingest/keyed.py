@@ -120,7 +120,7 @@ class KeyedDecoder:
         given = {one.offset: one for one in records}
         bad += [BadRecord(given[one.record.offset], one.reason, one.stops) for one in rows.bad]
         bad += [BadRecord(given[one.record.offset], f"the key: {one.reason}", one.stops) for one in keys.bad]
-        made = [_marked(rows.rows, "upsert", self._schema), _marked(keys.rows, "delete", self._schema)]
+        made = [marked(rows.rows, "upsert", self._schema), marked(keys.rows, "delete", self._schema)]
         return Decoded(pa.concat_tables(made), sorted(bad, key=lambda one: one.record.offset))
 
     def _effect(self, record: Record, schemas: Schemas | None) -> tuple[Effect, Record]:
@@ -170,8 +170,8 @@ def row_schema(envelope: Schema) -> Schema:
     return AvroPart(envelope, "after")
 
 
-def _marked(rows: pa.Table, op: str, schema: pa.Schema) -> pa.Table:
-    """The rows with all columns of the table, nullable, and `OP`."""
+def marked(rows: pa.Table, op: str, schema: pa.Schema) -> pa.Table:
+    """The rows, which have `ORDER`, with all columns of the table, nullable, and `OP`."""
     columns = [
         rows[one.name] if one.name in rows.column_names else pa.chunked_array([nulls(rows.num_rows, one.type)])
         for one in schema

@@ -71,7 +71,8 @@ class Reader(Protocol):
         a token have the same columns; they match the table's by name. Values may have other types than the table's, as
         long as nothing is lost.
 
-        `table`: the schema of the table, for values without types; None = it does not exist yet.
+        `table`: the schema of the table, for values without types; with mode `cdc`, that of envelopes with its rows in
+        `before` and `after`. None = it does not exist yet.
 
         Where nothing comes, it yields None each second or so, and goes on; only then can rows be written in time, and
         the process end. An iterator that ends says that the split never has more. It is used in one thread, and closed

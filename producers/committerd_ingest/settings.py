@@ -78,7 +78,13 @@ class ReaderPipeline:
     new_table: NewTable | None = None
     """What a table is created from that does not exist: its schema, or, without one, the first rows; None = it is not
     created."""
+    mode: Mode = Mode.APPEND
+    """append, upsert, delete or cdc."""
+    keys: tuple[str, ...] = ()
+    """The columns by which upserts and deletes find rows."""
     on_error: Literal["stop", "skip"]
     flush: FlushLimits
+    buffer_bytes_max: int
+    """The bytes of the rows of a transaction that upserts or deletes: they are in memory together."""
     retry_seconds: float
     """After which a split that was stopped looks whether it may go on, and between two looks for new splits."""

@@ -17,6 +17,7 @@ from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
+from committerd_batch.target import Mode
 from committerd_client.data import rows_of
 from committerd_client.errors import (
     InvalidTransaction,
@@ -33,6 +34,7 @@ from committerd_ingest.figures import Figures
 from committerd_ingest.gathering import BadRows, Ending, Gathered, Gathering, OneByOne
 from committerd_ingest.progress import GoOn, Progress, Unclear, app_id_of_split, where_to_go_on
 from committerd_ingest.reading import Part, Reader, ReaderStopped
+from committerd_ingest.row_changes import RowChanges, columns_of
 from committerd_ingest.settings import ReaderPipeline
 from committerd_ingest.table import Said, Table, Written, now_ms
 
@@ -200,8 +202,9 @@ class SplitWork:
         self._settled = said.note is None or said.note.settled
         self._noted_ms = 0 if said.note is None else said.note.at_ms
         self._place = _Place(found, said.schema)
+        columns = columns_of(self._pipeline.mode, said.schema)
         self._parts = await self._calls(
-            lambda: self._asked(lambda: self._reader.read(self.split, found.token, said.schema))
+            lambda: self._asked(lambda: self._reader.read(self.split, found.token, columns))
         )
         self._gathering = Gathering(
             self._parts,
@@ -267,10 +270,10 @@ class SplitWork:
         place, gathering = self._place, self._gathering
         assert place is not None
         assert gathering is not None
-        written: list[Written] = []
+        made: list[Written | pa.Table] = []
         began = time.monotonic()
         try:
-            found = await self._calls(lambda: gathering.take(lambda rows: written.append(self._table.write(rows))))
+            found = await self._calls(lambda: gathering.take(lambda rows: made.append(self._make(place, rows))))
         except BadRows as error:
             await self._pass_over(place, error)
         except TableMissing as error:
@@ -285,9 +288,17 @@ class SplitWork:
             return not (self._ended or self._ending.is_set())
         self._figures.took("decode", time.monotonic() - began)
         self.oldest_ms = found.at_ms
-        await self._commit(place, found, written[0] if written else None)
+        await self._commit(place, found, made[0] if made else None)
         self._ended = gathering.ended
         return not self._ended
+
+    def _make(self, place: _Place, rows: pa.RecordBatchReader) -> Written | pa.Table:
+        """What is committed of the rows: data files, or with upserts and deletes the changes."""
+        pipeline = self._pipeline
+        if pipeline.mode is Mode.APPEND:
+            return self._table.write(rows)
+        made = RowChanges(place.schema, mode=pipeline.mode, keys=pipeline.keys, bytes_max=pipeline.buffer_bytes_max)
+        return made(rows)
 
     async def _pass_over(self, place: _Place, bad: BadRows) -> NoReturn:
         if (await self._says()).schema != place.schema:
@@ -299,31 +310,37 @@ class SplitWork:
         self._figures.wrote(records=1, rows=0, bytes=0, bad=1)
         raise _ReadAgain
 
-    async def _commit(self, place: _Place, found: Gathered, written: Written | None) -> None:
+    async def _commit(self, place: _Place, found: Gathered, made: Written | pa.Table | None) -> None:
         began = time.monotonic()
-        if written is None:
+        if made is None:
             await self._note(place, found.token)
         else:
-            await self._plan_and_rows(place, found.token, written)
+            await self._plan_and_rows(place, found.token, made)
         self.trouble, self._attempts, self.oldest_ms = None, 0, None
         self._figures.took("commit", time.monotonic() - began)
         if found.at_ms is not None:
             self._figures.fresh(max(now_ms() - found.at_ms, 0) / 1000)
         self._figures.wrote(records=found.rows, rows=found.rows, bytes=found.bytes, bad=0)
 
-    async def _plan_and_rows(self, place: _Place, token: str | None, written: Written) -> None:
-        plan = place.at.plan
+    async def _plan_and_rows(self, place: _Place, token: str | None, made: Written | pa.Table) -> None:
+        note = self._progress(place, place.at.token, token)
         try:
-            await self._write_note(place, self._progress(place, place.at.token, token))
+            await self._write_note(place, note)
         except Exception:  # the rows were not staged
-            await self._table.remove(written)
+            if isinstance(made, Written):
+                await self._table.remove(made)
             raise
-        rows = self._unit(self._table.commit(written, App(self._app_id, plan + 1, "", plan)))
-        if await rows:
+        if await self._unit(self._put(made, note, App(self._app_id, note.plan + 1, "", note.plan))):
             mark = (await self._says()).mark
-            if mark is None or mark.version != plan + 1:
+            if mark is None or mark.version != note.plan + 1:
                 raise _BeginAgain("another process works on the split")
-        self._moved(place, token, plan + 1, settled=False)
+        self._moved(place, token, note.plan + 1, settled=False)
+
+    async def _put(self, made: Written | pa.Table, note: Progress, unit: App) -> bool:
+        if isinstance(made, Written):
+            return await self._table.commit(made, unit)
+        there = await self._table.change(made, unit, self._pipeline.keys)
+        return await self._table.write_note(self._app_id, note, unit) if there is None else there
 
     async def _keep(self, *, unsettled_seconds: float = _SETTLED_SECONDS) -> None:
         """Settle a split that was quiet for so long, or renew its note, so that its mark is not missed when it is

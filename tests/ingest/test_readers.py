@@ -238,3 +238,54 @@ def test_a_reader_that_responds_no_more_stops_its_split_alone_and_the_process_en
         ingest.stop(grace_seconds=120)
         assert ingest.code == 0
     assert flow.ids() == [1]
+
+
+def test_files_change_rows_by_their_keys_over_kills_as_debezium_writes_them_or_row_by_row(flow: FilesFlow) -> None:
+    def envelope(op: str, before: int | None, after: dict[str, object] | None) -> dict[str, object]:
+        row = None if before is None else {"id": before, "text": None}
+        return {"before": row, "after": after, "source": {"lsn": 7, "snapshot": "last"}, "op": op, "ts_ms": 1}
+
+    def put(name: str, rows: list[dict[str, object]]) -> None:
+        hidden = flow.folder / f"_{name}"
+        if name.endswith(".parquet"):
+            pyarrow.parquet.write_table(pa.Table.from_pylist(rows), hidden)
+        else:
+            hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+        hidden.rename(flow.folder / name)
+
+    def table() -> dict[int, str]:
+        rows = flow.rows()
+        assert len({row["id"] for row in rows}) == len(rows)
+        return {row["id"]: row["text"] for row in rows}
+
+    flow.folder.mkdir()
+    keyed: dict[str, Any] = {"INGEST__MODE": "cdc", "INGEST__KEYS": "id"}
+    put("1.jsonl", [envelope("c", None, {"id": one, "text": "new"}) for one in range(5)])
+    shown = flow.command("ingest", "--dry-run", **keyed)
+    assert '{"id": 4, "text": "new", "__committerd_offset": 4, "__committerd_op": "upsert"}' in shown
+    ingest = flow.ingest(**keyed)
+    with stopping([ingest]):
+        ingest.start()
+        wait(lambda: table() == dict.fromkeys(range(5), "new"))
+        put("2.parquet", [envelope("u", 1, {"id": 1, "text": "a"}), envelope("u", 1, {"id": 1, "text": "b"})])
+        ingest.kill()
+        ingest = flow.ingest(**keyed)
+        ingest.start()
+        put("3.jsonl", [envelope("d", 2, None), envelope("d", 3, None), envelope("c", None, {"id": 3, "text": "c"})])
+        wait(lambda: table() == {0: "new", 1: "b", 3: "c", 4: "new"}, what=lambda: f"{table()}")
+        put("4.jsonl", [envelope("d", 2, None)])  # there is no such row
+        put("5.jsonl", [envelope("d", 4, None)])
+        wait(lambda: table() == {0: "new", 1: "b", 3: "c"}, what=lambda: f"{table()}")
+        put("6.jsonl", [envelope("d", None, None)])
+        ingest.wait_ready(text="no row in before")
+        (flow.folder / "6.jsonl").unlink()
+        ingest.stop(grace_seconds=120)
+        files = {"INGEST__PIPELINE": "rows", "INGEST__MODE": "upsert", "INGEST__KEYS": "id"}
+        for name in ("1.jsonl", "2.parquet", "3.jsonl", "4.jsonl", "5.jsonl"):
+            (flow.folder / name).unlink()
+        put("7.jsonl", [{"id": 0, "text": "x"}, {"id": 9, "text": "y"}, {"id": 0, "text": "z"}])
+        again = flow.ingest(**files)
+        with stopping([again]):
+            again.start()
+            wait(lambda: table() == {0: "z", 1: "b", 3: "c", 9: "y"}, what=lambda: f"{table()}")
+            again.stop(grace_seconds=120)

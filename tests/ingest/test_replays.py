@@ -125,7 +125,9 @@ def test_a_batch_has_few_schemas_that_must_be_asked_for_and_each_branch_its_own_
     assert [group_name(one) for one in (main, branch)] == ["orders", "orders.tree.a..b"]
     assert [dead_letter_topic(one) for one in (main, branch)] == ["orders.bad", "orders.tree.a..b.bad"]
 
-    batch = Batch(pipeline_of(main, written=()), Registry("http://registry", format="avro", login=None, tls=None, timeout=1))
+    batch = Batch(
+        pipeline_of(main, written=()), Registry("http://registry", format="avro", login=None, tls=None, timeout=1)
+    )
     origin = Origin(Partition("t", 0), "")
     full = [
         batch.add(Place(0, n), Letter("orders", origin, Record(n, 0, None, struct.pack(">bI", 0, n // 2)), "x"))

@@ -206,9 +206,8 @@ def _json_schema(source: Source, table: pa.Schema | None) -> pa.Schema:
     if table is None:
         return pa.schema([(field.name, _as_text(field.type)) for field in found])
     kinds = {field.name: field.type for field in table}
-    return pa.schema(
-        [(name, json_text.parseable(kinds[name]) if name in kinds else pa.string()) for name in found.names]
-    )
+    # Of other columns the client says that the table does not have them, unless the rows are envelopes.
+    return pa.schema([(one.name, json_text.parseable(kinds.get(one.name, _as_text(one.type)))) for one in found])
 
 
 def _json_rows(source: Source, schema: pa.Schema) -> _Batches:

@@ -14,10 +14,13 @@ from committerd.commands.lance_options import client_access
 from committerd.commands.system import monotonic
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
+from committerd_batch.target import Mode
 from committerd_client.data import rows_of
 from committerd_client.errors import StagingError
 from committerd_ingest.progress import Unclear, app_id_of_split, where_to_go_on
 from committerd_ingest.reading import Part, ReaderStopped
+from committerd_ingest.row_changes import RowChanges, columns_of
+from committerd_ingest.settings import ReaderPipeline
 
 _SHOWN_MAX = 100
 _SECONDS_MAX = 20.0
@@ -40,8 +43,9 @@ async def show_first_rows(configured: Settings) -> None:
             if isinstance(found, Unclear):
                 click.echo(f"{split} is stopped: {found.text}")
                 continue
-            parts = reader.read(split, None if found is None else found.token, schema)
-            rows, wrong = await asyncio.to_thread(_show, split, parts, schema, _SHOWN_MAX - count)
+            columns = None if schema is None else columns_of(pipeline.mode, schema)
+            parts = reader.read(split, None if found is None else found.token, columns)
+            rows, wrong = await asyncio.to_thread(_show, split, parts, pipeline, schema, _SHOWN_MAX - count)
             count, bad = count + rows, bad + wrong
             if count >= _SHOWN_MAX:
                 break
@@ -52,7 +56,9 @@ async def show_first_rows(configured: Settings) -> None:
     click.echo(f"{count} rows were read; {bad} parts are bad. Nothing was written.")
 
 
-def _show(split: str, parts: Iterator[Part | None], schema: pa.Schema | None, most: int) -> tuple[int, int]:
+def _show(
+    split: str, parts: Iterator[Part | None], pipeline: ReaderPipeline, schema: pa.Schema | None, most: int
+) -> tuple[int, int]:
     """Print the next rows, until no more wait; returns how many, and how many parts are bad."""
     count = bad = 0
     until = monotonic() + _SECONDS_MAX
@@ -66,8 +72,7 @@ def _show(split: str, parts: Iterator[Part | None], schema: pa.Schema | None, mo
             bad += 1
         elif part.rows is not None:
             try:
-                target, batches = rows_of(part.rows.slice(0, most - count)).read(schema)
-                rows = pa.Table.from_batches(batches, target)
+                rows = _made(part.rows.slice(0, most - count), pipeline, schema)
             except StagingError as error:
                 click.echo(f"{split} is bad: {part.origin}: {error}")
                 bad += 1
@@ -78,3 +83,12 @@ def _show(split: str, parts: Iterator[Part | None], schema: pa.Schema | None, mo
         if count >= most:
             break
     return count, bad
+
+
+def _made(given: pa.Table | pa.RecordBatch, pipeline: ReaderPipeline, schema: pa.Schema | None) -> pa.Table:
+    """The rows with the types of the table; with upserts and deletes, the changes. Raises `StagingError`."""
+    if schema is None or pipeline.mode is Mode.APPEND:
+        target, batches = rows_of(given).read(schema)
+        return pa.Table.from_batches(batches, target)
+    changes = RowChanges(schema, mode=pipeline.mode, keys=pipeline.keys, bytes_max=pipeline.buffer_bytes_max)
+    return changes(rows_of(given).open({}, True))

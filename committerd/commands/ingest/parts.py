@@ -117,8 +117,11 @@ def reader_pipeline_of(settings: Settings) -> ReaderPipeline:
     return ReaderPipeline(
         name=pipeline_name(settings),
         new_table=NewTable() if ingest.create_from == "rows" else _new_table(settings),
+        mode=Mode(ingest.mode),
+        keys=tuple(ingest.keys),
         on_error=ingest.on_error,
         flush=FlushLimits(rows=ingest.flush_rows, bytes=ingest.flush_bytes, seconds=ingest.flush_seconds),
+        buffer_bytes_max=ingest.buffer_bytes_max,
         retry_seconds=ingest.retry_seconds,
     )
 
