@@ -19,8 +19,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
+
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
 
 from bench.long_history import uuid_of, write
 from bench.proxied_s3 import ProxiedS3
@@ -59,7 +63,12 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 }
 """In this order: the last ones write. Those that can change something are dry runs."""
 _ENDLESS = frozenset({"tail"})
-_SETTINGS: Mapping[str, Mapping[str, str]] = {"ingest settle": {"INGEST__SOURCE": "files"}}
+_TOPICS = {"INGEST__TOPICS": "raw"}
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "ingest move": _TOPICS,
+    "ingest replay": _TOPICS,
+    "ingest settle": {"INGEST__SOURCE": "files", "INGEST__FOLDER": "/tmp"},
+}
 
 
 class _Took(NamedTuple):
@@ -68,15 +77,19 @@ class _Took(NamedTuple):
     first: float
     """Until it said anything."""
     all: float
+    code: int
+    """The exit code."""
+
+    def __str__(self) -> str:
+        code = f", exit {self.code}" if self.code else ""
+        return f"{self.all:.1f} ({self.first:.1f}{code})"
 
 
-def _measured(name: str, scene: Scene, place: StorePlace, folder: Path) -> _Took:
+def _measured(name: str, scene: Scene, place: StorePlace) -> _Took:
     settings = {
         "DATASET__NAME": scene.name,
         "DATASET__URI": place.uri,
         "KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
-        "INGEST__TOPICS": "raw",
-        "INGEST__FOLDER": str(folder),
         **place.settings,
         **_SETTINGS.get(name, {}),
     }
@@ -89,10 +102,10 @@ def _measured(name: str, scene: Scene, place: StorePlace, folder: Path) -> _Took
         first = time.monotonic() - began
         if name in _ENDLESS:
             process.terminate()
-            return _Took(first, first)
+            return _Took(first, first, 0)
         process.stdout.read()
-        process.wait()
-    return _Took(first, time.monotonic() - began)
+        code = process.wait()
+    return _Took(first, time.monotonic() - began, code)
 
 
 def main() -> None:
@@ -124,19 +137,19 @@ def main() -> None:
             topic=topic["topic"],
             topic_id=topic["topic_id"],
         )
+        with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+            admin.create_topics([NewTopic("raw", 1, 1)])
         producer = scene.topics.producer
         producer.send(scene.topics.outcomes, value=outcome.SerializeToString(), key=outcome.uuid.encode())
         producer.send("raw", value=b'{"id": 1}')
         producer.flush()
-        landing = Path(folder, "landing")
-        landing.mkdir()
         distant = s3.copy_of(table)
-        print(f"{'seconds until the last word (the first)':<24}  {'local':>12}  {f'S3 +{LATENCY_MS} ms':>12}")
+        print(f"{'seconds until the last word (the first)':<40} {'local':<20} S3 +{LATENCY_MS} ms")
         for name in chosen:
-            local = _measured(name, scene, StorePlace(str(table)), landing)
+            local = _measured(name, scene, StorePlace(str(table)))
             with s3.adding(LATENCY_MS):
-                far = _measured(name, scene, distant, landing)
-            print(f"{name:<40} {local.all:>6.1f} ({local.first:.1f})  {far.all:>6.1f} ({far.first:.1f})", flush=True)
+                far = _measured(name, scene, distant)
+            print(f"{name:<40} {local!s:<20} {far}", flush=True)
 
 
 if __name__ == "__main__":

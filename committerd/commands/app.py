@@ -17,7 +17,7 @@ from committerd.commands.options import (
     require_reason,
     settings,
 )
-from committerd.commands.printing import ProgressLine, Reading
+from committerd.commands.printing import ProgressLine, Reading, tell_history
 from committerd.commands.system import monotonic, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
@@ -80,6 +80,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
             if not apply:
                 return _released(await _sampled(table), table.uri, app_id), None
             require_reason(reason)
+            tell_history(await table.latest_version() or 0)
             loading = Loading(monotonic=monotonic, report=Reading(), later=True)
             loaded = await load(table, loading)
             mark = _released(loaded, table.uri, app_id)

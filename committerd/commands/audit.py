@@ -25,7 +25,7 @@ from committerd.commands.options import (
     table_argument,
 )
 from committerd.commands.printing import ProgressLine, echo_counts, echo_table
-from committerd.commands.system import open_place, stores_of
+from committerd.commands.system import open_history, stores_of
 from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable
 from committerd.kafka.operator import Bounds, TopicOperator, open_operator
@@ -84,15 +84,16 @@ async def _audit(configured: Settings, versions: int | None) -> AuditReport:
     async with (
         AsyncExitStack() as closing,
         stores_of(configured) as stores,
-        open_operator(configured.kafka, configured.dataset.queue) as operator,
     ):
+        table = await open_history(stores, configured.dataset, newest=versions)
+        operator = await closing.enter_async_context(open_operator(configured.kafka, configured.dataset.queue))
         spill = closing.enter_context(Spill())
         # Before the table: it must hold every outcome that was published before it is read.
         acknowledged = await operator.acknowledged()
         outcomes = await operator.bounds(operator.topics.outcomes)
         outcomes_since = await _kept_since(operator, outcomes)
         history = AuditedHistory(entries=spill.entries, uuids=spill.uuids)
-        await _read_history(Table(await open_place(stores, configured.dataset)), versions, history)
+        await _read_history(table, versions, history)
         identity = await operator.identity()
         log_start, log_end = (await operator.bounds(operator.topics.staged))[0]
         if await operator.identity() != identity:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from committerd.commands.committing import sources
 from committerd.commands.printing import Reading
-from committerd.commands.system import monotonic, open_place, stores_of
+from committerd.commands.system import monotonic, open_history, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError
 from committerd.queue.position import Pause
 from committerd.settings.load import Settings
-from committerd.table.versions import Table
 
 
 async def change_pause(configured: Settings, change: Callable[[Pause | None], Pause | None], *, reason: str) -> int:
@@ -22,9 +21,9 @@ async def change_pause(configured: Settings, change: Callable[[Pause | None], Pa
     `SettingsError` if there is no table.
     """
     async with stores_of(configured) as stores:
-        store = await open_place(stores, configured.dataset)
+        table = await open_history(stores, configured.dataset)
         loading = Loading(monotonic=monotonic, report=Reading(), later=True)
-        loaded = await load(Table(store), loading)
+        loaded = await load(table, loading)
         if not loaded.version:
-            raise SettingsError(f"there is no table at {store.uri}, so no committer commits: there is nothing to pause")
+            raise SettingsError(f"there is no table at {table.uri}, so no committer commits: there is nothing to pause")
         return await operate.write(loaded, loading, sources(), new_position=None, change_pause=change, reason=reason)

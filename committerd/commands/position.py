@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import sources, stores_and_queue
+from committerd.commands.committing import sources
 from committerd.commands.options import (
     branch_option,
     config_option,
@@ -21,7 +21,7 @@ from committerd.commands.options import (
     settings,
 )
 from committerd.commands.printing import ProgressLine, Reading
-from committerd.commands.system import monotonic, open_place, stores_of
+from committerd.commands.system import monotonic, open_history, open_place, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
@@ -221,9 +221,10 @@ def _print_change(found: Situation, target: Position, version: int | None, *, as
 @asynccontextmanager
 async def _situation(configured: Settings) -> AsyncIterator[Situation]:
     """The stores, and the state of table and queue; both stay open during the block."""
-    async with stores_and_queue(configured) as (stores, queue):
-        store = await open_place(stores, configured.dataset)
-        yield await operate.look(queue, Table(store), Loading(monotonic=monotonic, report=Reading()))
+    async with stores_of(configured) as stores:
+        table = await open_history(stores, configured.dataset)
+        async with open_kafka_queue(configured.kafka, configured.dataset.queue, join=False) as queue:
+            yield await operate.look(queue, table, Loading(monotonic=monotonic, report=Reading()))
 
 
 def _json(one: Position | None) -> dict[str, Any] | None:

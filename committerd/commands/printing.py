@@ -13,6 +13,8 @@ from committerd.errors import SettingsError
 
 _FIRST_SECONDS, _PROGRESS_SECONDS = 0.5, 2.0
 """Time until progress is printed first, and between two lines. Nobody waits 2 s for the first one, with the start."""
+_LONG_HISTORY = 1_000
+"""Versions that take a second or more to read."""
 _CELL_CHARS_MAX = 160
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"(\d{1,9})([smhd])")
@@ -111,6 +113,12 @@ class ProgressLine:
         self._done += count
         if self._when.is_due():
             click.echo(f"{self._what}: {self._done} of about {self._total}", err=True)
+
+
+def tell_history(versions: int) -> None:
+    """Say on standard error that up to so many versions are read, if that takes long: before anything else."""
+    if versions > _LONG_HISTORY:
+        click.echo(f"reads the table's history, up to {versions} versions", err=True)
 
 
 class Reading:

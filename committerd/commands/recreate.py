@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import anyio
 import click
 
-from committerd.commands.committing import sources, stores_and_queue
+from committerd.commands.committing import sources
 from committerd.commands.options import (
     branch_option,
     config_option,
@@ -20,12 +21,13 @@ from committerd.commands.options import (
     table_argument,
 )
 from committerd.commands.printing import ProgressLine, Reading, echo_fields, size
-from committerd.commands.system import monotonic
+from committerd.commands.system import monotonic, open_history, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
 from committerd.concurrency import for_each, map_each
 from committerd.errors import CommitterError, SettingsError
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.operator import open_operator
 from committerd.lance.versions.draft import CreateOptions
 from committerd.settings.load import Settings
@@ -106,10 +108,14 @@ async def _recreate(configured: Settings, asked: _Asked, as_json: bool) -> None:
             f"a branch is not recreated: delete {configured.dataset.branch!r} with pylance "
             "(dataset.branches.delete), create it again, and run `committerd position adopt`"
         )
-    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
-        members = len((await operator.group()).members)
-    async with stores_and_queue(configured) as (stores, queue):
-        table = Table(stores.open(configured.dataset.uri))
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(stores_of(configured))
+        table = await open_history(stores, configured.dataset)
+        async with open_operator(configured.kafka, configured.dataset.queue) as operator:
+            members = len((await operator.group()).members)
+        queue = await stack.enter_async_context(
+            open_kafka_queue(configured.kafka, configured.dataset.queue, join=False)
+        )
         found = await operate.look(queue, table, Loading(monotonic=monotonic, report=Reading()))
         position = operate.recreated(found)
         waiting = found.facts.log_end - position.next_offset - len(position.settled)

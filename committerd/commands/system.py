@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from committerd.commands.printing import tell_history
 from committerd.settings.dataset import DatasetSettings
 from committerd.settings.load import Settings, StorageSettings
 from committerd.stores.clouds import cloud_settings
 from committerd.stores.open import Stores
 from committerd.stores.port import ObjectStore
 from committerd.table.branches import require_branch
+from committerd.table.versions import Table
 from committerd_common.branches import branch_uri
 
 if TYPE_CHECKING:
@@ -62,6 +64,19 @@ class Accounts:
 async def open_place(stores: Stores, dataset: DatasetSettings) -> ObjectStore:
     """Open the table, or its branch. Raises `RefusedToRun` (`branch_missing`) if the table has no such branch."""
     return await open_branch(stores, dataset.uri, dataset.branch)
+
+
+async def open_history(stores: Stores, dataset: DatasetSettings, *, newest: int | None = None) -> Table:
+    """Open the table, or its branch, for a command that reads its history; if that is long, say so first.
+
+    `newest`: how many versions it reads, from the newest on; None = all that it needs.
+
+    Raises as `open_place` and `Table.latest_version`.
+    """
+    table = Table(await open_place(stores, dataset))
+    latest = await table.latest_version() or 0
+    tell_history(latest if newest is None else min(newest, latest))
+    return table
 
 
 async def open_branch(stores: Stores, uri: str, branch: str) -> ObjectStore:

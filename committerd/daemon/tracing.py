@@ -3,7 +3,8 @@
 The extra `otel` brings OpenTelemetry's SDK and its exporter, which are configured by OpenTelemetry's own environment
 variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, ...). Spans are made of times that the committer has
 noted anyway, once the outcomes are published, in a thread of its own. So a collector that is slow or away costs traces,
-and no commit.
+and no commit. Commands that stage transactions have the spans of the client (`committerd_client.tracing`), which is
+given the same SDK.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -190,10 +192,7 @@ class Tracing:
                         self._provider.force_flush()
                 except Exception:  # noqa: BLE001  # costs this trace alone
                     _log.warning("traces.not_made", exc_info=True)
-        try:
-            self._provider.shutdown()
-        except Exception:  # noqa: BLE001  # the process ends
-            _log.warning("traces.not_sent", exc_info=True)
+        _shut_down(self._provider)
 
     def _make(self, spans: RecordSpans, traceparent: str) -> bool:
         """Make the spans if the sampler, which follows the header, wants them; returns whether it does."""
@@ -227,9 +226,43 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def tracing(environment: Mapping[str, str]) -> Tracing | None:
-    """The tracing that the environment's `OTEL_` variables ask for; None if they ask for none.
+    """The tracing that the environment's `OTEL_` variables ask for; None if they ask for none, or it can't be had."""
+    provider = _asked_for(environment, "committerd")
+    return None if provider is None else Tracing(provider)
 
-    None too, with a log line, if it can't be had. Without an endpoint nothing of OpenTelemetry is loaded.
+
+@contextmanager
+def traced_clients(environment: Mapping[str, str], service: str) -> Iterator[None]:
+    """While the block lasts, send the spans of this process's clients, if the `OTEL_` variables ask for it.
+
+    `service`: its name, unless the variables give another one. At the end it sends what is there, for a few seconds.
+    """
+    provider = _asked_for(environment, service)
+    if provider is None:
+        yield
+        return
+    from opentelemetry.trace import set_tracer_provider
+
+    set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        sending = threading.Thread(target=partial(_shut_down, provider), name="committerd-traces", daemon=True)
+        sending.start()
+        sending.join(_FLUSH_SECONDS)
+
+
+def _shut_down(provider: TracerProvider) -> None:
+    try:
+        provider.shutdown()
+    except Exception:  # noqa: BLE001  # the process ends
+        _log.warning("traces.not_sent", exc_info=True)
+
+
+def _asked_for(environment: Mapping[str, str], service: str) -> TracerProvider | None:
+    """The SDK, if the environment's `OTEL_` variables ask for traces, and they can be had; else None.
+
+    A log line says why they can't be had. Without an endpoint nothing of OpenTelemetry is loaded.
     """
     given = {name: text.strip() for name, text in environment.items() if name.startswith("OTEL_")}
     if not any(map(given.get, _ENDPOINTS)) or given.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -241,7 +274,7 @@ def tracing(environment: Mapping[str, str]) -> Tracing | None:
     why = f"committerd sends traces with the exporter otlp by {_PROTOCOL}, not {exporters} by {protocol}"
     if "otlp" in exporters.split(",") and protocol == _PROTOCOL:
         try:
-            return Tracing(_provider())
+            return _provider(service)
         except ImportError as error:
             why = f"{error}: {install_line('otel', distribution='committerd')}"
         except Exception as error:  # noqa: BLE001  # a wrong variable must not keep the queue from being served
@@ -256,8 +289,8 @@ def _hide_header(record: logging.LogRecord) -> bool:
     return True
 
 
-def _provider() -> TracerProvider:
-    """The SDK, configured by the environment."""
+def _provider(service: str) -> TracerProvider:
+    """The SDK, configured by the environment. `service`: its name, unless the environment gives another one."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -265,7 +298,7 @@ def _provider() -> TracerProvider:
 
     logging.getLogger("opentelemetry.util.re").addFilter(_hide_header)
     named = OTELResourceDetector().detect().attributes
-    ours = {SERVICE_NAME: "committerd", SERVICE_VERSION: __version__}
+    ours = {SERVICE_NAME: service, SERVICE_VERSION: __version__}
     provider = TracerProvider(resource=Resource.create({**ours, **named}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

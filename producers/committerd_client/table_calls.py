@@ -21,6 +21,7 @@ from committerd_client.panics import run_sync
 from committerd_client.reexecution import ATTEMPTS_MAX, AsyncReexecute, Reexecution, TransactionLike
 from committerd_client.results import APP_VERSION_SEEN, CommitResult, CompactionResult, WriteResult
 from committerd_client.table_location import TableLocation
+from committerd_client.tracing import work_span
 from committerd_common.backports import Unpack
 
 if TYPE_CHECKING:
@@ -563,7 +564,7 @@ class TableCalls:
         there = None if app is None else await run_sync(partial(_there, self._table(), app_unit(app)))
         if there is not None:
             return _duplicate(there)
-        staged = await run_sync(partial(change, None))
+        staged = await _executed(change)
         spent = 0  # executions of earlier commits
 
         def idle() -> bool:
@@ -591,7 +592,7 @@ class TableCalls:
                 spent += error.attempts
                 if spent >= attempts:
                     raise
-                staged = await run_sync(partial(change, None))
+                staged = await _executed(change)
             else:
                 if commit.reason == APP_VERSION_SEEN and app is not None:
                     log_duplicate(app_unit(app), commit)
@@ -611,6 +612,12 @@ def _result(staged: Staged, commit: CommitResult, attempts: int) -> WriteResult:
         num_updated_rows=staged.updated,
         num_deleted_rows=staged.deleted,
     )
+
+
+async def _executed(change: Callable[[Reexecution | None], Staged | None]) -> Staged | None:
+    """Execute the change on the latest version; below a span, if the application has a trace."""
+    with work_span("write"):
+        return await run_sync(partial(change, None))
 
 
 def _duplicate(commit: CommitResult, *, attempts: int = 1) -> WriteResult:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -22,6 +22,7 @@ from committerd_batch.target import Mode, SchemaMode
 from committerd_client.app_marks import AppMark
 from committerd_client.errors import InvalidTransaction, StagingError, UnsupportedTransaction
 from committerd_client.headers import App
+from committerd_client.tracing import past_span, work_span
 from committerd_common.errors import CommitterError
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.dead_letters import Origin
@@ -371,7 +372,7 @@ class PartitionWork:
                 await asyncio.wait_for(self._changed.wait(), self._mark_due_in() if due is None else due)
             except TimeoutError:
                 continue
-        self._written_ms = self.buffer.records.timestamps_ms[0]
+        self._written_ms, arrived = self.buffer.records.timestamps_ms[0], self.buffer.first_at
         self.busy = True
         try:
             # Before the wait: a registry that is silent holds nobody else up.
@@ -383,7 +384,10 @@ class PartitionWork:
                 held = self.buffer.bytes
                 records = self.buffer.take(time.monotonic(), most)
                 self._taken_bytes = held - self.buffer.bytes
-                await self._write(records, schemas)
+                waited = time.monotonic() - arrived
+                with work_span(f"ingest {self.partition.topic}", self._attributes(records), ago=waited):
+                    past_span("poll", ago=waited)
+                    await self._write(records, schemas)
         finally:
             self.busy, self._taken_bytes = False, 0
             self._freed()
@@ -415,6 +419,19 @@ class PartitionWork:
                 return begin, ids
             ids |= named
         return most, ids
+
+    def _attributes(self, records: Records) -> Mapping[str, str | int]:
+        """Of the span of a transaction."""
+        return {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "ingest",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": self.partition.topic,
+            "messaging.destination.partition.id": str(self.partition.number),
+            "messaging.kafka.offset": records.offsets[0],
+            "messaging.batch.message_count": len(records),
+            "committerd.app_id": self._app_id,
+        }
 
     async def _write(self, records: Records, schemas: Schemas | None) -> None:
         """Write records. `schemas`: those that they name."""
@@ -477,9 +494,14 @@ class PartitionWork:
 
     def _decoded(self, schema: pa.Schema, records: Records, schemas: Schemas | None) -> Decoded:
         began = time.monotonic()
-        found = self._decoder(schema).decode(records, schemas)
+        with work_span("decode"):
+            found = self._decoder(schema).decode(records, schemas)
         self._figures.took("decode", time.monotonic() - began)
         return found
+
+    def _written(self, rows: pa.Table, at: lance.LanceDataset) -> Written:
+        with work_span("write"):
+            return self._table.write(rows, at=at)
 
     def _ahead(self, records: Records, schemas: Schemas | None) -> _Ahead | None:
         """The records in files for the version that was opened last, while the latest is opened.
@@ -496,7 +518,7 @@ class PartitionWork:
             decoded = self._decoded(schema, records, schemas)
             if decoded.bad or not decoded.rows.num_rows:
                 return None
-            return _Ahead(decoded, self._table.write(decoded.rows, at=at), schema)
+            return _Ahead(decoded, self._written(decoded.rows, at), schema)
         except (Stopped, StagingError):
             return None
 
@@ -602,7 +624,7 @@ class PartitionWork:
             return await self._note(behind, unit)
         if self._pipeline.mode is Mode.APPEND:
             if written is None:
-                written = await asyncio.to_thread(self._table.write, rows, at=at)
+                written = await asyncio.to_thread(self._written, rows, at)
             try:
                 await same
             except Exception:

@@ -27,6 +27,7 @@ from committerd_client.errors import (
     UnsupportedTransaction,
 )
 from committerd_client.headers import App
+from committerd_client.tracing import past_span, work_span
 from committerd_common.errors import CommitterError
 from committerd_common.request import MARK_MOVED
 from committerd_ingest.calls import Calls
@@ -271,9 +272,15 @@ class SplitWork:
         assert place is not None
         assert gathering is not None
         made: list[Written | pa.Table] = []
+        making: list[float] = []
         began = time.monotonic()
+
+        def make(rows: pa.RecordBatchReader) -> None:
+            making.append(time.monotonic())
+            made.append(self._make(place, rows))
+
         try:
-            found = await self._calls(lambda: gathering.take(lambda rows: made.append(self._make(place, rows))))
+            found = await self._calls(lambda: gathering.take(make))
         except BadRows as error:
             await self._pass_over(place, error)
         except TableMissing as error:
@@ -288,7 +295,11 @@ class SplitWork:
             return not (self._ended or self._ending.is_set())
         self._figures.took("decode", time.monotonic() - began)
         self.oldest_ms = found.at_ms
-        await self._commit(place, found, made[0] if made else None)
+        took = time.monotonic() - min(making, default=time.monotonic())
+        attributes: dict[str, str | int] = {"committerd.app_id": self._app_id, "committerd.rows": found.rows}
+        with work_span(f"ingest {self._reader.name}", attributes, ago=took):
+            past_span("write", ago=took)
+            await self._commit(place, found, made[0] if made else None)
         self._ended = gathering.ended
         return not self._ended
 

@@ -24,6 +24,7 @@ from committerd_client.panics import panics_raised
 from committerd_client.reexecution import Reexecution
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
+from committerd_client.tracing import work_span
 from committerd_ingest.keyed import OP, ORDER
 from committerd_ingest.marks import NOTE_PREFIX, Note, note_in
 from committerd_ingest.progress import Progress, progress_in
@@ -144,7 +145,8 @@ class Table:
                 return written.change(refused)
 
         try:
-            result = await self._client.commit(written.staged, app=unit, reexecute=work, timeout=self._timeout)
+            with work_span("commit"):
+                result = await self._client.commit(written.staged, app=unit, reexecute=work, timeout=self._timeout)
         except NotCommitted as error:
             if not isinstance(error, InvalidTransaction | UnsupportedTransaction):  # an operator may replay those
                 await self.remove(written)
@@ -181,7 +183,7 @@ class Table:
         )
 
         def gathered() -> BatchFiles:
-            with panics_raised():
+            with panics_raised(), work_span("write"):
                 plan = target.plan(rows.schema, Mode.CDC, self._place.open())
                 return gather(plan, [plan.task(rows.to_batches())])
 
@@ -198,7 +200,8 @@ class Table:
         try:
             staged = await asyncio.to_thread(work)
             if staged is not None:
-                result = await self._client.commit(staged, app=unit, reexecute=work, timeout=self._timeout)
+                with work_span("commit"):
+                    result = await self._client.commit(staged, app=unit, reexecute=work, timeout=self._timeout)
                 return bool(result.duplicate)
         except NotCommitted as error:
             if not isinstance(error, InvalidTransaction | UnsupportedTransaction):  # an operator may replay those
@@ -251,7 +254,8 @@ class Table:
                 return staging.update_config(self._place.open(), table_metadata=entry, properties=properties)
 
         staged = await asyncio.to_thread(stage)
-        return (await self._client.commit(staged, app=unit, timeout=self._timeout)).duplicate
+        with work_span("commit"):
+            return (await self._client.commit(staged, app=unit, timeout=self._timeout)).duplicate
 
 
 def now_ms() -> int:

@@ -126,6 +126,7 @@ def test_it_reports_its_progress_while_it_reads_all(
     monkeypatch.setattr(printing, "_PROGRESS_SECONDS", 0.0)
     done = run(table, *_READS_ALL[name])
     assert "Traceback" not in done.out + done.err
+    assert f"up to {_VERSIONS} versions" in done.err or f"in all {_VERSIONS} versions" in done.err, done.err
     assert f"of {_VERSIONS} versions" in done.err or f"of about {_VERSIONS}" in done.err, done.err
     assert len(reads) <= 3 * _VERSIONS
 

@@ -170,6 +170,13 @@ _SEARCHES = {
     "vector index": "docs/client/",
     "acl": "docs/operating/",
     "error message": "docs/troubleshooting/",
+    "rollback": "docs/how-to/undo-a-change/",
+    "gdpr": "docs/how-to/erase-rows/",
+    "delete rows": "docs/client/",
+    "async fastapi": "docs/client/",
+    "s3 cost": "docs/capacity/",
+    "change data feed": "docs/change-events/",
+    "high availability": "docs/operating/",
 }
 """What people type, and the page that they look for: among the first results, not counting the list of questions."""
 

@@ -18,10 +18,12 @@ from harness.collector import Collector, Taken
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace
 from harness.scene import STAYS, Scene, until
+from tests.ingest.running import flow_of, stopping
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "traces.md"
+_FRAGMENTS_TO_MERGE = 8
 _STAGES = ["queue", "needs", "decide", "put", "outcome"]
 
 
@@ -107,8 +109,9 @@ def test_the_program_of_the_page_is_above_what_the_committer_does(
     (root,) = (one for one in collector.spans if not one.parent)
     assert root.span.name == "nightly load"
     assert {one.trace for one in collector.spans} == {root.trace}
-    sent = [one for one in collector.spans if one.parent == root.id]
-    assert [one.span.name for one in sent] == [f"send {dataset}.staged"] * 2
+    below = [one for one in collector.spans if one.parent == root.id]
+    assert [one.span.name for one in below] == ["write", f"send {dataset}.staged"] * 2
+    sent = below[1::2]
     created, upserted = (next(one for one in collector.spans if one.parent == above.id) for above in sent)
     for above, whole in zip(sent, (created, upserted), strict=True):
         assert whole.span.name == f"process {dataset}.staged"
@@ -116,3 +119,47 @@ def test_the_program_of_the_page_is_above_what_the_committer_does(
             assert whole.attributes[shared] == above.attributes[shared]
     assert [one.span.name for one in collector.spans if one.parent == created.id] == _STAGES[2:]
     _require_stages(collector.of(upserted.attributes["messaging.message.id"]), upserted)
+
+
+def test_commands_that_stage_are_above_what_the_committer_does(
+    kafka: KafkaBroker | RunningKafka,
+    tmp_path: Path,
+    launch: Launch,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each process sends its spans at its end alone."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+    monkeypatch.delenv("OTEL_SERVICE_NAME")
+    files = [tmp_path / f"{number}.jsonl" for number in range(_FRAGMENTS_TO_MERGE)]
+    for number, file in enumerate(files):
+        file.write_text(f'{{"id": {100 + number}}}\n')
+    with flow_of(kafka.bootstrap_servers, tmp_path, launch, partitions=1) as flow:
+        ingest = flow.ingest()
+        with stopping([ingest]):
+            ingest.start()
+            flow.topic.send(3)
+            flow.wait_rows(3)
+            ingest.stop()
+        flow.command("append", flow.scene.table.uri, *map(str, files))
+        flow.command("maintain", "--once")
+        assert flow.committer is not None
+        flow.committer.stop()
+        send, process = f"send {flow.scene.topics.staged}", f"process {flow.scene.topics.staged}"
+    by_id = {one.id: one for one in collector.spans}
+
+    def chain(one: Taken) -> tuple[str, ...]:
+        above = by_id.get(one.parent)
+        return (*(chain(above) if above is not None else ()), one.span.name)
+
+    brought = f"ingest {flow.topic.name}"
+    assert {(brought, "commit", send, process), ("append", send, process), ("rewrite", send, process)} <= {
+        chain(one) for one in collector.spans
+    }
+    roots = [one for one in collector.spans if not one.parent]
+    below = [{one.span.name for one in collector.spans if one.parent == root.id} for root in roots]
+    assert {"poll", "decode", "write", "commit"} in below
+    assert {"write", send} in below
+    services = {one.span.name: one.service for one in roots}
+    assert (services[brought], services["append"]) == ("committerd-ingest", "committerd-append")
+    assert services["rewrite"] == services["cleanup"] == "committerd-maintain"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from committerd.commands.append.sources import FORMATS, sources
 from committerd.commands.lance_options import ClientAccess, client_access, client_options
 from committerd.commands.options import branch_option, config_option, json_option, settings
 from committerd.commands.system import open_place, stores_of
+from committerd.daemon.tracing import traced_clients
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.settings.load import Settings
@@ -113,7 +115,11 @@ def append(
     found = sources(files, chosen=chosen, settings=configured, storage_options=access.storage_options)
     done: list[AppendResult] = []
     try:
-        with _client(configured, access, timeout) as client, _progress(len(found)) as advance:
+        with (
+            traced_clients(os.environ, _PRODUCER),
+            _client(configured, access, timeout) as client,
+            _progress(len(found)) as advance,
+        ):
             loader = Loader(
                 client=client,
                 place=table_location(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from committerd_client.results import CommitResult
 from committerd_client.staging import update_config
 from committerd_client.staging.transactions import read_table
 from committerd_client.table_location import TableLocation
+from committerd_client.tracing import work_span
 
 if TYPE_CHECKING:
     import lance
@@ -70,7 +71,7 @@ class Loader:
         if job is None:
             self._check(sources, dataset)
             for number, source in enumerate(sources):
-                with _naming(source):
+                with _naming(source), _span(source):
                     done = self.client.append(self._rows(source, number), create=self.create)
                 yield AppendResult(file=source.path, rows=done.num_inserted_rows, version=done.version, duplicate=False)
         else:
@@ -93,8 +94,9 @@ class Loader:
                 if run.record.has(source.identity):
                     yield AppendResult(file=source.path, rows=0, version=run.found.get(source.identity), duplicate=True)
                     continue
-                with _naming(source):
-                    yield run.append(source, self._rows(source, number))
+                with _naming(source), _span(source):
+                    done = run.append(source, self._rows(source, number))
+                yield done
 
     def _created(self, source: Source) -> lance.LanceDataset:
         """The table, which is made without rows: it holds the job's record before the first file."""
@@ -210,7 +212,8 @@ class _Run:
 
         def execute(again: Reexecution | None = None) -> StagedChange:
             nonlocal staged, executions
-            staged = change(again)
+            with work_span("write"):
+                staged = change(again)
             staged.transaction.uuid = plan.uuid(self.job, executions)
             if executions == 0 and plan.file in self._resumed:
                 # Whether an earlier run has committed it is judged from the version on at which it was planned.
@@ -297,6 +300,10 @@ def _undecided(path: str, job: str) -> CommitterError:
         "--undecided appended, or --undecided missing",
         code="undecided",
     )
+
+
+def _span(source: Source) -> AbstractContextManager[None]:
+    return work_span("append", {"committerd.file": source.path})
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from committerd.commands.lance_options import client_access
 from committerd.commands.system import monotonic
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
+from committerd.daemon.tracing import traced_clients
 from committerd.errors import SettingsError
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
@@ -70,7 +72,8 @@ def run(members: Sequence[Member], *, dry_run: bool) -> None:
             asyncio.run(_show(one))
         return
     logs.configure(members[0].settings.log.level, members[0].settings.log.format)
-    asyncio.run(_main(members))
+    with traced_clients(os.environ, "committerd-ingest"):
+        asyncio.run(_main(members))
 
 
 async def _main(members: Sequence[Member]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 
@@ -27,6 +28,7 @@ from committerd.commands.options import (
 )
 from committerd.daemon import logs
 from committerd.daemon.producers_file import producer_of_command
+from committerd.daemon.tracing import traced_clients
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.lance.format.kind import Kind
@@ -90,7 +92,8 @@ def run(
     if not once and not dry_run:
         logs.configure(found.shared.log.level, found.shared.log.format)
     how = partial(_main, found, as_json=as_json, once=once, dry_run=dry_run, tables=tables, hour_ms=hour_ms)
-    return anyio.run(how)
+    with nullcontext() if dry_run else traced_clients(os.environ, PRODUCER):
+        return anyio.run(how)
 
 
 def _check(configured: Settings, where: str) -> None:

@@ -19,6 +19,7 @@ from committerd.telemetry import MAINTENANCE_STEPS, MaintenanceTelemetry
 from committerd_client import ClientError
 from committerd_client.maintenance.plan import GROUP_MIN, MaintenancePlan, RewriteGroup
 from committerd_client.panics import panics_raised
+from committerd_client.tracing import work_span
 
 _GROUPS_MAX = 1_000_000
 _FAILED_SECONDS_MIN = 5.0
@@ -378,7 +379,8 @@ class MaintenanceLoop:
         self._note_left_alone()
         started = anyio.current_time()
         found = await self._cleaning.look()
-        cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=self._figures)
+        with work_span("cleanup", {"committerd.table": self._rewriting.uri}):
+            cleaned = await self._cleaning.clean(found, may_go_on=lambda: not self._stop.wanted, summary=self._figures)
         self._reporter.cleaned(found, cleaned, seconds=anyio.current_time() - started)
         for why, count in cleaned.by_reason.items():
             self._telemetry.removed_files.add(count, why=why)

@@ -28,6 +28,7 @@ from committerd_client.maintenance.table import IndexState, TableState, read_sta
 from committerd_client.panics import PANIC, is_lasting, run_sync
 from committerd_client.staging.compaction import execute_task, fragments_of
 from committerd_client.staging.indices import update_index
+from committerd_client.tracing import past_span, work_span
 from committerd_common.uris import lance_uri
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Rewriter:
     ) -> None:
         self._client = client
         self._failed = failed
-        self._uri = lance_uri(uri)
+        self.uri = lance_uri(uri)
         self._options = storage_options
         self._settings = settings
         self.pace = TaskPace()
@@ -102,7 +103,7 @@ class Rewriter:
         """Open the table at its latest version."""
         import lance
 
-        return lance.dataset(self._uri, storage_options=self._options)
+        return lance.dataset(self.uri, storage_options=self._options)
 
     async def look(self, *, tasks: int, leave: Collection[int] = frozenset()) -> tuple[TableState, MaintenancePlan]:
         """The state of the latest version, and what to do about it. `leave`: as in `plan`."""
@@ -131,16 +132,17 @@ class Rewriter:
         started = time.monotonic()
         unproved: list[tuple[tuple[int, ...], str]] = []
         try:
-            done = await compact(
-                self._client,
-                self.open,
-                groups=[one.fragments for one in groups],
-                execute=partial(self._execute, groups, unproved),
-                timeout=_COMMIT_SECONDS,
-                patience=_PATIENCE,
-                target_rows_per_fragment=self._settings.rows_per_fragment,
-                max_bytes_per_file=self._settings.bytes_per_fragment,
-            )
+            with work_span("rewrite", self._attributes(groups)):
+                done = await compact(
+                    self._client,
+                    self.open,
+                    groups=[one.fragments for one in groups],
+                    execute=partial(self._execute, groups, unproved),
+                    timeout=_COMMIT_SECONDS,
+                    patience=_PATIENCE,
+                    target_rows_per_fragment=self._settings.rows_per_fragment,
+                    max_bytes_per_file=self._settings.bytes_per_fragment,
+                )
         except StagingError as error:
             if error.code != PANIC:
                 raise
@@ -165,13 +167,22 @@ class Rewriter:
             left_alone=done.left_alone,
         )
 
+    def _attributes(self, groups: Sequence[RewriteGroup]) -> dict[str, str | int]:
+        """Of the span of a rewrite."""
+        return {
+            "committerd.table": self.uri,
+            "committerd.fragments": sum(len(one.fragments) for one in groups),
+            "committerd.bytes": sum(one.bytes for one in groups),
+        }
+
     async def index(self, index: IndexState) -> int | None:
         """Add the rows to the index that it does not cover, or merge its segments; the version, or None if others did.
 
         Raises the errors of `CommitClient.commit` and of pylance, and notes which index they are about.
         """
         try:
-            version = await self._index(index)
+            with work_span("index", {"committerd.table": self.uri, "committerd.index": index.name}):
+                version = await self._index(index)
         except ClientError as error:
             if isinstance(error, StagingError):
                 await self._failed.note(index=index.name, why=str(error), proved=True)
@@ -213,6 +224,7 @@ class Rewriter:
                 else:
                     unproved.append((fragments_of(given[one]), str(error)))
                 failed = failed or error
+        past_span("write", ago=time.monotonic() - started)
         if failed is not None:
             raise failed
         if len(tasks) == len(groups):
