@@ -45,8 +45,8 @@ _COORDINATOR = (
 )
 """Errors while a broker takes a group over, or while a new cluster creates its topic of group offsets."""
 _COORDINATOR_SECONDS_MAX = 3.0
-_LATEST = -1
-"""In a request for offsets: the end of the partition."""
+_LATEST, _EARLIEST = -1, -2
+"""In a request for offsets: the end of the partition, and the start of its log."""
 _ANSWERS = (
     errors.TopicAuthorizationFailedError,
     errors.GroupAuthorizationFailedError,
@@ -99,6 +99,26 @@ class TopicAdmin:
         """
         return self._identity(topic, leader)
 
+    def identities(self, topics: Sequence[str], leader: int | None) -> dict[str, TopicIdentity]:
+        """As `identity`, in one request to the leader of all of them.
+
+        Leaves out each topic about which the leader does not say that it leads its only partition: ask about it alone.
+        """
+        if leader is None:
+            return {}
+        try:
+            response = self._metadata(topics, leader)
+        except errors.KafkaError:
+            return {}
+        return {
+            found.name: TopicIdentity(
+                cluster_id=response.cluster_id, topic=found.name, topic_id=_written(found.topic_id)
+            )
+            for found in response.topics
+            if errors.for_code(found.error_code) is errors.NoError
+            and [partition.leader_id for partition in found.partitions] == [leader]
+        }
+
     def bounds(
         self, partitions: Sequence[TopicPartition], *, held_back: bool = False
     ) -> dict[TopicPartition, tuple[int, int]]:
@@ -118,6 +138,25 @@ class TopicAdmin:
             )
         return {found: (first[found].offset, last[found].offset) for found in partitions}
 
+    def all_bounds(
+        self, partitions: Sequence[TopicPartition], leader: int | None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """As `bounds` for partitions 0 of topics, in two requests to the leader of all of them.
+
+        Leaves out a partition about which the leader does not say both.
+        """
+        if leader is None:
+            return {}
+        seconds = self._timeout_ms / 1000
+        firsts = self._offsets({leader: partitions}, _EARLIEST, held_back=False, seconds=seconds)
+        ends = self._offsets({leader: partitions}, _LATEST, held_back=False, seconds=seconds)
+        found = {}
+        for partition in partitions:
+            first, end = firsts[partition], ends[partition]
+            if isinstance(first, int) and isinstance(end, int):
+                found[partition] = first, end
+        return found
+
     def end(self, partition: TopicPartition) -> int:
         """The end of the log, including records that an open Kafka transaction holds back."""
         topic = partition.topic
@@ -133,6 +172,16 @@ class TopicAdmin:
                 raise errors.for_code(described["error_code"])(topic)
         return [TopicPartition(topic, p["partition_index"]) for p in described["partitions"]]
 
+    def all_partitions(self, topics: Sequence[str]) -> dict[str, list[TopicPartition]]:
+        """As `partitions`, in one request; leaves out a topic that Kafka does not describe."""
+        with self._request("asking for the partitions of topics", topic=topics[0]) as client:
+            described = client.describe_topics(list(topics))
+        return {
+            one["name"]: [TopicPartition(one["name"], p["partition_index"]) for p in one["partitions"]]
+            for one in described
+            if not one["error_code"]
+        }
+
     def topics(self) -> list[str]:
         """The names of all topics that this user may see."""
         with self._request("asking for the topics") as client:
@@ -145,7 +194,7 @@ class TopicAdmin:
         endpoint type.
         """
         with self._request("asking for the brokers"):
-            return [broker.node_id for broker in self._metadata(None, None).brokers]
+            return [broker.node_id for broker in self._metadata([], None).brokers]
 
     def offsets_at(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """For each partition, the offset of the first record at or after a time (Unix milliseconds).
@@ -167,15 +216,8 @@ class TopicAdmin:
 
     def leaders(self, topics: Sequence[str], *, seconds: float) -> dict[str, int | None]:
         """The node that leads partition 0 of each topic, in one request; None = no such topic, or no leader."""
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
         try:
-            with self._lent() as opened:
-                response = send_to(opened.network, request, node=None, seconds=seconds)
+            response = self._metadata(topics, None, seconds=seconds)
         except errors.KafkaError as error:
             raise self.failed("asking for the leaders of topics", error) from error
         found: dict[str, int | None] = dict.fromkeys(topics)
@@ -192,12 +234,23 @@ class TopicAdmin:
         `partitions`: by the node that leads them. `held_back`: include the records that an open Kafka transaction holds
         back. Raises `QueueUnavailable` if no broker can be used.
         """
+        return self._offsets(partitions, _LATEST, held_back=held_back, seconds=seconds)
+
+    def _offsets(
+        self,
+        partitions: Mapping[int | None, Sequence[TopicPartition]],
+        timestamp: int,
+        *,
+        held_back: bool,
+        seconds: float,
+    ) -> dict[TopicPartition, int | errors.KafkaError]:
+        """The offset of each partition for a timestamp of the protocol; the rest is as for `ends`."""
         isolation = IsolationLevel.READ_UNCOMMITTED if held_back else IsolationLevel.READ_COMMITTED
-        latest = [ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=_LATEST)]
+        wanted = [ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
         requests = {
             node: ListOffsetsRequest(
                 isolation_level=isolation.value,
-                topics=[ListOffsetsRequest.ListOffsetsTopic(name=one.topic, partitions=latest) for one in led],
+                topics=[ListOffsetsRequest.ListOffsetsTopic(name=one.topic, partitions=wanted) for one in led],
                 min_version=ListOffsetsRequest.min_version_for_isolation_level(isolation),
             )
             for node, led in partitions.items()
@@ -287,7 +340,7 @@ class TopicAdmin:
         node, missing = leader, 0
         for _ in range(_REDIRECTS_MAX + _GONE_ATTEMPTS):
             try:
-                response = self._metadata(topic, node)
+                response = self._metadata([topic], node)
             except errors.KafkaError as error:
                 failed = self.failed(f"asking for topic {topic}", error, topic=topic)
                 if node is None:
@@ -349,16 +402,15 @@ class TopicAdmin:
                 self._current = opened
             return opened
 
-    def _metadata(self, topic: str | None, node: int | None) -> Any:
+    def _metadata(self, topics: Sequence[str], node: int | None, *, seconds: float = _METADATA_SECONDS_MAX) -> Any:
         request = MetadataRequest(
-            topics=[] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)],
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
-        seconds = min(self._timeout_ms / 1000, _METADATA_SECONDS_MAX)
         with self._lent() as opened:
-            return send_to(opened.network, request, node=node, seconds=seconds)
+            return send_to(opened.network, request, node=node, seconds=min(self._timeout_ms / 1000, seconds))
 
     def failed(
         self, doing: str, error: errors.KafkaError, operation: str = "Read", *, topic: str = "", group: str = ""

@@ -24,7 +24,9 @@ from committerd.kafka.consumer import GroupMember
 from committerd.kafka.options import RECORD_OVERHEAD_BYTES, topics_of
 from committerd.kafka.preparation import TopicPreparation
 from committerd.kafka.producer import Producers
-from committerd.kafka.queue import KafkaQueue, Lanes, SharedClients
+from committerd.kafka.questions import Lanes, Questions
+from committerd.kafka.queue import KafkaQueue, SharedClients
+from committerd.kafka.reader import range_options
 from committerd.kafka.watch import Watch
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.settings.kafka import KafkaSettings
@@ -53,6 +55,7 @@ class KafkaMember:
         self._consumer = GroupMember(settings, group, name)
         # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
         letter_bytes_max = settings.max_record_bytes + OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
+        lanes, reads = Lanes(), range_options(settings, group, name)
         self._shared = SharedClients(
             settings=settings,
             admin=admin,
@@ -60,7 +63,8 @@ class KafkaMember:
             outcomes=Producers(settings, "outcomes", name, record_bytes_max=settings.max_record_bytes),
             letters=Producers(settings, "dead", name, record_bytes_max=letter_bytes_max),
             events=Producers(settings, "events", name, record_bytes_max=settings.max_record_bytes),
-            lanes=Lanes(),
+            lanes=lanes,
+            questions=Questions(admin, group, lanes, reads),
             event_lane=CapacityLimiter(_EVENT_THREADS),
         )
         self._watch = Watch(settings, group, name, admin=admin)

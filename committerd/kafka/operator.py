@@ -211,7 +211,7 @@ class TopicOperator:
         end must close it (`contextlib.aclosing`).
         """
         # Without the group: what reads a topic needs no right to it.
-        options = reader_options(self._settings, self.topics, self._name) | {"group_id": None}
+        options = reader_options(self._settings, self.topics.group, self._name) | {"group_id": None}
         if held_back:
             options["isolation_level"] = "read_uncommitted"
         requested = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
@@ -232,7 +232,7 @@ class TopicOperator:
         A caller must close it (`contextlib.aclosing`). Raises `QueueUnavailable` if Kafka has sent nothing for the time
         of one request.
         """
-        options = reader_options(self._settings, self.topics, self._name) | {
+        options = reader_options(self._settings, self.topics.group, self._name) | {
             "group_id": None,
             "bootstrap_timeout_ms": self._settings.request_timeout_ms,
         }

@@ -26,6 +26,9 @@ from committerd_login import LOGIN_OPTIONS, kafka_python_options
 BATCH_BYTES = 128 * 1024
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record adds to its key, value and headers."""
+_REQUESTS_IN_FLIGHT = 64
+"""Of an admin client, to one broker: more than its threads can send at a time. kafka-python refuses a request beyond
+that as if the broker could not be reached."""
 CONNECTION = (
     "bootstrap_servers",
     "bootstrap_timeout_ms",
@@ -113,7 +116,7 @@ def member_options(settings: KafkaSettings, group: str, name: str) -> dict[str, 
     )
 
 
-def reader_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[str, Any]:
+def reader_options(settings: KafkaSettings, group: str, name: str) -> dict[str, Any]:
     """Options of a consumer that reads ranges and the group's offset without joining the group."""
     return _filtered(
         KafkaConsumer,
@@ -121,7 +124,7 @@ def reader_options(settings: KafkaSettings, topics: Topics, name: str) -> dict[s
         | _reading(settings)
         | {
             "client_id": client_id("reader", name),
-            "group_id": topics.group,
+            "group_id": group,
             # Reads end at the end of the log, so it is useless to wait for more records.
             "fetch_max_wait_ms": min(settings.fetch_max_wait_ms, 50),
         },
@@ -151,7 +154,14 @@ def producer_options(settings: KafkaSettings, role: str, name: str, *, record_by
 
 def admin_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
     """Options of an admin client."""
-    return _filtered(KafkaAdminClient, _connection(settings) | {"client_id": client_id("admin", name)})
+    return _filtered(
+        KafkaAdminClient,
+        _connection(settings)
+        | {
+            "client_id": client_id("admin", name),
+            "max_in_flight_requests_per_connection": _REQUESTS_IN_FLIGHT,
+        },
+    )
 
 
 def writer_options(settings: KafkaSettings) -> dict[str, Any]:

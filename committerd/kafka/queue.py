@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from committerd.kafka.contact import Contact
 from committerd.kafka.held_back import HeldBack
 from committerd.kafka.options import Topics
 from committerd.kafka.producer import Producers, RecordSender
+from committerd.kafka.questions import Lanes, Questions
 from committerd.kafka.reader import RangeReader
 from committerd.queue.dead_letter import smaller_letter, smaller_outcome
 from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
@@ -32,22 +33,8 @@ from committerd.settings.kafka import KafkaSettings
 _log = logging.getLogger(__name__)
 
 _REBALANCE_PAUSE_SECONDS = 0.05
-_REQUESTS_AT_ONCE = 8
-_READS_AT_ONCE = 4
 
 Result = TypeVar("Result")
-
-
-class Lanes:
-    """Bounds the threads that wait for requests: some for each broker, so that one that hangs takes no other's."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[tuple[int, int | None], CapacityLimiter] = {}
-
-    def of(self, leader: int | None, *, reads: bool) -> CapacityLimiter:
-        """The lane of requests, or of reads, to this broker (None = not known)."""
-        at_once = _READS_AT_ONCE if reads else _REQUESTS_AT_ONCE
-        return self._lanes.setdefault((at_once, leader), CapacityLimiter(at_once))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +48,7 @@ class SharedClients:
     letters: Producers
     events: Producers
     lanes: Lanes
+    questions: Questions
     event_lane: CapacityLimiter
     """Bounds the threads that wait for requests about change events."""
 
@@ -81,6 +69,7 @@ class KafkaQueue:
         self._share = Share(self._member, self.partition, name, deliver=self._take)
         self._admin = shared.admin
         self._lanes = shared.lanes
+        self._questions = shared.questions
         self._reader = RangeReader(settings, topics, name, admin=self._admin)
         self._outcomes = RecordSender(shared.outcomes, topic=topics.outcomes, smaller=smaller_outcome)
         self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
@@ -160,12 +149,11 @@ class KafkaQueue:
             await self._arrived.wait()
 
     async def identity(self) -> TopicIdentity:
-        ask = partial(self._admin.identity, self.topics.staged, self._member.leader(self.partition))
-        return await self._request(ask, "asking for the topic's identity")
+        asked = self._questions.identity(self.topics.staged, self._leader)
+        return await self._answer(asked, "asking for the topic's identity")
 
     async def bounds(self) -> tuple[int, int]:
-        ask = partial(self._admin.bounds, [self.partition])
-        return (await self._request(ask, "asking for bounds"))[self.partition]
+        return await self._answer(self._questions.bounds(self.partition, self._leader), "asking for bounds")
 
     async def first_held_back(self, offset: int) -> Record | None:
         """The first staged record at or after this offset, even if an open Kafka transaction holds it back."""
@@ -173,11 +161,10 @@ class KafkaQueue:
         return await self._request(look, "reading what is held back", reads=True)
 
     async def time_ms(self) -> int | None:
-        return await self._request(self._admin.time_ms, "asking for the brokers' time")
+        return await self._answer(self._questions.time_ms(), "asking for the brokers' time")
 
     async def acknowledged(self) -> Acknowledged | None:
-        ask = partial(self._admin.acknowledged, self.topics.group, self.partition)
-        found = await self._request(ask, "asking for the group's offset")
+        found = await self._answer(self._questions.acknowledged(self.partition), "asking for the group's offset")
         if found is not None:
             self._acknowledged = found.offset
         return found
@@ -211,12 +198,16 @@ class KafkaQueue:
         self._member.settle(self._share, generation, records, size)
 
     async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
+        if end == start + 1:
+            return await self._answer(
+                self._questions.record(self.partition, start, self._leader), "reading a staged record"
+            )
         ask = partial(self._reader.staged, start, end, bytes_max)
         return await self._request(ask, "reading staged records", reads=True)
 
     async def outcomes_tail(self, limit: int) -> list[bytes]:
-        ask = partial(self._reader.outcomes_tail, limit)
-        return await self._request(ask, "reading outcomes", reads=True)
+        asked = self._questions.tail(self.topics.outcomes, limit, self._leader)
+        return await self._answer(asked, "reading outcomes")
 
     async def publish(self, outcomes: Sequence[Publication]) -> None:
         await self._send(self._outcomes, outcomes, "publishing outcomes")
@@ -330,8 +321,16 @@ class KafkaQueue:
             with self._no_longer_than(self._publish_seconds_max, doing):
                 await sender.send(publications)
 
+    @property
+    def _leader(self) -> int | None:
+        return self._member.leader(self.partition)
+
+    async def _answer(self, asked: Awaitable[Result], doing: str) -> Result:
+        with self._no_longer_than(self._seconds_max, doing):
+            return await asked
+
     async def _request(self, work: Callable[[], Result], doing: str, *, reads: bool = False) -> Result:
-        return await self._through(self._lanes.of(self._member.leader(self.partition), reads=reads), work, doing)
+        return await self._through(self._lanes.of(self._leader, reads=reads), work, doing)
 
     async def _through(self, lane: CapacityLimiter, work: Callable[[], Result], doing: str) -> Result:
         with self._no_longer_than(self._seconds_max, doing):

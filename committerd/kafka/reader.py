@@ -28,13 +28,18 @@ _CLOSE_MS_MAX = 1_000
 _BOOTSTRAP_MS = 5_000
 
 
+def range_options(settings: KafkaSettings, group: str, name: str) -> dict[str, Any]:
+    """Options of the consumers that `read_batches` opens. `name`: of the client, in the broker's logs."""
+    return reader_options(settings, group, name) | {
+        "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
+    }
+
+
 class RangeReader:
     """Reads ranges of the topics. Methods block, run one at a time, and raise `QueueUnavailable` on errors."""
 
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
-        self._options = reader_options(settings, topics, name) | {
-            "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
-        }
+        self._options = range_options(settings, topics.group, name)
         self._staged = TopicPartition(topics.staged, 0)
         self._outcomes = topics.outcomes
         self._events = TopicPartition(topics.events, 0)

@@ -20,7 +20,7 @@ from kafka.admin import ACLOperation, ResourceType
 from kafka.net.connection import KafkaConnection
 from kafka.record.default_records import DefaultRecordBatch
 
-from committerd.errors import QueueUnavailable
+from committerd.errors import QueueUnavailable, RefusedToRun
 from committerd.kafka import consumer, preparation
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
@@ -319,6 +319,45 @@ async def test_many_acknowledge_at_once_and_each_gets_its_own(members: Members, 
                 tasks.start_soon(acknowledge, one, number + 1)
         for number, one in enumerate(served.values()):
             assert await one.queue.acknowledged() == Acknowledged(offset=number + 1, metadata=str(number + 1))
+
+
+async def test_many_tables_that_start_ask_kafka_together_and_each_gets_its_own_answers(
+    members: Members, settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, send = collections.Counter[str](), KafkaConnection._send_request
+
+    def counted(connection: Any, request: Any, **given: Any) -> Any:
+        sent[type(request).__name__] += 1
+        return send(connection, request, **given)
+
+    names = named(dataset, 24)
+    async with members.member(names) as (_, served):
+        await until(lambda: len(owned(served)) == len(names), seconds=120)
+        for number, name in enumerate(names[:3]):
+            queue = served[name].queue
+            await stage(queue, settings, [b"%d" % n for n in range(number + 2)])
+            await queue.publish([Publication(key=None, value=name.encode(), partition=0)])
+        await to_thread.run_sync(delete_topic, topics_of(settings, names[-1]).staged, settings)
+
+        async def ask(number: int, name: str) -> None:
+            queue, count = served[name].queue, number + 2 if number < 3 else 0
+            if name == names[-1]:
+                with pytest.raises(RefusedToRun, match="there is no topic"):
+                    await queue.identity()
+                return
+            assert (await queue.identity()).topic == topics_of(settings, name).staged
+            assert await queue.bounds() == (0, count)
+            assert [record.value for record in await queue.read(1, 2)] == ([b"1"] if count else [])
+            assert await queue.outcomes_tail(9) == ([name.encode()] if count else [])
+            assert await queue.acknowledged() is None
+            assert await queue.time_ms()
+
+        monkeypatch.setattr(KafkaConnection, "_send_request", counted)
+        async with anyio.create_task_group() as tasks:
+            for number, name in enumerate(names):
+                tasks.start_soon(ask, number, name)
+    assert sent["OffsetFetchRequest"] < len(names), sent
+    assert sent["DescribeQuorumRequest"] < len(names), sent
 
 
 async def test_records_that_cannot_be_unpacked_are_their_dataset_s_trouble(

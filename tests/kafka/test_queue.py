@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 
 import anyio
 import pytest
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from kafka import KafkaProducer, TopicPartition
 
 from committerd.kafka import watch
+from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.reader import read_batches
@@ -138,7 +140,7 @@ async def test_a_dead_letter_that_its_topic_does_not_take_is_cut_until_it_does(
         key = Publication(key=b"k" * 30_000, value=b"v" * 30_000, headers=[("h", b"1" * 30_000), *reasons])
         await queue.dead_letter([fits, value, headers, key])
         ranges = {TopicPartition(queue.topics.dead, 0): (0, 4)}
-        options = reader_options(settings, queue.topics, dataset)
+        options = reader_options(settings, queue.topics.group, dataset)
         found = await to_thread.run_sync(lambda: [r for batch in read_batches(options, ranges) for r in batch])
     assert {(r.key, len(r.value), len(r.headers)) for r in found} == {
         (b"k1", 1000, 2),
@@ -254,6 +256,20 @@ async def test_tells_which_topic_it_is_quickly(settings: KafkaSettings, dataset:
             took.append(time.perf_counter() - began)
     # Requested before each commit. About 1 ms when nothing else runs; on a busy machine only some are as quick.
     assert min(took) < 0.02
+
+
+async def test_many_requests_at_once_all_get_a_response(settings: KafkaSettings, dataset: str) -> None:
+    def ask(admin: TopicAdmin) -> None:
+        assert admin.broker_ids()
+
+    admin = await to_thread.run_sync(partial(TopicAdmin, settings, dataset, bootstrap_ms=60_000))
+    lane = CapacityLimiter(24)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(240):
+                tasks.start_soon(partial(to_thread.run_sync, ask, admin, limiter=lane))
+    finally:
+        await to_thread.run_sync(admin.close)
 
 
 async def test_tells_the_bounds_and_reads_ranges(settings: KafkaSettings, dataset: str) -> None:
