@@ -107,27 +107,27 @@ def flood(fleet: Fleet, daemon: Daemon, names: Sequence[str], servers: str, *, c
     model = flooded.table.append()
     with ThreadPoolExecutor(len(quiet)) as pool:
         alone = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
-        flooded.stage(*(_again(model) for _ in range(count)))
+        flooded.stage(*(staged_again(model) for _ in range(count)))
         began, waited = time.monotonic(), daemon.metric("committerd_queue_lag_records", dataset=flooded.name)
         beside = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
     left, passed = daemon.metric("committerd_queue_lag_records", dataset=flooded.name), time.monotonic() - began
     return {
-        "alone_p50_ms": _quantile(alone, 50),
-        "alone_p99_ms": _quantile(alone, 99),
-        "beside_p50_ms": _quantile(beside, 50),
-        "beside_p99_ms": _quantile(beside, 99),
-        "p50_ratio": round(_quantile(beside, 50) / _quantile(alone, 50), 2),
-        "p99_ratio": round(_quantile(beside, 99) / _quantile(alone, 99), 2),
+        "alone_p50_ms": quantile(alone, 50),
+        "alone_p99_ms": quantile(alone, 99),
+        "beside_p50_ms": quantile(beside, 50),
+        "beside_p99_ms": quantile(beside, 99),
+        "p50_ratio": round(quantile(beside, 50) / quantile(alone, 50), 2),
+        "p99_ratio": round(quantile(beside, 99) / quantile(alone, 99), 2),
         "flood_left_at_the_end": left,
         "flood_records_a_second": round((waited - left) / passed),
         "flood": count,
     }
 
 
-def latencies(scene: Scene, servers: str) -> list[float]:
+def latencies(scene: Scene, servers: str, count: int = _APPENDS) -> list[float]:
     """Seconds from the commit of each Append until its outcome."""
     found = []
-    transactions = scene.table.appends(_APPENDS)
+    transactions = scene.table.appends(count)
     with SyncCommitClient(servers, dataset=scene.name, dataset_uri=scene.table.uri) as client:
         for one in transactions:
             began = time.monotonic()
@@ -136,14 +136,16 @@ def latencies(scene: Scene, servers: str) -> list[float]:
     return found
 
 
-def _again(model: Transaction) -> Transaction:
+def staged_again(model: Transaction) -> Transaction:
+    """The same transaction with a uuid of its own."""
     made = Transaction()
     made.CopyFrom(model)
     made.uuid = str(uuid.uuid4())
     return made
 
 
-def _quantile(seconds: Sequence[float], percent: int) -> float:
+def quantile(seconds: Sequence[float], percent: int) -> float:
+    """A percentile of these seconds, in milliseconds."""
     return round(1000 * statistics.quantiles(seconds, n=100)[percent - 1], 1)
 
 

@@ -1,6 +1,6 @@
 """How many tables start, move to another member, and idle, where members share them out, on S3.
 
-    python -m bench.fleet_members [--tables 1000] [--members 4] [--latency-ms 60] [--outcome-partitions 1]
+    python -m bench.fleet_members [--tables 1000] [--members 4] [--latency-ms 60] [--only created,rolled]
 
 Real members, Kafka, and an S3 server (versitygw) that adds the latency to each response run on this machine. Each table
 has ten versions. The settings are the chart's defaults of a group, but for `kafka.outcome_partitions`: a thousand
@@ -11,8 +11,8 @@ tables with eight partitions each are ten thousand partitions for the one broker
 * idle: memory, processor and requests of all members, and what a table costs in a month at list prices, if cores and
   memory are paid for as they are used (`CORE_DOLLARS`, `GIB_DOLLARS`).
 * killed: `kill -9` of a member; how long each of its tables is without a committer.
-* rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each of
-  its tables is without a committer, from SIGTERM on.
+* rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each table
+  that moves meanwhile is without a committer, each time, from when its member has drained it or given it up.
 
 It prints JSON.
 """
@@ -27,7 +27,7 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,10 @@ from harness.places import StorePlace
 CORE_DOLLARS = 0.0405 * 720
 GIB_DOLLARS = 0.0044 * 720
 """For a month: AWS Fargate, us-east-1, November 2026."""
+_MEASURES = ("created", "served", "idle", "killed", "rolled")
 _VERSIONS = 10
 _LOOK_SECONDS = 0.5
+_LET_GO = ("dataset.drained", "kafka.revoked")
 _SETTLING_SECONDS = 15.0
 _SECONDS_MAX = 900.0
 _GROUP = {"STORE__RECHECK_SECONDS": "60"}
@@ -69,6 +71,8 @@ class Members:
         self._read = dict[Path, int]()
         self.served = dict[str, tuple[str, float]]()
         """By table, the member that has begun to serve it last, and when (seconds of the epoch)."""
+        self._moves = list[tuple[float, str, str, str]]()
+        """When what happened to which table, in which member."""
         self.running: list[Daemon] = []
         self.all: list[Daemon] = []
 
@@ -89,11 +93,30 @@ class Members:
             whole = text[: text.rfind(b"\n") + 1]
             self._read[one.log] = self._read.get(one.log, 0) + len(whole)
             for line in whole.splitlines():
-                if b"start.done" in line:
-                    said = json.loads(line)
-                    at = datetime.fromisoformat(said["time"]).timestamp()
-                    if said["event"] == "start.done" and at > self.served.get(said["dataset"], ("", 0.0))[1]:
-                        self.served[said["dataset"]] = (one.log.stem, at)
+                if not any(event.encode() in line for event in ("start.done", *_LET_GO)):
+                    continue
+                said = json.loads(line)
+                at = datetime.fromisoformat(said["time"]).timestamp()
+                if said["event"] in ("start.done", *_LET_GO):
+                    self._moves.append((at, said["event"], said["dataset"], one.log.stem))
+                if said["event"] == "start.done" and at > self.served.get(said["dataset"], ("", 0.0))[1]:
+                    self.served[said["dataset"]] = (one.log.stem, at)
+
+    def moved(self, since: float) -> Sequence[float]:
+        """How long tables that have moved after this moment were without a committer each time, in seconds.
+
+        From when its member had drained it or given it up. A member that had not begun to serve it does not count.
+        """
+        gaps, free, owner = [], dict[str, float](), dict[str, str]()
+        for at, event, table, member in sorted(self._moves):
+            if event == "start.done":
+                if free.get(table, 0.0) > since:
+                    gaps.append(at - free[table])
+                free.pop(table, None)
+                owner[table] = member
+            elif owner.pop(table, None) == member:
+                free[table] = at
+        return sorted(gaps)
 
     def wait(self, tables: Sequence[str], since: float) -> Sequence[float]:
         """Wait until each table has a committer that has begun after this moment; returns the seconds of each."""
@@ -141,7 +164,11 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=int, default=60)
     parser.add_argument("--outcome-partitions", type=int, default=1)
     parser.add_argument("--idle-seconds", type=float, default=120.0)
+    parser.add_argument(
+        "--only", default=",".join(_MEASURES), help="What to measure, of created,served,idle,killed,rolled."
+    )
     given = parser.parse_args()
+    only = frozenset(given.only.split(","))
     with tempfile.TemporaryDirectory(prefix="bench-members-") as name, KafkaBroker() as kafka, ProxiedS3() as s3:
         folder = Path(name)
         tables = _tables(folder, s3, given.tables)
@@ -149,44 +176,57 @@ def main() -> None:
         members = Members(folder, kafka=kafka.bootstrap_servers, s3=s3, tables=tables, more=more)
         with s3.adding(given.latency_ms):
             try:
-                for what, found in _measured(members, given.members, given.idle_seconds):
+                for what, found in _measured(members, given.members, only, idle_seconds=given.idle_seconds):
                     print(json.dumps({what: found, "load": round(os.getloadavg()[0], 1)}), flush=True)
             finally:
                 for one in members.all:
                     one.kill()
 
 
-def _measured(members: Members, count: int, idle_seconds: float) -> Any:
+def _measured(members: Members, count: int, only: Set[str], *, idle_seconds: float) -> Any:
     names = list(members.tables)
     for what in ("created", "served"):
-        began = time.time()
-        for _ in range(count):
-            members.start()
-        found = _times(members.wait(names, began))
-        used = sum(one.processor_seconds() for one in members.running)
-        yield what, {**found, "processor_s": round(used, 1)}
-        members.settle()
-        if what == "created":
+        if what == "created" or what in only:
             members.stop()
-    yield "idle", _idle(members, idle_seconds)
+            began = time.time()
+            for _ in range(count):
+                members.start()
+            found = _times(members.wait(names, began))
+            used = sum(one.processor_seconds() for one in members.running)
+            yield what, {**found, "processor_s": round(used, 1)}
+            if only - {what}:
+                members.settle()
+    if "idle" in only:
+        yield "idle", _idle(members, idle_seconds)
+    if "killed" in only:
+        yield "killed", _killed(members)
+    if "rolled" in only:
+        yield "rolled", _rolled(members)
+
+
+def _killed(members: Members) -> Mapping[str, float]:
     victim = members.running[0]
     its = members.of(victim)
     began = time.time()
     members.kill(victim)
-    yield "killed", _times(members.wait(its, began))
+    found = _times(members.wait(its, began))
     members.start()
     members.settle()
-    gone: list[float] = []
+    return found
+
+
+def _rolled(members: Members) -> Mapping[str, float]:
+    since = time.time()
     for leaving in tuple(members.running):
         its = members.of(leaving)
         began = time.time()
         os.kill(leaving.pid, signal.SIGTERM)
         members.start().wait_ready(timeout=_SECONDS_MAX)
-        gone += members.wait(its, began)
+        members.wait(its, began)
         leaving.stop(grace_seconds=_SECONDS_MAX)
         members.running.remove(leaving)
         members.settle()
-    yield "rolled", _times(sorted(gone))
+    return _times(members.moved(since))
 
 
 def _idle(members: Members, seconds: float) -> Mapping[str, float]:

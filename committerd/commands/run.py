@@ -150,6 +150,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                 serve=listening(served.shared.http, registry),
                 wall_clock=wall_clock,
                 monotonic=monotonic,
+                handed_over=member.handed_over,
                 drained=checkpoint if traces is None else traces.close,
             ),
         )

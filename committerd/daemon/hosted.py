@@ -8,11 +8,12 @@ serves only that one ends the process instead: then whoever runs the process see
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from committerd.committer import Committer
@@ -30,6 +31,12 @@ _log = logging.getLogger(__name__)
 
 _RESTART_SECONDS = (1.0, 60.0)
 """First and longest wait before a committer starts anew; it doubles each time."""
+_DRAINED_TOGETHER = 8
+"""Datasets that drain at a time when the process stops."""
+_TAKEN_OVER_SECONDS = 0.5
+"""About how long another process takes to start them: so long the next go on."""
+_HANDING_OVER_SHARE = 0.5
+"""Share of the time to drain within which all datasets have begun to."""
 _LIVED_SECONDS = 120.0
 """After a committer that has lived this long, the next waits for the first time."""
 
@@ -67,6 +74,8 @@ class HostedDataset:
             name=dataset.queue, uri=dataset.place, now_ms=now_ms, look=self._now, store=lambda: self._store
         )
         """What the status page shows of it."""
+        self.ended = anyio.Event()
+        """Set when it is not served any more."""
         self.scope = anyio.CancelScope()
         """Cancel it to end the dataset at once."""
 
@@ -74,6 +83,11 @@ class HostedDataset:
     def is_loading(self) -> bool:
         """Whether its committer has not started yet."""
         return self._committer is None or self._committer.state.name in ("starting", "standby")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this process serves it, or is about to: the group has assigned its topic to this process."""
+        return self.member is not None and self.member.member_state() == "active"
 
     def condition(self) -> Condition:
         """How it is."""
@@ -146,6 +160,7 @@ class HostedDataset:
                 if self._stopping.is_set():
                     return
                 await committer.run()
+                _log.info("dataset.drained")
                 around.member.leave()  # first, because a standby waits for it
 
     def _note(self, raised: Exception) -> None:
@@ -172,11 +187,13 @@ class Hosting:
         is_one: bool,
         drain_seconds: float,
         now_ms: Callable[[], int],
+        handed_over: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> None:
         """`is_one`: the errors of the only dataset end the process. `drain_seconds`: for a dataset that is removed.
 
-        `now_ms`: Unix milliseconds.
+        `now_ms`: Unix milliseconds. `handed_over`: waits until other processes have the datasets that have ended here.
         """
+        self._handed_over = handed_over
         self._now_ms = now_ms
         self._open = open_dataset
         self._metrics = metrics
@@ -232,8 +249,6 @@ class Hosting:
     def stop(self) -> None:
         """Let all datasets drain, and `run` return afterwards."""
         self._wanted = {}
-        for one in self._running.values():
-            one.stop()
         self._stopped.set()
 
     async def run(self, wanted: Mapping[str, Settings]) -> None:
@@ -242,7 +257,34 @@ class Hosting:
             async with anyio.create_task_group() as self._tasks:
                 self.apply(wanted)
                 await self._stopped.wait()
+                await self._drain()
             self._beside.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        """Let the datasets drain, some at a time; the others are served until then.
+
+        Whoever takes them over starts some at a time too: a dataset would wait for all others without a committer.
+        Those that are not served here go first, or the group would give them to this process, which has fewer and
+        fewer. The others go from the last name on: a process that joins meanwhile gets the first ones of the others
+        (`kafka.assignor`).
+        """
+        served, other = list[HostedDataset](), list[HostedDataset]()
+        for _, one in sorted(self._running.items(), reverse=True):
+            (served if one.is_active else other).append(one)
+        for one in other:
+            one.stop()
+        some_seconds = _HANDING_OVER_SHARE * self._drain_seconds * _DRAINED_TOGETHER / max(len(served), 1)
+        while served:
+            some, served = served[:_DRAINED_TOGETHER], served[_DRAINED_TOGETHER:]
+            for one in some:
+                one.stop()
+            if served:
+                began = anyio.current_time()
+                with anyio.move_on_after(some_seconds):
+                    for one in some:
+                        await one.ended.wait()
+                    await self._handed_over()
+                    await anyio.sleep_until(began + _TAKEN_OVER_SECONDS)
 
     def _begin(self, name: str) -> None:
         settings = self._wanted[name]
@@ -257,6 +299,7 @@ class Hosting:
         finally:
             one.forget()
             del self._running[name]
+            one.ended.set()
         if name in self._wanted:
             self._begin(name)
 

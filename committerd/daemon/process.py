@@ -1,6 +1,6 @@
 """The process: its datasets, their probes, and its graceful shutdown.
 
-On SIGTERM and SIGINT all datasets drain, at the same time: each ends the commit in flight, publishes and acknowledges
+On SIGTERM and SIGINT all datasets drain, some at a time: each ends the commit in flight, publishes and acknowledges
 its outcomes, and leaves the group, so a standby takes over at once. Any other end of the process is safe too, because
 only the tables count.
 """
@@ -55,6 +55,8 @@ class Surroundings:
     """Makes a context manager that serves metrics, probes and the status page, and yields the URL."""
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
+    handed_over: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    """Waits until other processes of the group have the datasets that are not served here any more."""
     drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     """Awaited once all datasets have drained, and cancelled when the time to drain is over."""
 
@@ -73,7 +75,14 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
     def now_ms() -> int:
         return int(around.wall_clock().timestamp() * 1000)
 
-    hosting = Hosting(around.open_dataset, around.metrics, is_one=served.is_one, drain_seconds=seconds, now_ms=now_ms)
+    hosting = Hosting(
+        around.open_dataset,
+        around.metrics,
+        is_one=served.is_one,
+        drain_seconds=seconds,
+        now_ms=now_ms,
+        handed_over=around.handed_over,
+    )
     shown = Process(host=socket.gethostname(), now_ms=now_ms, started_ms=now_ms(), datasets=hosting.views)
     beat = Beat(around.monotonic)
     track_process(served.shared, around.metrics.process)

@@ -3,7 +3,7 @@
 A partition stays with its owner unless the owner has at least two more than another member that subscribes to the
 topic. So a member that joins takes what makes the numbers equal, and nothing else moves; a standby of a single dataset
 takes nothing. A partition that moves is first given up by its owner, and assigned a round later: nobody else's
-partition stops meanwhile.
+partition stops meanwhile. Only some are given up in a round: while a member starts them, the others still flow.
 
 The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or
 may not read, and it takes seconds for a thousand topics, during which the leader sends no heartbeat. Ours assigns
@@ -20,6 +20,10 @@ from typing import Any
 from kafka import TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
+_MOVED_TOGETHER = 8
+"""Partitions that a member gets from others at a time: it starts some of their tables at a time, and the others of them
+would wait without a committer. The next follow in the next round, when their owners have given them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +58,23 @@ def share_out(claims: Mapping[str, Claim]) -> dict[str, set[str]]:
 
 
 def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> dict[str, list[str]]:
-    """What each member gets at once: its topics, without those that another member has to give up first."""
-    owned = {topic for claim in claims.values() for topic in claim.owned & claim.topics}
-    return {
-        member: sorted(topic for topic in topics if topic in claims[member].owned or topic not in owned)
-        for member, topics in final.items()
-    }
+    """What each member gets at once: its topics, without those that another member has to give up first.
+
+    Those that are not to be given up in this round stay with their owners.
+    """
+    owners = {topic: member for member in sorted(claims, reverse=True) for topic in _held(claims[member])}
+    now: dict[str, list[str]] = {member: [] for member in final}
+    for member, topics in final.items():
+        held = _held(claims[member])
+        coming = sorted(topic for topic in topics if topic in owners and topic not in held)
+        now[member] += topics - set(coming)
+        for topic in coming[_MOVED_TOGETHER:]:
+            now[owners[topic]].append(topic)
+    return {member: sorted(topics) for member, topics in now.items()}
+
+
+def _held(claim: Claim) -> Set[str]:
+    return claim.owned & claim.topics
 
 
 def _level(held: Mapping[str, set[str]], candidates: Mapping[str, Iterable[str]]) -> bool:

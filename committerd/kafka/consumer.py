@@ -207,6 +207,8 @@ class GroupMember:
         self._changing_since: float | None = None
         self._changed_at = 0.0
         """When datasets last came or went."""
+        self._changes = self._changes_settled = 0
+        """How often datasets have come or gone, and up to which change the group knows it."""
         self._suspended: set[Share] = set()
         self._broken: set[Share] = set()
         """The shares whose connection was lost since their last records."""
@@ -237,6 +239,7 @@ class GroupMember:
             self._shares[staged] = share
             self._came.append((before, share))
         self._added_at = self._changed_at = time.monotonic()
+        self._changes += 1
         self._woken.set()
 
     @contextmanager
@@ -265,6 +268,7 @@ class GroupMember:
         """Give the partition up; another member of the group takes it over."""
         share.leaves = True
         self._changed_at = time.monotonic()
+        self._changes += 1
         self._woken.set()
 
     def submit(self, work: Callable[[Any], Result]) -> Call[Result]:
@@ -322,6 +326,10 @@ class GroupMember:
         """Whether there is something to join the group for, and this process is not a member yet."""
         return bool(self._shares) and self._membership == MemberState.UNJOINED
 
+    def is_settled(self) -> bool:
+        """Whether the group knows what this process serves, and has shared the rest out among the other members."""
+        return self._changes_settled == self._changes
+
     def takes_part(self, share: Share) -> bool:
         """Whether the group knows that this member serves the dataset."""
         if self.trouble or share.leaves or share.staged.topic not in self._subscribed:
@@ -374,6 +382,7 @@ class GroupMember:
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()
             self._woken.clear()
+            changes = self._changes
             if not self._subscribe(consumer, listener):
                 return True
             active = self._execute_calls(consumer)
@@ -384,6 +393,8 @@ class GroupMember:
             arrived = self._turn(consumer)
             if arrived is None:
                 return False
+            if self._to_subscribe_at is None and not must_join(consumer):
+                self._changes_settled = changes
             self._rest(consumer, fruitful=active or arrived)
         return True
 

@@ -41,6 +41,7 @@ _SILENT_SECONDS_MAX = 15.0
 _JOINING_SESSIONS_MAX = 3.0
 """How long joining the group may take, as a multiple of the session timeout."""
 _CLOSE_SECONDS_MAX = 10.0
+_HANDED_OVER_SECONDS = 0.02
 _EVENT_THREADS = 4
 """Threads that wait for requests about the change events of all datasets. Commits need none of them."""
 
@@ -95,6 +96,11 @@ class KafkaMember:
     def leave(self) -> None:
         """Leave the group: all partitions go to the other members at once."""
         self._consumer.stop()
+
+    async def handed_over(self) -> None:
+        """Wait until the group has given what is not served here any more to other members."""
+        while not self._consumer.is_settled():  # noqa: ASYNC110  # the consumer's thread has no event of the loop
+            await anyio.sleep(_HANDED_OVER_SECONDS)
 
     async def run(self) -> None:
         """Be a member of the group while there are datasets to serve, until `leave`."""

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, NoRegionError, ProfileNotFound
 from botocore.loaders import create_loader
+from botocore.utils import parse_timestamp
 
 from committerd.errors import SettingsError
 from committerd.settings.s3 import S3Settings
@@ -207,6 +209,7 @@ class AwsClient:
             raise SettingsError(f"s3.ca_bundle: there is no file {settings.ca_bundle!r}")
         session = self._session = AioSession(profile=settings.profile)
         session.register_component("data_loader", _models())
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_timestamp)
         region = configured_region(settings, session)
         if region is None and self._endpoint_url is not None:
             region = REGION_OF_A_SERVER
@@ -231,6 +234,15 @@ class AwsClient:
                 s3={"addressing_style": settings.addressing_style},
             ),
         )
+
+
+def _timestamp(value: Any) -> datetime:
+    """The time that a response names. botocore's own parser takes 0.2 ms, for each object of a listing."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):  # a header, or a number
+        found: datetime = parse_timestamp(value)
+        return found
 
 
 def configured_region(settings: S3Settings, session: Any) -> str | None:

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 from anyio import lowlevel
 from prometheus_client import CollectorRegistry
 
 from committerd.daemon.dataset import Dependencies
-from committerd.daemon.hosted import Hosting
+from committerd.daemon.hosted import HostedDataset, Hosting
 from committerd.settings.dataset import DatasetSettings
 from committerd.settings.kafka import KafkaSettings
 from committerd.settings.load import Settings
@@ -81,3 +82,35 @@ async def test_a_process_that_stops_shows_what_still_drains() -> None:
         assert (name, condition.well) == ("events", False)
         openings.released.set()
     assert hosting.conditions() == []
+
+
+async def test_a_process_that_stops_hands_its_datasets_over_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next begin to drain when others have the first, or have not taken them in time."""
+    monkeypatch.setattr(HostedDataset, "is_active", True)
+    openings, first, second, taken = Openings(), anyio.Event(), anyio.Event(), anyio.Event()
+    openings.released.set()
+
+    async def handed_over() -> None:
+        if not first.is_set():
+            first.set()
+            return
+        second.set()
+        await taken.wait()
+
+    hosting = Hosting(
+        openings.open,
+        Metrics(CollectorRegistry()),
+        is_one=False,
+        drain_seconds=600,
+        now_ms=lambda: 0,
+        handed_over=handed_over,
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hosting.run, {f"t{number}": settings() for number in range(20)})
+        await openings.until(20)
+        hosting.stop()
+        with anyio.fail_after(60):
+            await second.wait()
+        assert len(hosting.datasets) == 4, "the others are served until the second have been taken"
+        taken.set()
+    assert len(hosting.datasets) == 0
