@@ -158,7 +158,7 @@ class Tracer:
         elif trace.waiting is None:
             trace.place = await self._searched(table, versions)
         if trace.place is None and versions and versions[0] > 1 and trace.waiting is None:
-            trace.reach["table"] = f"versions below {versions[0]} were cleaned up"
+            trace.reach["table"] = f"versions below {versions[0]} were cleaned up, or only tags keep them"
 
     async def compare(self, table: Table, transaction: Transaction | None, conflicting: int, operation: str) -> None:
         """Compare with the version over which the transaction was refused."""
