@@ -4,9 +4,10 @@
     python -m bench.ingest --seconds 20 --records 100000
 
 With a real Kafka and a real committer on this machine, and a table on its disk. Throughput is that of a second of
-processor time: it says what one core does, whatever else the machine does meanwhile. Beside it stands what pyarrow
-takes to parse the same records, and no more than that. With `--spark-jars`, a stream of Spark with our writer reads
-records at the same rate.
+processor time: it says what one core does, whatever else the machine does meanwhile. Beside it stands what pyarrow,
+fastavro and protobuf take to parse the same records, and no more than that. With `--spark-jars`, a stream of Spark with
+our writer reads records at the same rate. `--only` takes a part of it all. It ends with 1 if a process takes more
+memory than it should.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from uuid import uuid4
 
+import fastavro
 import lance
 import psutil
 import pyarrow as pa
 import pyarrow.json
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
@@ -35,12 +40,25 @@ from bench.proxied_s3 import ProxiedS3
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker
 from harness.places import StorePlace
+from harness.registry_server import RegistryServer, compiled
 from harness.scene import Scene, until
 from harness.spark import small_session
 
 SCHEMA = pa.schema([("id", pa.int64()), ("sent", pa.float64()), ("text", pa.string())])
+AVRO = {
+    "type": "record",
+    "name": "Event",
+    "fields": [{"name": "id", "type": "long"}, {"name": "sent", "type": "double"}, {"name": "text", "type": "string"}],
+}
+PROTOBUF = 'syntax = "proto3"; message Event { int64 id = 1; double sent = 2; string text = 3; }'
+PARTS = ("local", "s3", "json", "avro", "protobuf", "backlog")
 MIB = 1024 * 1024
 _PATIENCE = 900
+_MEMORY_MAX = 512 * MIB
+"""Of a process with the default settings."""
+_SENT_AT_ONCE = 50_000
+_ALONE = 50_000
+"""Records that a library parses alone."""
 
 
 class Bed:
@@ -191,31 +209,103 @@ def _processor_seconds(process: psutil.Process) -> float:
     return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
-def throughput(where: Bed, values: Sequence[bytes], processes: int) -> None:
-    """Write what waits in the topic into the table, and print the figures."""
-    where.send(values)
-    where.flush()
-    started = [where.ingest().start() for _ in range(processes)]
+def throughput(
+    where: Bed,
+    values: Callable[[int], bytes],
+    count: int,
+    *,
+    processes: int = 1,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Write what waits in the topic into the table, and print the figures; returns the peak memory of a process.
+
+    `values`: makes the value of the record with this number. `settings`: of the processes.
+    """
+    size = fill(where, values, count) / MIB
+    started = [where.ingest(**settings).start() for _ in range(processes)]
     try:
         for one in started:
             one.url()
         before, began = [one.processor_seconds() for one in started], time.monotonic()
-        until(lambda: where.rows() == len(values), seconds=_PATIENCE)
+        until(lambda: where.rows() == count, seconds=_PATIENCE)
         took = time.monotonic() - began
         used = sum(one.processor_seconds() for one in started) - sum(before)
         peak = max(peak_memory_bytes(one.pid) for one in started)
     finally:
         for one in started:
             one.stop()
-    size = sum(map(len, values)) / MIB
     fragments = len(where.table().get_fragments())
-    rate = f"{len(values) / took:,.0f} records/s, {size / took:.1f} MiB/s"
+    rate = f"{count / took:,.0f} records/s, {size / took:.1f} MiB/s"
     print(
-        f"{len(values):,} records of {len(values[0])} bytes, {processes} process(es): {rate}; "
-        f"{size / used:.1f} MiB per second of processor time, {used / len(values) * 1e6:.1f} us each; "
+        f"{count:,} records of {size / count * MIB:.0f} bytes, {processes} process(es): {rate}; "
+        f"{size / used:.1f} MiB per second of processor time, {used / count * 1e6:.1f} us each; "
         f"{fragments} files; at most {peak / MIB:.0f} MiB of memory each",
         flush=True,
     )
+    return peak
+
+
+def fill(where: Bed, values: Callable[[int], bytes], count: int) -> int:
+    """Send records; returns the bytes of their values."""
+    size = 0
+    for begin in range(0, count, _SENT_AT_ONCE):
+        part = [values(number) for number in range(begin, min(begin + _SENT_AT_ONCE, count))]
+        size += sum(map(len, part))
+        where.send(part)
+    where.flush()
+    return size
+
+
+def avro_record(schema: int) -> Callable[[int], bytes]:
+    """Makes records of 1 KB in Confluent's wire format. `schema`: its id."""
+    parsed = fastavro.parse_schema(AVRO)
+
+    def made(number: int) -> bytes:
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, {"id": number, "sent": time.time(), "text": "x" * 1000})
+        return b"\0" + schema.to_bytes(4) + body.getvalue()
+
+    return made
+
+
+def avro_alone(values: Sequence[bytes]) -> None:
+    """What fastavro alone takes for the same records."""
+    parsed = fastavro.parse_schema(AVRO)
+    began = time.process_time()
+    for value in values:
+        fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None)
+    _print_alone("fastavro", values, time.process_time() - began)
+
+
+def protobuf_record(schema: int) -> Callable[[int], bytes]:
+    """Makes records of 1 KB in Confluent's wire format. `schema`: its id."""
+    event = _event()
+
+    def made(number: int) -> bytes:
+        body: bytes = event(id=number, sent=time.time(), text="x" * 1000).SerializeToString()
+        return b"\0" + schema.to_bytes(4) + b"\0" + body
+
+    return made
+
+
+def protobuf_alone(values: Sequence[bytes]) -> None:
+    """What protobuf alone takes for the same records."""
+    event = _event()
+    began = time.process_time()
+    for value in values:
+        event.FromString(value[6:])
+    _print_alone("protobuf", values, time.process_time() - began)
+
+
+def _event() -> Any:
+    """The class of the message in `PROTOBUF`."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(compiled(PROTOBUF, {})))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Event"))
+
+
+def _print_alone(name: str, values: Sequence[bytes], used: float) -> None:
+    print(f"{name} alone: {sum(map(len, values)) / MIB / used:.1f} MiB per second of processor time", flush=True)
 
 
 def parsing(values: Sequence[bytes]) -> None:
@@ -225,8 +315,7 @@ def parsing(values: Sequence[bytes]) -> None:
     pyarrow.json.read_json(
         io.BytesIO(text), pyarrow.json.ReadOptions(use_threads=False), pyarrow.json.ParseOptions(explicit_schema=SCHEMA)
     )
-    used = time.process_time() - began
-    print(f"pyarrow.json alone: {len(text) / MIB / used:.1f} MiB per second of processor time", flush=True)
+    _print_alone("pyarrow.json", values, time.process_time() - began)
 
 
 def main() -> int:
@@ -241,26 +330,45 @@ def main() -> int:
         default="",
         help="measure a stream of Spark too: spark-sql-kafka-0-10 and the jars that it needs, separated by commas",
     )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     chosen = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="committerd-bench-ingest-") as name, KafkaBroker() as broker:
-        folder = Path(name)
-        with bed(broker, folder, 4) as where:
-            freshness(where, chosen.seconds, chosen.rate, "local")
-        with ProxiedS3() as s3, s3.adding(60):
-            place, options = s3.free_place()
-            with bed(broker, folder, 4, place=place, options=options) as where:
-                freshness(where, chosen.seconds, chosen.rate, "S3 with 60 ms on every request")
+        folder, peaks = Path(name), list[int]()
+        if "local" in chosen.only:
+            with bed(broker, folder, 4) as where:
+                freshness(where, chosen.seconds, chosen.rate, "local")
+        if "s3" in chosen.only:
+            with ProxiedS3() as s3, s3.adding(60):
+                place, options = s3.free_place()
+                with bed(broker, folder, 4, place=place, options=options) as where:
+                    freshness(where, chosen.seconds, chosen.rate, "S3 with 60 ms on every request")
         if chosen.spark_jars:
             with bed(broker, folder, 4) as where:
                 spark_freshness(where, chosen.spark_jars, chosen.seconds, chosen.rate)
-        with bed(broker, folder, 4) as where:
-            values = [record(number, 1024) for number in range(chosen.records)]
-            parsing(values)
-            throughput(where, values, 1)
-        with bed(broker, folder, 4) as where:
-            throughput(where, [record(number, 200) for number in range(chosen.backlog)], 2)
+        if "json" in chosen.only:
+            parsing([record(number, 1024) for number in range(_ALONE)])
+            with bed(broker, folder, 4) as where:
+                peaks.append(throughput(where, lambda number: record(number, 1024), chosen.records))
+        if "avro" in chosen.only:
+            with RegistryServer() as registry, bed(broker, folder, 4) as where:
+                made = avro_record(registry.register(json.dumps(AVRO)))
+                avro_alone([made(number) for number in range(_ALONE)])
+                settings = {"INGEST__FORMAT": "avro", "INGEST__REGISTRY_URL": registry.url}
+                peaks.append(throughput(where, made, chosen.records, settings=settings))
+        if "protobuf" in chosen.only:
+            with RegistryServer() as registry, bed(broker, folder, 4) as where:
+                made = protobuf_record(registry.register(PROTOBUF, kind="PROTOBUF"))
+                protobuf_alone([made(number) for number in range(_ALONE)])
+                settings = {"INGEST__FORMAT": "protobuf", "INGEST__REGISTRY_URL": registry.url}
+                peaks.append(throughput(where, made, chosen.records, settings=settings))
+        if "backlog" in chosen.only:
+            with bed(broker, folder, 4) as where:
+                peaks.append(throughput(where, lambda number: record(number, 200), chosen.backlog, processes=2))
     print(f"load {os.getloadavg()[0]:.1f}")
+    if max(peaks, default=0) > _MEMORY_MAX:
+        print(f"a process took more than {_MEMORY_MAX // MIB} MiB of memory", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _NO_LIMIT = 1 << 60
 """Version 1 of control groups shows a number above this one where there is no limit."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """The parameters' numbers in glibc's `malloc.h`."""
 
 
@@ -50,6 +50,17 @@ def return_large_blocks(bytes_min: int = 1024 * 1024) -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, bytes_min)
         mallopt(_M_TRIM_THRESHOLD, 2 * bytes_min)  # glibc's own ratio
+
+
+def share_arenas(count: int) -> None:
+    """Let all threads share so many of the C library's arenas.
+
+    By default glibc gives threads up to eight arenas for each core, and what one of them has freed is of no use to the
+    others.
+    """
+    mallopt = _of_the_c_library("mallopt")
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, count)
 
 
 def return_freed_memory() -> None:

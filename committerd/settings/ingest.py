@@ -174,7 +174,7 @@ class IngestSettings(SettingsGroup):
         default=1_000_000, ge=1, le=10_000_000, description="Maximum records of one transaction of a partition."
     )
     flush_bytes: int = Field(
-        default=64 * MIB,
+        default=32 * MIB,
         ge=1024,
         description="A partition's records are written when they take about this much memory.",
     )
@@ -186,10 +186,11 @@ class IngestSettings(SettingsGroup):
         "of it than wait, it counts anew with each that arrives: a backlog makes large files.",
     )
     buffer_bytes_max: int = Field(
-        default=128 * MIB,
+        default=64 * MIB,
         ge=1024,
         description="Memory for the records of all partitions that wait or are being written. Beyond it no more are "
-        "fetched until some are written. What kafka-python has fetched ahead (kafka.fetch_max_bytes) is not counted.",
+        "fetched until some are written. What kafka-python has fetched ahead (4 MiB of a partition, "
+        "kafka.fetch_max_bytes in all) is not counted.",
     )
     retry_seconds: float = Field(
         default=30.0,

@@ -7,7 +7,7 @@ a batch are read here, and they come out of `poll` as one record, whose value is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kafka.consumer.fetcher import Fetcher
@@ -28,6 +28,15 @@ _NONE = 1
 def read_in_columns(consumer: Any) -> None:
     """Let `fetched` read what this consumer polls."""
     consumer._fetcher.PartitionRecords = _PartitionRecords
+
+
+def poll(consumer: Any, *, timeout_ms: int, batches_max: int) -> Mapping[Any, Sequence[Any]]:
+    """What came, of each partition. `batches_max`: after which no other partition is read. Raises KafkaError."""
+    fetcher = consumer._fetcher
+    if not fetcher._next_partition_records:  # of a partition that is read to its end
+        fetcher._next_partition_records = None  # else it never takes up the records of a partition that was paused
+    found: Mapping[Any, Sequence[Any]] = consumer.poll(timeout_ms=timeout_ms, max_records=batches_max)
+    return found
 
 
 def fetched(polled: Sequence[Any]) -> Records:

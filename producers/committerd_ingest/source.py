@@ -22,7 +22,7 @@ from kafka import TopicPartition, errors
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import OffsetAndMetadata
 
-from committerd_ingest.batches import fetched, read_in_columns
+from committerd_ingest.batches import fetched, poll, read_in_columns
 from committerd_ingest.records import Partition, Records
 
 _log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Source:
                 self._stopping.wait(_POLL_MS / 1000)
                 continue
             try:
-                polled = consumer.poll(timeout_ms=_POLL_MS, max_records=_POLL_BATCHES_MAX)
+                polled = poll(consumer, timeout_ms=_POLL_MS, batches_max=_POLL_BATCHES_MAX)
             except errors.OffsetOutOfRangeError as error:
                 places = error.args[0] if error.args and isinstance(error.args[0], dict) else list(self._owned)
                 self._unreadable(consumer, places, "")

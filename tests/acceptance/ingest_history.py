@@ -30,8 +30,8 @@ import pyarrow as pa
 
 from harness.child import Launch
 from harness.kafka import KafkaBroker
+from harness.registry_server import RegistryServer
 from tests.acceptance.long_runs import Tell, long_run
-from tests.ingest.registry_server import RegistryServer
 from tests.ingest.running import Flow, flow_of, wait
 
 _PARTITIONS = 4

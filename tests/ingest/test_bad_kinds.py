@@ -22,7 +22,7 @@ from committerd_ingest.keyed import decoder_of
 from committerd_ingest.protobuf import ProtobufSchema
 from committerd_ingest.records import Partition, Record
 from committerd_ingest.wire_format import Schema, UnusableSchema
-from tests.ingest.registry_server import compiled
+from harness.registry_server import compiled
 from tests.ingest.test_source import PIPELINE
 
 TABLE = pa.schema(

@@ -16,7 +16,7 @@ from committerd_ingest.dead_letters import Letter, Origin, headers_of
 from committerd_ingest.records import Partition, Record
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
-from tests.ingest.registry_server import RegistryServer
+from harness.registry_server import RegistryServer
 from tests.ingest.running import SCHEMA, Flow, Topic, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]

@@ -30,7 +30,7 @@ from committerd_ingest.records import Partition, Record, Records
 from committerd_ingest.registry import Registry, RegistryFormat, RegistryUnavailable
 from committerd_ingest.wire_format import UnusableSchema
 from harness.certificates import Authority
-from tests.ingest.registry_server import RegistryServer, compiled
+from harness.registry_server import RegistryServer, compiled
 from tests.ingest.test_source import PIPELINE
 
 UTC = datetime.UTC

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -19,6 +21,7 @@ from committerd.errors import QueueUnavailable
 from committerd.kafka.clients import open_client
 from committerd_client.headers import App
 from committerd_ingest import partition as partition_module
+from committerd_ingest.batches import fetched, poll, read_in_columns
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.kafka_facts import Topics
@@ -236,6 +239,39 @@ async def test_records_that_cannot_be_unpacked_are_their_partition_s_trouble(
             assert (await _next(events, Unreadable)).partition == bad
         finally:
             await source.stop()
+
+
+def test_what_is_left_of_a_paused_partition_comes_when_it_is_resumed(kafka: KafkaBroker | RunningKafka) -> None:
+    """kafka-python keeps it for good if it has read another partition to its end meanwhile."""
+    servers, count = kafka.bootstrap_servers, 12_000  # more than two polls return
+    with (
+        contextlib.closing(Topic(servers, partitions=2)) as topic,
+        contextlib.closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer,
+    ):
+        for _ in range(count):
+            topic.send_value(b"{}")
+        topic.flush()
+        long, short = places = [TopicPartition(topic.name, number) for number in range(2)]
+        read_in_columns(consumer)
+        consumer.assign(places)
+        consumer.seek_to_beginning(*places)
+        came: Counter[TopicPartition] = Counter()
+
+        def wait(place: TopicPartition, most: int) -> None:
+            until = time.monotonic() + 120
+            while came[place] < most:
+                assert time.monotonic() < until, came
+                for one, found in poll(consumer, timeout_ms=50, batches_max=1).items():
+                    came[one] += len(fetched(found))
+
+        wait(long, 1)
+        consumer.pause(long)
+        assert came[long] < count
+        topic.send_value(b"{}", partition=1)
+        topic.flush()
+        wait(short, 1)
+        consumer.resume(long)
+        wait(long, count)
 
 
 async def test_the_topics_of_kafka_itself_match_no_pattern(kafka: KafkaBroker | RunningKafka) -> None:

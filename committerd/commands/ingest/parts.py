@@ -35,6 +35,9 @@ from committerd_ingest.table import Table
 
 PRODUCER = "committerd-ingest"
 
+_FETCHED_BYTES = 4 * 1024 * 1024
+"""Of a partition, in one reply of a broker. kafka-python holds two replies, and each for a while twice."""
+
 _REGISTRY_SETTINGS = tuple(one for one in IngestSettings.model_fields if one.startswith("registry_"))
 
 
@@ -178,6 +181,7 @@ def open_consumer(settings: Settings, *, group: bool) -> Any:
         "session_timeout_ms": settings.kafka.session_timeout_ms,
         "heartbeat_interval_ms": settings.kafka.heartbeat_interval_ms,
         "max_poll_interval_ms": settings.kafka.max_poll_interval_ms,
+        "max_partition_fetch_bytes": max(_FETCHED_BYTES, settings.kafka.max_record_bytes),
         "partition_assignment_strategy": [RoundRobinPartitionAssignor],
     }
     return open_client(KafkaConsumer, options).client

@@ -38,6 +38,7 @@ from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.daemon.tracing import traced_clients
 from committerd.errors import SettingsError
+from committerd.memory import return_large_blocks, share_arenas
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
 from committerd_batch.target import SchemaMode
@@ -59,6 +60,7 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 100
 _DRY_RUN_SECONDS = 20.0
+_ARENAS = 2
 _THREADS_EACH = 16
 """Threads for each pipeline: more than a table holds whose store does not respond (`Table`, `Pipeline.writes_max`)."""
 
@@ -77,6 +79,9 @@ def run(members: Sequence[Member], *, dry_run: bool) -> None:
 
 
 async def _main(members: Sequence[Member]) -> None:
+    share_arenas(_ARENAS)
+    return_large_blocks()
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     disable_created_metrics()  # type: ignore[no-untyped-call]  # as in `committerd run`
     collected, shared = CollectorRegistry(), members[0].settings
     metrics, registries = IngestMetrics(collected), Registries()

@@ -1,4 +1,4 @@
-"""A schema registry for tests: an HTTP server with the part of Confluent's REST interface that readers use."""
+"""A schema registry: an HTTP server with the part of Confluent's REST interface that readers use."""
 
 from __future__ import annotations
 
