@@ -17,7 +17,7 @@ _ONLY_OF_KAFKA = frozenset(
     (
         "topics", "topic_pattern", "format", "key_format", "registry_url", "schema_mode", "key_column",
         "headers_column", "timestamp_column", "topic_column", "partition_column", "offset_column", "start",
-        "dead_letter_topic", "routes", "route_header", "route_column", "route_values",
+        "routes", "route_header", "route_column", "route_values",
     )
 )  # fmt: skip
 _OF_ALL_ROUTES = ("source", "routes", "route_header", "route_column", "unmatched")
@@ -235,8 +235,6 @@ class IngestSettings(SettingsGroup):
             raise ValueError(f"{', '.join(wrong)}: only for source kafka, and source is {self.source}")
         if self.create_from == "rows" and self.mode not in ("append", "upsert"):
             raise ValueError(f"create_from rows needs mode append or upsert: with {self.mode}, rows are no table's")
-        if self.on_error == "dead-letter":
-            raise ValueError(f"on_error dead-letter is for source kafka; source {self.source} has stop and skip")
         return self
 
     @model_validator(mode="after")

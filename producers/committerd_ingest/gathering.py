@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from committerd_client.errors import StagingError
 from committerd_ingest.buffering import FlushLimits
-from committerd_ingest.reading import Part
+from committerd_ingest.reading import BadRow, Part
 
 
 class BadRows(Exception):
     """The rows up to a token can't be used, and nothing else is in the transaction."""
 
-    def __init__(self, token: str, why: str) -> None:
+    def __init__(self, token: str, why: str, origin: str) -> None:
         super().__init__(why)
-        self.token = token
+        self.token, self.origin = token, origin
 
 
 class OneByOne(Exception):
@@ -48,6 +48,8 @@ class Gathered:
     """What the rows take in memory."""
     at_ms: int | None
     """When the oldest row came into being."""
+    bad: Sequence[tuple[str, BadRow]] = ()
+    """What made no row, each with where it comes from."""
 
 
 class Gathering:
@@ -80,6 +82,7 @@ class Gathering:
         """What the reader has raised behind a token: what comes before is committed first."""
         self._rows = self._bytes = self._tokens = 0
         self._at_ms: int | None = None
+        self._bad: list[tuple[str, BadRow]] = []
         self._began = 0.0
 
     def take(self, write: Callable[[pa.RecordBatchReader], None]) -> Gathered | None:
@@ -89,7 +92,7 @@ class Gathering:
         reader and `write` raise.
         """
         self._rows = self._bytes = self._tokens = 0
-        self._at_ms, self._clean, self._began = None, True, time.monotonic()
+        self._at_ms, self._bad, self._clean, self._began = None, [], True, time.monotonic()
         self._under_way, token = None, self._token
         try:
             first = self._first()
@@ -100,7 +103,7 @@ class Gathering:
         except StagingError as error:
             if self._one_by_one:
                 origin = self._origin
-                raise BadRows(self._behind(), f"{origin}: {error}" if origin else str(error)) from error
+                raise BadRows(self._behind(), f"{origin}: {error}" if origin else str(error), origin) from error
             raise OneByOne(str(error)) from error
         except BadRows:
             if not self._one_by_one and self._tokens:
@@ -108,14 +111,20 @@ class Gathering:
             raise
         if not self._rows and self._token == token:
             return None
-        return Gathered(self._token, self._rows, self._bytes, self._at_ms)
+        return Gathered(self._token, self._rows, self._bytes, self._at_ms, self._bad)
 
     def _first(self) -> Part | None:
         """The first part with rows; None if nothing comes, or tokens alone."""
         while True:
             part = self._next()
             if part is None:
-                return None
+                if self._clean:
+                    return None
+                if self.ended:
+                    raise BrokenReader("the reader has ended behind bad rows without a token")
+                if self._ending.is_set():
+                    raise Ending
+                continue
             if part.rows is not None and part.rows.num_rows:
                 return part
             if part.bad and self._tokens:
@@ -159,7 +168,11 @@ class Gathering:
         """Note the token of a part. Raises `BadRows`."""
         if part.bad:
             assert part.token is not None
-            raise BadRows(part.token, part.bad)
+            raise BadRows(part.token, part.bad, part.origin)
+        if part.bad_rows:
+            self._bad += [(part.origin, one) for one in part.bad_rows]
+            self._bytes += sum(len(one.value) for one in part.bad_rows)
+            self._clean = False
         if part.token is not None:
             self._token, self._clean = part.token, True
             self._tokens += 1

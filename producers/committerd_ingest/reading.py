@@ -18,6 +18,17 @@ TOKEN_CHARS_MAX = 300_000
 """Every version of the table carries the token of each split."""
 
 
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """What the source has in the place of a row, and which makes none."""
+
+    number: int
+    """Its place in what it comes from, such as the number of a line."""
+    value: bytes
+    """As the source has it."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """The next rows of a split."""
@@ -30,13 +41,15 @@ class Part:
     bad: str = ""
     """Why the rows since the last token can't be used. Such a part has a token and no rows; what was yielded since the
     last token is dropped, and the split stops or goes on behind it (`ingest.on_error`)."""
+    bad_rows: Sequence[BadRow] = ()
+    """What made no row beside these rows: the split stops, or they are published or logged (`ingest.on_error`)."""
     origin: str = ""
     """Where the rows come from, for messages: such as the path of a file."""
     at_ms: int | None = None
     """When the oldest of these rows came into being: Unix milliseconds."""
 
     def __post_init__(self) -> None:
-        if self.bad and (self.token is None or self.rows is not None):
+        if self.bad and (self.token is None or self.rows is not None or self.bad_rows):
             raise ValueError("a bad part has a token and no rows")
         if self.token is not None and len(self.token) > TOKEN_CHARS_MAX:
             raise ValueError(f"a token has {len(self.token):,} characters, and may have {TOKEN_CHARS_MAX:,}")

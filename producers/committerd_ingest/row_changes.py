@@ -24,8 +24,13 @@ def columns_of(mode: Mode, table: pa.Schema) -> pa.Schema:
     """The columns of rows that change this table, as a reader is told: those of an envelope with cdc."""
     if mode is not Mode.CDC:
         return table
-    row = pa.struct([one.with_nullable(True) for one in table])
-    return pa.schema([("before", row), ("after", row), ("op", pa.string())])
+    before = pa.struct([one.with_nullable(True) for one in table])
+    return pa.schema([("before", before), ("after", pa.struct(list(table))), ("op", pa.string())])
+
+
+def table_of(mode: Mode, columns: pa.Schema) -> pa.Schema:
+    """The table whose `columns_of` these are."""
+    return pa.schema(list(columns.field("after").type)) if mode is Mode.CDC else columns
 
 
 class RowChanges:

@@ -82,7 +82,7 @@ class ReaderPipeline:
     """append, upsert, delete or cdc."""
     keys: tuple[str, ...] = ()
     """The columns by which upserts and deletes find rows."""
-    on_error: Literal["stop", "skip"]
+    on_error: OnError
     flush: FlushLimits
     buffer_bytes_max: int
     """The bytes of the rows of a transaction that upserts or deletes: they are in memory together."""

@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import pyarrow as pa
+from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from committerd_batch.target import Mode
 from committerd_client.data import rows_of
@@ -31,10 +32,14 @@ from committerd_client.tracing import past_span, work_span
 from committerd_common.errors import CommitterError
 from committerd_common.request import MARK_MOVED
 from committerd_ingest.calls import Calls
+from committerd_ingest.dead_letters import Origin
+from committerd_ingest.decoding import BadRecord
 from committerd_ingest.figures import Figures
 from committerd_ingest.gathering import BadRows, Ending, Gathered, Gathering, OneByOne
+from committerd_ingest.kafka_facts import BadRecords
 from committerd_ingest.progress import GoOn, Progress, Unclear, app_id_of_split, where_to_go_on
-from committerd_ingest.reading import Part, Reader, ReaderStopped
+from committerd_ingest.reading import BadRow, Part, Reader, ReaderStopped
+from committerd_ingest.records import NO_TIMESTAMP, Partition, Record
 from committerd_ingest.row_changes import RowChanges, columns_of
 from committerd_ingest.settings import ReaderPipeline
 from committerd_ingest.table import Said, Table, Written, now_ms
@@ -52,8 +57,8 @@ _NOTE_SECONDS = 7 * 24 * 3600.0
 """A quiet split writes its note again, and its mark with it."""
 _STOPPED_SECONDS_MAX = 300.0
 _REASON_CHARS_MAX = 1000
-_EXPECTED = (CommitterError, OSError, ValueError)
-"""What the store and the committer do; the log has no traceback of it."""
+_EXPECTED = (CommitterError, KafkaError, OSError, ValueError)
+"""What Kafka, the store and the committer do; the log has no traceback of it."""
 
 
 class Stopped(Exception):
@@ -90,13 +95,14 @@ class SplitWork:
         *,
         reader: Reader,
         table: Table,
+        bad_records: BadRecords,
         figures: Figures,
         ending: threading.Event,
     ) -> None:
         """`ending`: set when the process ends; then `run` returns when what was taken is in the table."""
         self.split = split
         self._pipeline, self._reader, self._table, self._figures = pipeline, reader, table, figures
-        self._ending = ending
+        self._bad_records, self._ending = bad_records, ending
         self._app_id = app_id_of_split(pipeline.name, reader.name, split)
         self._by, self._notes = uuid.uuid4().hex[:16], 0
         self._calls = Calls()
@@ -200,6 +206,9 @@ class SplitWork:
         found = where_to_go_on(said.mark, said.note)
         if isinstance(found, Unclear):
             raise Stopped(found.reason, f"{found.text}. {self._way_out()}")
+        lacks = [name for name in self._pipeline.keys if name not in said.schema.names]
+        if lacks:
+            raise Stopped("wrong_columns", f"the table has no columns {lacks}, which are ingest.keys")
         self._settled = said.note is None or said.note.settled
         self._noted_ms = 0 if said.note is None else said.note.at_ms
         self._place = _Place(found, said.schema)
@@ -295,6 +304,8 @@ class SplitWork:
             return not (self._ended or self._ending.is_set())
         self._figures.took("decode", time.monotonic() - began)
         self.oldest_ms = found.at_ms
+        if found.bad:
+            await self._look_at(found.bad, place, made)
         took = time.monotonic() - min(making, default=time.monotonic())
         attributes: dict[str, str | int] = {"committerd.app_id": self._app_id, "committerd.rows": found.rows}
         with work_span(f"ingest {self._reader.name}", attributes, ago=took):
@@ -316,13 +327,60 @@ class SplitWork:
             raise _ReadAgain  # they may fit the columns that the table has by now
         if self._pipeline.on_error == "stop":
             raise Stopped("bad_rows", f"{bad}. Mend that or the table, or set ingest.on_error to skip")
-        _log.warning("ingest.bad_rows", extra={"split": self.split, "error": str(bad)})
+        await self._put_aside([(bad.origin, BadRow(0, b"", str(bad)))])
         await self._note(place, bad.token, reason=f"committerd ingest passes over: {bad}"[:_REASON_CHARS_MAX])
         self._figures.wrote(records=1, rows=0, bytes=0, bad=1)
         raise _ReadAgain
 
+    async def _look_at(
+        self, bad: Sequence[tuple[str, BadRow]], place: _Place, made: Sequence[Written | pa.Table]
+    ) -> None:
+        """Raise if the rows beside what is bad are not to be committed now."""
+        if (await self._says()).schema != place.schema:
+            again: Exception = _ReadAgain()  # it may fit the columns that the table has by now
+        elif self._pipeline.on_error != "stop":
+            return
+        elif not self._one_by_one:
+            again = OneByOne()
+        else:
+            origin, row = bad[0]
+            why = f"{origin}, {row.number}: {row.why}. Mend that or the table, or set ingest.on_error"
+            again = Stopped("bad_rows", why)
+        for one in made:
+            if isinstance(one, Written):
+                await self._table.remove(one)
+        raise again
+
+    async def _put_aside(self, bad: Sequence[tuple[str, BadRow]]) -> None:
+        """Log what makes no row, and publish it to the topic for bad records, if it is wanted."""
+        origin, first = bad[0]
+        extra = {"split": self.split, "rows": len(bad), "origin": origin, "number": first.number, "error": first.why}
+        _log.warning("ingest.bad_rows", extra=extra)
+        if self._pipeline.on_error != "dead-letter":
+            return
+        by_origin: dict[str, list[BadRecord]] = {}
+        for origin, row in bad:
+            record = Record(row.number, NO_TIMESTAMP, None, row.value, [])
+            by_origin.setdefault(origin, []).append(BadRecord(record, row.why))
+        try:
+            for origin, records in by_origin.items():
+                await self._bad_records.publish(Origin(Partition(origin, 0), ""), records)
+        except MessageSizeTooLargeError as error:
+            raise Stopped(
+                "bad_rows",
+                f"a bad row of {origin} is too large for the topic for bad records: {error}. Raise max.message.bytes "
+                "of that topic and kafka.max_record_bytes",
+            ) from error
+
     async def _commit(self, place: _Place, found: Gathered, made: Written | pa.Table | None) -> None:
         began = time.monotonic()
+        if found.bad:
+            try:
+                await self._put_aside(found.bad)
+            except Exception:  # the rows were not staged
+                if isinstance(made, Written):
+                    await self._table.remove(made)
+                raise
         if made is None:
             await self._note(place, found.token)
         else:
@@ -331,7 +389,8 @@ class SplitWork:
         self._figures.took("commit", time.monotonic() - began)
         if found.at_ms is not None:
             self._figures.fresh(max(now_ms() - found.at_ms, 0) / 1000)
-        self._figures.wrote(records=found.rows, rows=found.rows, bytes=found.bytes, bad=0)
+        bad = len(found.bad)
+        self._figures.wrote(records=found.rows + bad, rows=found.rows, bytes=found.bytes, bad=bad)
 
     async def _plan_and_rows(self, place: _Place, token: str | None, made: Written | pa.Table) -> None:
         note = self._progress(place, place.at.token, token)

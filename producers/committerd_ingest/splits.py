@@ -10,6 +10,7 @@ from functools import partial
 
 from committerd_ingest.calls import Calls
 from committerd_ingest.figures import Figures
+from committerd_ingest.kafka_facts import BadRecords
 from committerd_ingest.reading import Reader, ReaderStopped
 from committerd_ingest.settings import ReaderPipeline
 from committerd_ingest.split import SplitWork
@@ -28,8 +29,11 @@ _CLOSE_SECONDS_MIN = 1.0
 class ReaderIngest:
     """Runs a pipeline in this process."""
 
-    def __init__(self, pipeline: ReaderPipeline, *, reader: Reader, table: Table, figures: Figures) -> None:
+    def __init__(
+        self, pipeline: ReaderPipeline, *, reader: Reader, table: Table, bad_records: BadRecords, figures: Figures
+    ) -> None:
         self._pipeline, self._reader, self._table, self._figures = pipeline, reader, table, figures
+        self._bad_records = bad_records
         self._silent_seconds = _SILENT_RETRIES * pipeline.retry_seconds
         self._ending = threading.Event()
         self._works: dict[str, tuple[SplitWork, asyncio.Task[None]]] = {}
@@ -73,6 +77,7 @@ class ReaderIngest:
         except Exception as error:  # noqa: BLE001  # whatever it is: the process ends
             _log.warning("ingest.not_closed", extra={"error": f"{type(error).__name__}: {error}"})
         closing.end()
+        await asyncio.to_thread(self._bad_records.close)
 
     def live(self) -> list[str]:
         """What is stuck, so that only a restart can help."""
@@ -144,6 +149,7 @@ class ReaderIngest:
             self._pipeline,
             reader=self._reader,
             table=self._table,
+            bad_records=self._bad_records,
             figures=self._figures,
             ending=self._ending,
         )

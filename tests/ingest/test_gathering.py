@@ -11,7 +11,7 @@ import pytest
 from committerd_client.errors import StagingError
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.gathering import BadRows, BrokenReader, Ending, Gathering, OneByOne
-from committerd_ingest.reading import Part
+from committerd_ingest.reading import BadRow, Part
 
 SOON = FlushLimits(rows=5, bytes=10**9, seconds=3600)
 
@@ -176,3 +176,23 @@ def test_what_comes_before_an_error_of_the_reader_is_committed() -> None:
     for first in ([], [part(1)], [part(1, token="1"), part(2)]):
         with pytest.raises(OSError, match="away"):
             Gathering(parts(*first), token="0", limits=SOON, ending=threading.Event()).take(read)
+
+
+def test_bad_rows_wait_for_their_token_beside_rows_and_without_any() -> None:
+    def bad(number: int, token: str | None = None) -> Part:
+        return Part(bad_rows=[BadRow(number, b"x", "why")], token=token, origin="f")
+
+    run = Run([bad(1), None, bad(2), part(3, token="1"), bad(4), None, bad(5, token="2"), None])
+    taken = []
+    while (found := run.gathering.take(run._write)) is not None:
+        taken.append((found.token, found.rows, [(origin, one.number) for origin, one in found.bad]))
+    numbers = [number for _, _, each in taken for _, number in each]
+    assert (numbers, taken[-1][0], run.written) == ([1, 2, 4, 5], "2", [[3]])
+    with pytest.raises(BrokenReader):
+        Run([bad(1)]).take()
+    ending = Run([bad(1), None])
+    ending.ending.set()
+    with pytest.raises(Ending):
+        ending.take()
+    with pytest.raises(ValueError, match="a bad part has a token and no rows"):
+        Part(bad="why", token="1", bad_rows=[BadRow(1, b"x", "why")])

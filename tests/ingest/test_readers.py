@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -15,13 +16,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
 from obstore.store import S3Store
 
+from committerd_ingest.dead_letters import letter_of
 from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
-from tests.ingest.running import Flow, flow_of, stopping, wait
+from tests.ingest.running import Flow, bad_records, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
@@ -171,6 +175,22 @@ def test_files_that_are_bad_changed_late_or_gone_are_never_passed_over_in_silenc
         again.stop()
     assert flow.ids() == [1, 2, 4, 7, 8, 9]
 
+    (flow.folder / "i.jsonl").write_text('{"id": 20}\n{"id": "x"}\nnull\n{"id": 21, "other": 1}\n{"id": 22}\n')
+    (flow.folder / "j.parquet").write_text("none")
+    bad = f"{flow.scene.name}.bad"
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=flow.scene.topics.servers)) as admin:
+        admin.create_topics([NewTopic(bad, 1, 1)])
+    last = flow.ingest(INGEST__ON_ERROR="dead-letter")
+    with stopping([last]):
+        last.start()
+        wait(lambda: last.metric("committerd_ingest_bad_records_total") >= 4)
+        last.stop(grace_seconds=120)
+    assert flow.ids() == [1, 2, 4, 7, 8, 9, 20, 22]
+    letters = [letter_of(one.key, one.value, one.headers) for one in bad_records(flow.scene.topics.servers, bad)]
+    found = {(Path(one.origin.partition.topic).name, one.record.offset, one.record.value) for one in letters if one}
+    lines = {2: b'{"id": "x"}', 3: b"null", 4: b'{"id": 21, "other": 1}'}
+    assert found == {("i.jsonl", number, line) for number, line in lines.items()} | {("j.parquet", 0, b"")}
+
 
 def test_the_first_rows_may_make_the_table_and_a_dry_run_shows_them(
     kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
@@ -230,14 +250,17 @@ def test_a_reader_that_responds_no_more_stops_its_split_alone_and_the_process_en
     ingest = flow.ingest(**reading)
     with stopping([ingest]):
         ingest.start()
-        flow.wait_rows(1)
+        flow.wait_rows(2)
         ingest.wait_ready(text="has not responded for split stuck")
         ingest.wait_ready(text="The lag is not known: RuntimeError: the reader raised SystemExit: no number")
-        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 1)
-        assert any(one["reason"] == "reader_silent" for one in ingest.lines("ingest.split_stopped"))
+        wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 2)
+        stopped = {one["split"]: (one["reason"], one["error"]) for one in ingest.lines("ingest.split_stopped")}
+        assert stopped["stuck"][0] == "reader_silent"
+        assert stopped["bad"][0] == "bad_rows"
+        assert "7: it is half a number" in stopped["bad"][1]
         ingest.stop(grace_seconds=120)
         assert ingest.code == 0
-    assert flow.ids() == [1]
+    assert flow.ids() == [1, 3]
 
 
 def test_files_change_rows_by_their_keys_over_kills_as_debezium_writes_them_or_row_by_row(flow: FilesFlow) -> None:

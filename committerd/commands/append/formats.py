@@ -201,24 +201,31 @@ def _parsed_as(table: pa.Schema, name: str, known: tuple[Callable[[pa.DataType],
 def _json_schema(source: Source, table: pa.Schema | None) -> pa.Schema:
     """The columns that any line has."""
     found = pa.schema([])
-    for chunk, first in _lines(source):
+    for chunk, first in lines_of(source):
         found = pa.unify_schemas([found, _inferred(chunk, first)], promote_options="permissive")
-    if table is None:
-        return pa.schema([(field.name, _as_text(field.type)) for field in found])
-    kinds = {field.name: field.type for field in table}
+    return _with_types_of(table, found)
+
+
+def _with_types_of(table: pa.Schema | None, found: pa.Schema) -> pa.Schema:
     # Of other columns the client says that the table does not have them, unless the rows are envelopes.
-    return pa.schema([(one.name, json_text.parseable(kinds.get(one.name, _as_text(one.type)))) for one in found])
+    kinds = {} if table is None else {one.name: json_text.parseable(one.type) for one in table}
+    return pa.schema([(one.name, kinds.get(one.name, _as_text(one.type))) for one in found])
+
+
+def rows_of_lines(chunk: bytes, first: int, table: pa.Schema) -> pa.Table:
+    """The rows of these lines, whose first has the number `first`. Raises `ValueError` if one is bad."""
+    return _parsed(chunk, first, _with_types_of(table, _inferred(chunk, first)))
 
 
 def _json_rows(source: Source, schema: pa.Schema) -> _Batches:
     size, read = _size(source), 0
-    for chunk, first in _lines(source):
+    for chunk, first in lines_of(source):
         read += len(chunk)
         for batch in _parsed(chunk, first, schema).to_batches():
             yield batch, min(read / size, 1.0) if size else 0.0
 
 
-def _lines(source: Source) -> Iterator[tuple[bytes, int]]:
+def lines_of(source: Source) -> Iterator[tuple[bytes, int]]:
     """Whole lines, with the number of the first."""
     first, rest = 1, b""
     with source.text() as stream:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from committerd.commands.append.formats import SourceRows
 from committerd.commands.append.sources import FORMATS, FileThere, Folder, Source
 from committerd.commands.ingest.done_files import DoneFiles, FileMark, file_mark, names_of
+from committerd.commands.ingest.json_lines import Check, good_lines
 from committerd.errors import SourceError
 from committerd_ingest.reading import Part
 
@@ -25,9 +26,10 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 class FolderReader:
     """Reads the files of a folder in the order of their last changes, and those that are added later."""
 
-    def __init__(self, folder: Folder, *, list_seconds: float) -> None:
-        """`list_seconds`: the time between two listings."""
-        self._folder, self._list_seconds = folder, list_seconds
+    def __init__(self, folder: Folder, *, list_seconds: float, check_line: Check | None = None) -> None:
+        """`list_seconds`: the time between two listings. `check_line`: says of rows whether they can be used, so that
+        bad lines of JSON are told from good ones; None = a bad line makes its whole file bad."""
+        self._folder, self._list_seconds, self._check_line = folder, list_seconds, check_line
         self._waiting = 0
         self.name = f"files {folder.name}"
 
@@ -90,9 +92,13 @@ class FolderReader:
             yield _bad(token(), file, f"its name does not say its format ({', '.join(FORMATS[:-1])})")
             return
         try:
-            rows = SourceRows(file.source, table)
-            for batch in rows.to_reader():
-                yield Part(rows=batch, origin=file.path, at_ms=file.mtime_ns // 1_000_000)
+            at_ms = file.mtime_ns // 1_000_000
+            if self._check_line is not None and table is not None and file.source.kind == "json":
+                for good, bad in good_lines(file.source, table, self._check_line):
+                    yield Part(rows=good, bad_rows=bad, origin=file.path, at_ms=at_ms)
+            else:
+                for batch in SourceRows(file.source, table).to_reader():
+                    yield Part(rows=batch, origin=file.path, at_ms=at_ms)
         except SourceError as error:
             self._folder.require_same(file)
             if isinstance(error.__cause__, OSError):

@@ -45,7 +45,7 @@ async def show_first_rows(configured: Settings) -> None:
                 continue
             columns = None if schema is None else columns_of(pipeline.mode, schema)
             parts = reader.read(split, None if found is None else found.token, columns)
-            rows, wrong = await asyncio.to_thread(_show, split, parts, pipeline, schema, _SHOWN_MAX - count)
+            rows, wrong = await asyncio.to_thread(_show, split, parts, pipeline, schema, most=_SHOWN_MAX - count)
             count, bad = count + rows, bad + wrong
             if count >= _SHOWN_MAX:
                 break
@@ -57,7 +57,7 @@ async def show_first_rows(configured: Settings) -> None:
 
 
 def _show(
-    split: str, parts: Iterator[Part | None], pipeline: ReaderPipeline, schema: pa.Schema | None, most: int
+    split: str, parts: Iterator[Part | None], pipeline: ReaderPipeline, schema: pa.Schema | None, *, most: int
 ) -> tuple[int, int]:
     """Print the next rows, until no more wait; returns how many, and how many parts are bad."""
     count = bad = 0
@@ -70,7 +70,11 @@ def _show(
         if part.bad:
             click.echo(f"{split} is bad: {part.bad}")
             bad += 1
-        elif part.rows is not None:
+            continue
+        for one in part.bad_rows:
+            click.echo(f"{part.origin or split}, {one.number} is bad: {one.why}")
+            bad += 1
+        if part.rows is not None:
             try:
                 rows = _made(part.rows.slice(0, most - count), pipeline, schema)
             except StagingError as error:

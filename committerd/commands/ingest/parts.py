@@ -16,6 +16,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from committerd.commands.append.sources import Folder
 from committerd.commands.ingest.files import FolderReader
+from committerd.commands.ingest.json_lines import Check
 from committerd.commands.lance_options import ClientAccess, client_options
 from committerd.errors import SettingsError, StoreUnavailable
 from committerd.kafka.clients import open_client
@@ -24,12 +25,15 @@ from committerd.settings.ingest import IngestSettings
 from committerd.settings.load import Settings
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client import CommitClient
+from committerd_client.data import rows_of
 from committerd_client.table_location import table_location
 from committerd_common.branches import branch_queue
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.decoding import RecordColumns
 from committerd_ingest.reading import Reader
 from committerd_ingest.registry import Registry
+from committerd_ingest.row_changes import RowChanges
+from committerd_ingest.row_changes import table_of as table_of_rows
 from committerd_ingest.settings import NewTable, Pipeline, ReaderPipeline
 from committerd_ingest.table import Table
 
@@ -116,7 +120,6 @@ def pipeline_of(settings: Settings, *, written: Sequence[str]) -> Pipeline:
 def reader_pipeline_of(settings: Settings) -> ReaderPipeline:
     """The pipeline of a source that is not Kafka. Raises `SettingsError`."""
     ingest = settings.ingest
-    assert ingest.on_error != "dead-letter"  # the settings refuse it
     return ReaderPipeline(
         name=pipeline_name(settings),
         new_table=NewTable() if ingest.create_from == "rows" else _new_table(settings),
@@ -134,7 +137,9 @@ def reader_of(settings: Settings, access: ClientAccess) -> Reader:
     ingest = settings.ingest
     if ingest.source == "files":
         folder = Folder(ingest.folder, settings, access.storage_options)
-        return FolderReader(folder, list_seconds=ingest.list_seconds)
+        check = line_check(Mode(ingest.mode), keys=ingest.keys, bytes_max=ingest.buffer_bytes_max)
+        stops = ingest.on_error == "stop"
+        return FolderReader(folder, list_seconds=ingest.list_seconds, check_line=None if stops else check)
     module, _, function = ingest.source.partition(":")
     try:
         made: Reader = getattr(importlib.import_module(module), function)(**ingest.reader_options)
@@ -143,6 +148,18 @@ def reader_of(settings: Settings, access: ClientAccess) -> Reader:
             f"ingest.source: {ingest.source} made no reader: {type(error).__name__}: {error}"
         ) from error
     return made
+
+
+def line_check(mode: Mode, *, keys: Sequence[str], bytes_max: int) -> Check:
+    """Says of rows whether a pipeline of this mode can use them."""
+
+    def check(rows: pa.Table, columns: pa.Schema) -> None:
+        if mode is Mode.APPEND:
+            rows_of(rows).table(columns)
+        else:
+            RowChanges(table_of_rows(mode, columns), mode=mode, keys=keys, bytes_max=bytes_max)(rows.to_reader())
+
+    return check
 
 
 def _new_table(settings: Settings) -> NewTable | None:

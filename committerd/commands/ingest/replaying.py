@@ -99,7 +99,7 @@ def replay(member: Member, chosen: Chosen, *, as_json: bool, apply: bool) -> int
     """Run the command; returns the exit code. Raises `SettingsError`, `Unavailable`, and the errors of the client."""
     configured, pipeline = member.settings, member.pipeline
     if isinstance(pipeline, ReaderPipeline):
-        raise SettingsError(f"ingest.source is {configured.ingest.source}: only kafka has a topic for bad records")
+        raise SettingsError(f"ingest.source is {configured.ingest.source}: only records of topics are replayed")
     if pipeline.mode is not Mode.APPEND:
         raise SettingsError(
             f"ingest.mode is {pipeline.mode.value}: a bad record that is replayed would undo later changes of its key. "

@@ -153,7 +153,9 @@ class _Running:
             table = table_of(configured, access, client)
             if isinstance(pipeline, ReaderPipeline):
                 reader = reader_of(configured, access)
-                self.work = ReaderIngest(pipeline, reader=reader, table=table, figures=self._figures)
+                self.work = ReaderIngest(
+                    pipeline, reader=reader, table=table, bad_records=self._bad_records(), figures=self._figures
+                )
             else:
                 self.work = self._kafka_work(pipeline, table)
             await self.work.run(stopped, drain_seconds=configured.daemon.drain_seconds)
@@ -168,11 +170,14 @@ class _Running:
             table=table,
             topics=Topics(partial(open_admin, configured)),
             registry=self._registry,
-            bad_records=BadRecords(
-                partial(open_producer, configured), dead_letter_topic(configured), pipeline=group_name(configured)
-            ),
+            bad_records=self._bad_records(),
             figures=self._figures,
         )
+
+    def _bad_records(self) -> BadRecords:
+        configured = self._member.settings
+        name = group_name(configured)
+        return BadRecords(partial(open_producer, configured), dead_letter_topic(configured), pipeline=name)
 
 
 class _Figures:
