@@ -11,6 +11,7 @@ are the clients alone, the flood alone, and both at once, with a committer and a
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import tempfile
@@ -34,20 +35,32 @@ _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
 
 
-def upsert(uri: str, kafka: str, name: str, number: int, *, until: Any, seconds: Any) -> None:
+def upsert(uri: str, kafka: str, name: str, *, until: Any, seconds: Any) -> None:
     """Upsert until the event is set; puts the seconds that each commit took into the queue.
 
-    Without the planning, which takes the longer the more files the table has, whatever the committer does.
+    Each upsert brings keys of its own. So it can be planned on the first version, which has a row, and is valid for the
+    latest version that the client knows. To plan it there takes the longer the more files the table has, and takes the
+    processors that the committer needs.
     """
-    first = 10**6 * (number + 1)
+    first = lance.dataset(uri, version=1)
+    keys = itertools.count(uuid.uuid4().int >> 70, ROWS)
+    version = lance.dataset(uri).version
 
-    def planned(_: object = None) -> staging.StagedMerge:
-        return staging.merge_insert(lance.dataset(uri), pa.table({"id": range(first, first + ROWS)}), on="id")
+    def planned() -> Transaction:
+        start = next(keys)
+        staged = staging.merge_insert(first, pa.table({"id": range(start, start + ROWS)}), on="id")
+        staged.transaction.read_version = version
+        return staged.transaction
+
+    def again(_: object) -> Transaction:
+        nonlocal version
+        version = lance.dataset(uri).version
+        return planned()
 
     with SyncCommitClient(kafka, dataset=name, dataset_uri=uri) as client:
         while not until.is_set():
-            staged, began = planned(), time.monotonic()
-            client.commit(staged, reexecute=planned)
+            change, began = planned(), time.monotonic()
+            version = client.commit(change, reexecute=again).version or version
             seconds.put(time.monotonic() - began)
 
 
@@ -60,9 +73,7 @@ class Clients:
         self.seconds: list[float] = []
         given = scene.table.uri, kafka, scene.name
         shared = {"until": self._until, "seconds": self._seconds}
-        self._running = [
-            spawned.Process(target=upsert, args=(*given, number), kwargs=shared) for number in range(CLIENTS)
-        ]
+        self._running = [spawned.Process(target=upsert, args=given, kwargs=shared) for _ in range(CLIENTS)]
         self._collecting = threading.Thread(target=self._collect)
 
     def __enter__(self) -> Clients:
