@@ -114,7 +114,8 @@ class Members:
                     gaps.append(at - free[table])
                 free.pop(table, None)
                 owner[table] = member
-            elif owner.pop(table, None) == member:
+            elif owner.get(table) == member:  # another one only stood by for it
+                del owner[table]
                 free[table] = at
         return sorted(gaps)
 
