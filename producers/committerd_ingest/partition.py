@@ -168,7 +168,7 @@ class PartitionWork:
         """Take records; those that were fetched before the latest seek are dropped. `more`: as of `Arrived`."""
         if seek != self._seek:
             return
-        if records.offsets[0] < self._behind or sorted(set(records.offsets)) != records.offsets:
+        if records.offsets[0] < self._behind or sorted(set(records.offsets)) != records.offsets.tolist():
             self._broken = f"offsets from {records.offsets[0]} on came twice or out of order, behind {self._behind - 1}"
         else:
             self.buffer.add(records, time.monotonic(), more)
