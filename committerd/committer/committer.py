@@ -454,9 +454,9 @@ class Committer:
         return not self._stopping and self._parts.intake.generation == generation
 
     def _oldest_pending_seconds(self) -> float:
-        pending = self._parts.intake.pending
-        first = self._table_wait.first or (pending[0] if pending else None)
-        return 0.0 if first is None else max(self._now_ms() - first.record.timestamp_ms, 0) / 1000
+        first = self._table_wait.first
+        since = self._parts.intake.oldest_ms if first is None else first.record.timestamp_ms
+        return 0.0 if since is None else max(self._now_ms() - since, 0) / 1000
 
     def _now_ms(self) -> int:
         return int(self._parts.wall_clock().timestamp() * 1000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
@@ -22,6 +22,7 @@ from committerd.committer.head import StartAgain
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked, record_sha256, record_size
 from committerd.queue.position import Position
+from committerd.queue.reach import Reach, lines_of
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import Turns
 from committerd.stretches import GiveWay, to_all
@@ -61,6 +62,8 @@ _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
 _IN_A_STRETCH = 256
 """Records to take before the stretch of work may end."""
+_STAY_SECONDS = 0.25
+"""How long the reader stays at a place where nothing comes."""
 _COMPARE_ATTEMPTS = 5
 _COMPARE_PAUSE_SECONDS = 0.5
 
@@ -73,6 +76,12 @@ class _Last(NamedTuple):
     sha256: str
     """Empty = computed from `record`."""
     record: Record | None = None
+
+    def may_be_followed_by(self, record: Record) -> bool:
+        """Whether an unbroken connection may deliver this one now although the log was not written anew."""
+        if record.offset <= self.offset:
+            return record.leader_epoch <= self.leader_epoch
+        return record.leader_epoch == self.leader_epoch
 
     def is_in(self, records: Iterable[Record]) -> bool:
         """Whether these records include the same record: same offset and same content."""
@@ -97,13 +106,27 @@ class Intake:
         self,
         queue: Queue,
         *,
+        reach: Reach | None = None,
         note_time: Callable[[int], None] = lambda timestamp_ms: None,
         give_way: GiveWay = to_all,
     ) -> None:
-        """`note_time`: called with the timestamp, in Unix milliseconds, of the last record of each delivery."""
+        """`reach`: which records are held; None = all. `note_time`: called with the timestamp, in Unix milliseconds, of
+        the last record of each delivery.
+        """
         self._queue = queue
         self._note_time = note_time
         self._give_way = give_way
+        self._reach = reach or Reach()
+        self._to_turn = anyio.Event()
+        """Set when the reader may have to go to another place."""
+        self._reading = anyio.Lock()
+        """Held while delivered records are taken, and while the reader goes to another place."""
+        self._came_at = float("-inf")
+        """When the reader went to its present place."""
+        self._is_broken = False
+        """Whether records that were dropped on the way came after the connection was lost (`Fetched.unbroken`)."""
+        self._behind: Position | None = None
+        """What has outcomes."""
         self._changed = anyio.Event()
         self.generation: int | None = None
         """Generation of the assignment that this member holds; None while it stands by."""
@@ -117,13 +140,12 @@ class Intake:
         """By refused uuid, the waiting record that has its ticket."""
         self.fetch_failure: str | None = None
         """Why no further records can be taken; None = they can."""
-        self.next_offset = 0
-        """The offset after the last delivered record, for the lag."""
         self.arrived = 0
         """Total number of records that have arrived; also the `number` of the last one."""
         self._last: _Last | None = None
+        """The record with the highest offset that was delivered."""
         self._begun = 0
-        """Counts the calls of `clear`; events from before the last one are dropped."""
+        """Counts the calls of `clear`, and the places of the reader; events from before the last one are dropped."""
 
     async def run(self) -> None:
         """Handle queue events until cancelled."""
@@ -133,6 +155,7 @@ class Intake:
         with send, receive:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._take_in_turn, receive)
+                tasks.start_soon(self._turn)
                 while True:
                     event = await self._queue.next_event()
                     match event:
@@ -153,11 +176,39 @@ class Intake:
                     self.notify()
 
     async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
-        """Take fetched records in order, except those fetched before the last `clear`."""
+        """Take fetched records in order, except those fetched before the last `clear`, or at another place."""
         async for begun, event in fetched:
-            if begun == self._begun:
-                await self._take_what_follows(event)
-                self.notify()
+            async with self._reading:
+                if begun == self._begun:
+                    await self._take_what_follows(event)
+                    self._to_turn.set()
+                else:
+                    self._is_broken |= not event.unbroken
+            self.notify()
+
+    async def _turn(self) -> None:
+        """Let the queue deliver from where records are to be read next."""
+        while True:
+            await self._to_turn.wait()
+            # Nothing may come where it is. But a line that is settled as fast as it is read must not call it away from
+            # each other place.
+            with anyio.move_on_after(self._came_at + _STAY_SECONDS - anyio.current_time()):
+                while not self._reach.has_read:
+                    self._to_turn = anyio.Event()
+                    await self._to_turn.wait()
+            self._to_turn = anyio.Event()
+            async with self._reading:
+                generation, offset = self.generation, self._reach.turn()
+                if generation is None or offset is None:
+                    continue
+                self._begun += 1
+                begun, self._came_at = self._begun, anyio.current_time()
+                try:
+                    await self._queue.seek(generation, offset, outstanding=self._reach.held)
+                except QueueUnavailable as error:
+                    if self._begun == begun:
+                        self.fetch_failure = str(error)
+                        self.notify()
 
     def require_fetching(self) -> None:
         """Raise `StartAgain` if no further records can be taken."""
@@ -170,17 +221,24 @@ class Intake:
         self.turns.clear()
         self._retries = {}
         self.fetch_failure = None
-        self._last = None
+        self._last, self._behind, self._is_broken = None, None, False
+        self._reach.begin(0)
         self._begun += 1
 
-    def begin_behind(self, position: Position) -> None:
-        """Drop all records, and require the next one to follow the last record that this position has passed."""
+    def begin_behind(self, position: Position, *, skips: bool = True) -> None:
+        """Drop all records, and require the next one to follow the last record that this position has passed.
+
+        `skips` False: take each record when it is delivered, and skip none.
+        """
         self.clear()
+        self._behind = position
+        self._reach.begin(position.next_offset, skips=skips)
         if position.last_offset >= 0:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
     def settle(self, position: Position) -> Room:
         """Drop the records that the position has passed; returns their room."""
+        self._behind = position
         passed: list[Pending] = []
         while self.pending and self.pending[0].offset < position.next_offset:
             passed.append(self.pending.popleft())
@@ -199,9 +257,14 @@ class Intake:
         return self._room_of(records)
 
     def first(self, count: int, *, behind: Position) -> list[Pending]:
-        """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset."""
+        """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset.
+
+        Only those below the first one that is skipped, so that none without an outcome lies between them.
+        """
         start = bisect_left(self.pending, behind.next_offset, key=_offset_of)
-        upcoming = islice(self.pending, start, None)
+        skipped = self._reach.first_skipped
+        end = len(self.pending) if skipped is None else bisect_left(self.pending, skipped.offset, key=_offset_of)
+        upcoming = islice(self.pending, start, end)
         return list(islice((pending for pending in upcoming if not behind.passes(pending.offset)), count))
 
     def records(self, offsets: Collection[int]) -> dict[int, Pending]:
@@ -212,7 +275,15 @@ class Intake:
 
     def takes_turns(self, most: int) -> bool:
         """Whether a version of at most so many records takes from producers in turn, because more records wait."""
-        return len(self.pending) > most and self.turns.are_several
+        return (len(self.pending) > most or self._reach.first_skipped is not None) and self.turns.are_several
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Timestamp (Unix milliseconds) of the first record that waits, held or skipped; None if there is none."""
+        skipped = self._reach.first_skipped
+        if self.pending and (skipped is None or self.pending[0].offset < skipped.offset):
+            return self.pending[0].record.timestamp_ms
+        return None if skipped is None else skipped.timestamp_ms
 
     def waiting_retries(self) -> list[Pending]:
         """Return the waiting re-executions of refused transactions that may go first, by ascending offset."""
@@ -242,6 +313,8 @@ class Intake:
     def _room_of(self, records: Collection[Pending]) -> Room:
         if records:
             self.notify()  # other records are the first ones now
+            self._reach.release(pending.offset for pending in records)
+            self._to_turn.set()
         for pending in records:
             if pending.retry_of is not None:
                 self._retries.pop(pending.retry_of, None)
@@ -252,15 +325,16 @@ class Intake:
 
         A log that lost its end (unclean leader election) holds other records at the same offsets, and those below the
         next offset would be skipped. In that case the leader epoch differs, or the consumer lost contact. So then the
-        last taken record is compared with the log.
+        last taken record is compared with the log. Records that are read again may have an earlier epoch than it.
         """
-        unbroken, records, begun = fetched.unbroken, fetched.records, self._begun
+        unbroken, records, begun = fetched.unbroken and not self._is_broken, fetched.records, self._begun
+        self._is_broken = False
         parts = [list(records)]
         if records and records[0].leader_epoch != records[-1].leader_epoch:
             parts = [list(part) for _, part in groupby(records, key=_epoch_of)]
         for part in parts:
             last = self._last
-            if last is not None and not (unbroken and part and part[0].leader_epoch == last.leader_epoch):
+            if last is not None and not (unbroken and part and last.may_be_followed_by(part[0])):
                 problem = await self._rewritten(last)
                 if self._begun != begun:  # cleared during the comparison
                     return
@@ -272,7 +346,9 @@ class Intake:
                 await self._give_way()
                 if self._begun != begun:
                     return
-                self._take(part[start : start + _IN_A_STRETCH])
+                room = self._take(part[start : start + _IN_A_STRETCH])
+                if room.records:
+                    await self._queue.done(fetched.generation, *room)
 
     async def _rewritten(self, last: _Last) -> str:
         """Compare this record with the log; returns the problem, or an empty string when it is unchanged."""
@@ -289,26 +365,42 @@ class Intake:
             return f"the log was written anew: the record at offset {last.offset} is not the one that was read before"
         return f"the record at offset {last.offset} can't be compared with the one that was read before"
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[Record]) -> Room:
+        """Let those of these records wait that are to be held; returns the room of the others."""
+        held, others = list[Pending](), 0
         for record in records:
+            size = record_size(record)
+            others += size
+            if self._behind is not None and self._behind.passes(record.offset):
+                self._reach.leave_out(record.offset)
+                continue
+            named = dict(record.headers)
+            lines = lines_of(named.get("producer", b""), named.get("app-id", b""))
+            if not self._reach.holds(record.offset, lines, size, timestamp_ms=record.timestamp_ms):
+                continue
+            others -= size
+            pending = self._delivered(record, size, named)
+            held.append(pending)
             self.arrived += 1
-            pending = self._delivered(record)
             if pending.retry_of is not None:
                 self._retries[pending.retry_of] = pending
-            self.pending.append(pending)
             self.turns.add(pending)
-            self.next_offset = record.offset + 1
-        if records:
-            self._note_time(records[-1].timestamp_ms)
-            self._last = _Last(records[-1].offset, records[-1].leader_epoch, "", records[-1])
+        if held and self.pending and held[0].offset < self.pending[-1].offset:
+            self.pending = deque(sorted((*self.pending, *held), key=_offset_of))
+        else:
+            self.pending.extend(held)
+        last = records[-1] if records else None
+        if last is not None and (self._last is None or last.offset > self._last.offset):
+            self._note_time(last.timestamp_ms)
+            self._last = _Last(last.offset, last.leader_epoch, "", last)
+        return Room(len(records) - len(held), others)
 
-    def _delivered(self, record: Record) -> Pending:
-        """The record as it waits here, with its ticket if it has one."""
-        named = dict(record.headers)
+    def _delivered(self, record: Record, size: int, named: Mapping[str, bytes]) -> Pending:
+        """The record as it waits here, with its ticket if it has one. `named`: its headers."""
         pending = Pending(
             record,
-            record_size(record),
-            self.arrived,
+            size,
+            self.arrived + 1,
             producer=named.get("producer", b""),
             app_id=named.get("app-id", b""),
         )

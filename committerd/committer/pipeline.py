@@ -226,7 +226,7 @@ class Pipeline:
         if self.intake.waiting_retries() or self.intake.takes_turns(options.most):
             return self.intake.arrived
         first = self.intake.first(options.limits.full, behind=head.position)
-        return first[-1].number if first else self.intake.arrived
+        return max((one.number for one in first), default=self.intake.arrived)
 
     def _delay(self, formed: FormedVersion) -> float | None:
         """Return how many seconds after the put of this version has begun the next one is formed; None = after it."""

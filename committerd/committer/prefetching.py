@@ -124,7 +124,8 @@ class Prefetcher:
             while True:
                 await batches.acquire()
                 moment = self.intake.moment()
-                batch = self._claim(self._front(), most=_RECORDS_AT_ONCE) if self._on else []
+                free = self._free_count() if self._on else 0
+                batch = self._claim(self._front(), most=free) if free else []
                 if not batch:
                     batches.release()
                     await self.intake.changed(since=moment)
@@ -201,14 +202,17 @@ class Prefetcher:
             return None
         return known
 
+    def _free_count(self) -> int:
+        """How many of the waiting records can be claimed, up to a batch. What came last is looked at first."""
+        return sum(1 for _ in islice(filter(self._is_free, reversed(self.intake.pending)), _RECORDS_AT_ONCE))
+
+    def _is_free(self, one: Pending) -> bool:
+        """Whether nobody prefetches the record, or has prefetched it."""
+        return not (one.number in self._found or one.number in self._begun or one.number in self._large)
+
     def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
         """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
-        free = (
-            one
-            for one in self._fitting(waiting)
-            if not (one.number in self._found or one.number in self._begun or one.number in self._large)
-        )
-        batch = list(islice(free, most))
+        batch = list(islice(filter(self._is_free, self._fitting(waiting)), most))
         self._begun |= {pending.number: anyio.Event() for pending in batch}
         return batch
 

@@ -123,7 +123,8 @@ class Starter:
         )
         if head.version:
             await self._publish_again(current, range(owed, position.next_offset), report)
-        self.intake.begin_behind(position)
+        # The first create may be any record, so none is skipped while there is no table.
+        self.intake.begin_behind(position, skips=head.version > 0)
         await self.queue.seek(generation, position.next_offset)
         _log.info(
             "start.done",

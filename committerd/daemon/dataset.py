@@ -33,6 +33,7 @@ from committerd.queue.change_event import EventSource
 from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import EventTopic, Queue
 from committerd.queue.producers import Admission
+from committerd.queue.reach import Reach
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.settings.memory import MemorySettings
@@ -196,7 +197,9 @@ def make_committer(
 ) -> Committer:
     """A committer with these settings. `note`: called with the outcomes of new versions."""
     clock = QueueClock(around.wall_clock, around.monotonic)
-    intake = Intake(around.queue, note_time=clock.note, give_way=around.give_way)
+    kafka = settings.kafka
+    reach = Reach(kafka.outstanding_records_max * 3 // 4, kafka.outstanding_bytes_max * 3 // 4)
+    intake = Intake(around.queue, reach=reach, note_time=clock.note, give_way=around.give_way)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now, trace=around.trace)
     outcome_maker = OutcomeMaker(
         queue=around.queue,

@@ -51,16 +51,18 @@ class Assignment:
 
     # From the event loop
 
-    def begin_seek(self, generation: int) -> int | None:
+    def begin_seek(self, generation: int, outstanding: tuple[int, int] = (0, 0)) -> int | None:
         """Stop delivering, and drop the records that were fetched so far. Returns the number of the seek.
 
-        Delivery continues after `seek` with that number. Returns None if the generation is over.
+        Delivery continues after `seek` with that number. Returns None if the generation is over. `outstanding`: number
+        and bytes of the records that stay outstanding.
         """
         with self._lock:
             if not self._holds(generation):
                 return None
             self._parked = True
             self._seeks += 1
+            self._records, self._bytes = outstanding
             return self._seeks
 
     def is_current(self, delivery: Delivery) -> bool:
@@ -110,7 +112,6 @@ class Assignment:
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
                 self._parked = self._full = False
-                self._records = self._bytes = 0
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
@@ -122,7 +123,7 @@ class Assignment:
             return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
-        """Stop fetching while too many records are outstanding; continue when a quarter of the maximum is left."""
+        """Stop fetching while too many records are outstanding; continue when a quarter of that is free again."""
         with self._lock, suppress(KeyError):  # just revoked
             if not self._owned or self._parked:
                 return
@@ -193,8 +194,8 @@ class Assignment:
             consumer.seek(self._staged, 0)
 
     def _has_room(self) -> bool:
-        """Whether at most a quarter of what may be outstanding is."""
-        return self._records <= self._records_max // 4 and self._bytes <= self._bytes_max // 4
+        """Whether a quarter of what may be outstanding is not."""
+        return self._records * 4 <= self._records_max * 3 and self._bytes * 4 <= self._bytes_max * 3
 
     def _holds(self, generation: int) -> bool:
         return self._owned and generation == self._generation

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -78,6 +78,8 @@ class KafkaQueue:
         self._events = RecordSender(shared.events, topic=topics.events, in_order=True)
         self._deliveries: collections.deque[Delivery] = collections.deque()
         self._arrived = anyio.Event()
+        self._unbroken = True
+        """As `Fetched.unbroken`, of deliveries that were dropped."""
         self._acknowledged: int | None = None
         self._responded_at = time.monotonic()
         self._silence = ""
@@ -143,8 +145,13 @@ class KafkaQueue:
         while True:
             while self._deliveries:
                 delivery = self._deliveries.popleft()
-                if not isinstance(delivery.event, Fetched) or self._share.assignment.is_current(delivery):
-                    return delivery.event
+                event = delivery.event
+                if not isinstance(event, Fetched):
+                    return event
+                unbroken, self._unbroken = self._unbroken and event.unbroken, True
+                if self._share.assignment.is_current(delivery):
+                    return replace(event, unbroken=unbroken)
+                self._unbroken = unbroken  # what is dropped may be all that tells of it
             self._arrived = anyio.Event()
             await self._arrived.wait()
 
@@ -184,8 +191,8 @@ class KafkaQueue:
             self._acknowledged = offset
         return taken
 
-    async def seek(self, generation: int, offset: int) -> None:
-        number = self._share.assignment.begin_seek(generation)
+    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
+        number = self._share.assignment.begin_seek(generation, outstanding)
         if number is None:
             return
         call = self._member.submit(

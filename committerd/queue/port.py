@@ -145,11 +145,12 @@ class Queue(Protocol):
         Returns False if this member no longer owns the partition.
         """
 
-    async def seek(self, generation: int, offset: int) -> None:
+    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
         """Deliver records from this offset on.
 
         The call drops records that were fetched before, ahead of its first await: `next_event` never returns them
-        afterwards.
+        afterwards. `outstanding`: how many of those that were delivered are not settled, and their bytes; `done` will
+        report them.
         """
 
     async def done(self, generation: int, records: int, size: int) -> None:

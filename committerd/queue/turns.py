@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-SHARE = 4
+SHARE = 2
 """While several lines wait, each gives at most one part in so many of the records that a version may hold."""
 RECENT_VERSIONS = 32
 """A line counts as waiting for so many versions after it was served last: its producer may be about to stage again."""
@@ -45,7 +45,7 @@ class Turns(Generic[_T]):
 
     def __init__(self) -> None:
         self._lines: dict[bytes, deque[_T]] = {}
-        """Each by ascending offset; none is empty."""
+        """Each in the order in which its records were added; none is empty."""
         self._line_of: dict[int, bytes] = {}
         """By offset."""
         self._apps: dict[bytes, tuple[bytes, int]] = {}
@@ -68,7 +68,7 @@ class Turns(Generic[_T]):
         return len(self._lines) > 1 or bool(self._served.keys() - self._lines.keys() and self._lines)
 
     def add(self, one: _T) -> None:
-        """Add a record, whose offset is above those of all others."""
+        """Add a record, whose offset is above those of all others of its producer and its application."""
         line = b"p" + one.producer if one.producer else b"a" + one.app_id
         if one.app_id:
             line, count = self._apps.get(one.app_id, (line, 0))

@@ -137,13 +137,14 @@ class KafkaSettings(SettingsGroup):
     outstanding_records_max: int = Field(
         default=10_000,
         ge=4,
-        description="Stop fetching while this many delivered records have no outcome; continue below a quarter.",
+        description="Stop fetching while this many delivered records have no outcome. A committer keeps three "
+        "quarters of them while they wait, at most half of that of one producer, and reads on for the others.",
     )
     outstanding_bytes_max: int = Field(
         default=64 * MIB,
         ge=MIB,
-        description="Stop fetching while delivered records of this many bytes have no outcome; continue below a "
-        "quarter.",
+        description="Stop fetching while delivered records of this many bytes have no outcome; shares as of "
+        "`outstanding_records_max`.",
     )
 
     # Time limits

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 
 from committerd.committer.intake import Intake
+from committerd.queue.offsets import Offsets
 from committerd.queue.position import Position
+from committerd.queue.reach import Reach
 from tests.simulation.loop import run_virtual
 from tests.simulation.queue import FakeBroker, FakeQueue
 
 BEHIND = Position(cluster_id="cluster", topic="t.staged", topic_id="i", next_offset=1, last_offset=0, leader_epoch=-1)
 """The next record has another leader epoch, so the one before it is read again."""
+START = replace(BEHIND, next_offset=0, last_offset=-1)
 
 
 class Hanging(FakeQueue):
@@ -60,3 +64,84 @@ def test_who_is_assigned_anew_meanwhile_knows_at_once() -> None:
     intake = comparing(FakeQueue.assign)
     assert intake.generation == 2
     assert not intake.pending
+
+
+class Counting(FakeQueue):
+    """Counts how often the log is compared with what was read, and lets no comparison go on while `gate` is closed."""
+
+    compared = 0
+    gate: anyio.Event | None = None
+
+    async def bounds(self) -> tuple[int, int]:
+        self.compared += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        return await super().bounds()
+
+
+def test_what_is_read_again_is_older_and_needs_no_comparison() -> None:
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = Counting(broker)
+        intake = Intake(queue, reach=Reach(2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(intake.run)
+            broker.join(queue)
+            await anyio.sleep(1)
+            for _ in range(3):
+                broker.stage(b"of a flood", headers=[("producer", b"a")])
+            broker.leader_epoch = 1
+            broker.stage(b"behind it", headers=[("producer", b"b")])
+            intake.begin_behind(START)
+            await queue.seek(1, 0)
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [0, 3]
+            assert queue.compared == 1, "another leader has written the last one"
+            assert [one.offset for one in intake.first(5, behind=START)] == [0], "the next one is unread"
+            assert intake.oldest_ms == intake.pending[0].record.timestamp_ms
+            intake.settle(replace(START, next_offset=1))
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [1, 3]
+            intake.settle(replace(START, next_offset=1, settled=Offsets.of([3])))
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [1]
+            intake.settle(replace(START, next_offset=2, settled=Offsets.of([3])))
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [2]
+            assert queue.compared == 1
+            tasks.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
+def test_a_lost_connection_is_not_forgotten_when_the_reader_goes_to_another_place() -> None:
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = Counting(broker)
+        intake = Intake(queue, reach=Reach(2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(intake.run)
+            broker.join(queue)
+            await anyio.sleep(1)
+            for _ in range(3):
+                broker.stage(b"of a flood", headers=[("producer", b"a")])
+            queue.gate = opened = anyio.Event()
+            broker.leader_epoch = 1
+            broker.stage(b"behind it", headers=[("producer", b"b")])
+            intake.begin_behind(START)
+            await queue.seek(1, 0)
+            await anyio.sleep(5)
+            assert queue.compared == 1
+            intake.settle(replace(START, next_offset=1))
+            broker.restarts += 1
+            broker.stage(b"delivered, and dropped", headers=[("producer", b"b")])
+            await anyio.sleep(5)
+            opened.set()
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [1, 3]
+            assert queue.compared == 2
+            tasks.cancel_scope.cancel()
+
+    run_virtual(main)

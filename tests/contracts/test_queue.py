@@ -122,6 +122,18 @@ async def test_fetching_stops_at_the_limit_and_goes_on_when_there_is_room(cluste
     assert [record.offset for record in records] == list(range(2_000))
 
 
+async def test_what_was_delivered_before_a_seek_may_still_be_outstanding(cluster: Cluster) -> None:
+    async with cluster.member(outstanding_records_max=40) as queue:
+        await cluster.stage([b"x"] * 2_000)
+        generation = await assignment(queue)
+        await queue.seek(generation, 100, outstanding=(40, 0))
+        few = [*await take(queue, 1), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        assert few[0].offset == 100
+        assert len(few) < 1_900
+        await queue.seek(generation, 150)
+        assert [record.offset for record in (await take(queue, 10))[:10]] == list(range(150, 160))
+
+
 async def test_an_acknowledgement_is_kept_with_its_metadata(cluster: Cluster) -> None:
     async with cluster.member() as queue:
         await cluster.stage(TEN)

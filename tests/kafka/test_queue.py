@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -16,7 +18,7 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.reader import read_batches
-from committerd.queue.port import Acknowledged, Publication, record_size
+from committerd.queue.port import Acknowledged, Fetched, Publication, record_size
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.kafka_topics import configure_topic
@@ -208,14 +210,32 @@ async def test_stops_fetching_at_the_limit_of_records(kafka: KafkaBroker | Runni
         held = [*await take(queue, 600), *await take_what_comes(queue)]
         # At most one poll beyond the limit.
         assert len(held) <= 750
-        await queue.done(generation, 300, 0)
-        assert await take_what_comes(queue) == []  # more than a quarter has no outcome yet
+        await queue.done(generation, len(held) - 460, 0)
+        assert await take_what_comes(queue) == []  # more than three quarters have no outcome yet
         records = list(held)
         while len(records) < 4_000:
             await queue.done(generation, len(held), sum(map(record_size, held)))
             held = [*await take(queue, 1), *await take_what_comes(queue)]
             records += held
     assert [r.offset for r in records] == list(range(4_000))
+
+
+async def test_a_lost_connection_is_told_even_if_the_records_behind_it_are_dropped(
+    settings: KafkaSettings, dataset: str
+) -> None:
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"0", b"1"])
+        await queue.seek(generation, 0)
+        await until(lambda: bool(queue._deliveries))
+        queue._deliveries = deque(
+            replace(one, event=replace(one.event, unbroken=False)) if isinstance(one.event, Fetched) else one
+            for one in queue._deliveries
+        )
+        await queue.seek(generation, 1)
+        told = await queue.next_event()
+        assert isinstance(told, Fetched)
+        assert ([one.offset for one in told.records], told.unbroken) == ([1], False)
 
 
 async def test_stops_fetching_at_the_limit_of_bytes(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:

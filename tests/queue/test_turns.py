@@ -10,6 +10,7 @@ import pytest
 from committerd.queue.turns import PASSED_OVER_MAX, RECENT_VERSIONS, SHARE, Turns, count_beyond
 
 MOST = 40
+PART = MOST // SHARE
 
 
 @dataclass(frozen=True)
@@ -50,27 +51,27 @@ def test_a_flood_leaves_room_for_others() -> None:
     assert not queue.turns.are_several
     small, anonymous, app = queue.add(b"small"), queue.add(count=2), queue.add(app_id=b"a")
     assert queue.turns.are_several
-    assert queue.chosen() == [*flood[: MOST // SHARE], *small, *anonymous, *app]
+    assert queue.chosen() == [*flood[:PART], *small, *anonymous, *app]
 
 
 def test_lines_are_served_in_turn() -> None:
     queue = Queue()
-    lines = [queue.add(b"%d" % number, count=30) for number in range(8)]
+    lines = [queue.add(b"%d" % number, count=30) for number in range(2 * SHARE)]
     first, second = queue.chosen(), []
-    assert first == [offset for line in lines[:4] for offset in line[:10]]
+    assert first == [offset for line in lines[:SHARE] for offset in line[:PART]]
     queue.settle(*first)
     second = queue.chosen()
-    assert second == [offset for line in lines[4:] for offset in line[:10]]
+    assert second == [offset for line in lines[SHARE:] for offset in line[:PART]]
     assert [one.offset for one in queue.turns.to_fetch(1)] == [
-        *(line[0] for line in lines[4:]),
-        *(line[10] for line in lines[:4]),
+        *(line[0] for line in lines[SHARE:]),
+        *(line[PART] for line in lines[:SHARE]),
     ]
 
 
 def test_what_the_position_passes_is_not_chosen_again() -> None:
     queue = Queue()
     flood, small = queue.add(b"flood", count=30), queue.add(b"small")
-    assert queue.chosen(passed=frozenset([*flood[:10], *small])) == flood[10:20]
+    assert queue.chosen(passed=frozenset([*flood[:5], *small])) == flood[5 : 5 + PART]
 
 
 def test_the_share_lasts_for_a_while() -> None:
@@ -93,10 +94,10 @@ def test_who_had_a_version_alone_sits_out_the_next_one() -> None:
     queue.settle(flood[0])
     assert queue.chosen() == small
     queue.unready = {*small}
-    assert queue.chosen() == flood[1:11]
+    assert queue.chosen() == flood[1 : 1 + PART]
     queue.settle(flood[1], small[0])
     queue.unready = set()
-    assert queue.chosen() == [*flood[2:12], *small[1:]]
+    assert queue.chosen() == [*flood[2 : 2 + PART], *small[1:]]
 
 
 def test_what_can_not_be_judged_yet_is_passed_over_and_waited_for_in_the_end() -> None:
@@ -114,10 +115,10 @@ def test_what_can_not_be_judged_yet_is_passed_over_and_waited_for_in_the_end() -
 
 def test_records_of_one_application_keep_their_order_whoever_stages_them() -> None:
     queue = Queue()
-    flood = queue.add(b"flood", count=20)
+    flood = queue.add(b"flood", count=PART)
     before, after = queue.add(b"flood", app_id=b"a"), queue.add(b"restarted", app_id=b"a", count=2)
     other = queue.add(b"restarted")
-    assert queue.chosen() == [*flood[:10], *other]
+    assert queue.chosen() == [*flood, *other]
     queue.settle(*flood, *before)
     queue.settle(after[0])
     assert set(queue.turns.lines) == {b"pflood", b"prestarted"}

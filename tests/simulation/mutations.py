@@ -32,7 +32,7 @@ from committerd.committer import (
 )
 from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import Head
-from committerd.committer.loading import Loaded, Loading, News
+from committerd.committer.loading import Loaded, Loading, News, position_of
 from committerd.committer.members import FormedVersion
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, _Ahead
@@ -54,6 +54,7 @@ from committerd.queue.outcomes import Settled
 from committerd.queue.port import Fetched, Queue, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Race, VersionSummary
+from committerd.queue.reach import Reach, lines_of
 from committerd.queue.reservations import Reservations
 from committerd.queue.rounds import Round
 from committerd.queue.start import QueueFacts
@@ -621,6 +622,30 @@ def takes_what_was_settled_ahead_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "chosen", all_of_them)
 
 
+def passes_what_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Takes all that is held for all that was staged."""
+    patch.setattr(Reach, "first_skipped", None)
+
+
+def skips_for_good(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reach, "_is_due", lambda self, one: False)
+
+
+def holds_units_behind_a_skipped_one(patch: pytest.MonkeyPatch) -> None:
+    """What follows is held as soon as there is room, although the reader has not gone back yet."""
+    holds = Reach.holds
+
+    def eager(self: Reach, *given: Any, **named: Any) -> bool:
+        self._closed = set()
+        return holds(self, *given, **named)
+
+    patch.setattr(Reach, "holds", eager)
+
+
+def holds_units_of_another_producer_behind_a_skipped_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(intake, "lines_of", lambda producer, app_id: lines_of(producer, b"" if producer else app_id))
+
+
 def stops_at_a_damaged_old_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loading, "_read_old", loading._read)
 
@@ -646,6 +671,20 @@ def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> No
         return min(reached, facts.log_end)
 
     patch.setattr(operate, "_unchanged_below", everything)
+
+
+def proposes_what_was_settled_ahead_of_a_lost_end(patch: pytest.MonkeyPatch) -> None:
+    """Takes the log for unchanged up to the position, although only the last record before a gap is proven."""
+
+    async def up_to_the_position(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
+        unchanged = 0
+        for version in loaded.older.outcome_versions.between(facts.log_start, facts.log_end - 1):
+            position = await position_of(loaded.table, version)
+            if position is not None and await operate._holds_last_record(queue, position, facts):
+                unchanged = max(unchanged, position.next_offset)
+        return unchanged
+
+    patch.setattr(operate, "_unchanged_below", up_to_the_position)
 
 
 def does_not_know_of_pauses(patch: pytest.MonkeyPatch) -> None:

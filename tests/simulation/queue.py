@@ -273,6 +273,8 @@ class FakeQueue:
                 return event
             if self._owns(event.generation) and seeks == self._seeks:
                 return event
+            if not event.unbroken:
+                self._restarts = -1  # the next one tells of it
 
     async def identity(self) -> TopicIdentity:
         def asked() -> str | None:
@@ -320,16 +322,16 @@ class FakeQueue:
         taken: bool = await self._call(f"acknowledge {offset}", acknowledged)
         return taken
 
-    async def seek(self, generation: int, offset: int) -> None:
+    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
         if not self._owns(generation):
             return
         self._seeks += 1
-        self._next = None
+        self._next, self._outstanding = None, outstanding[0]
         number = self._seeks
 
         def sought() -> None:
             if self._owns(generation) and number == self._seeks:
-                self._next, self._outstanding, self._full = offset, 0, False
+                self._next, self._full = offset, False
                 self.wake()
 
         await self._call(f"seek {offset}", sought)
@@ -385,7 +387,7 @@ class FakeQueue:
         if not self._owned or self._next is None:
             return None
         if self._full:
-            self._full = self._outstanding > self._most // 4
+            self._full = self._outstanding * 4 > self._most * 3
         if self._full:
             return None
         if not self._broker.log_start <= self._next <= self._broker.log_end or self._broker.topic_id is None:

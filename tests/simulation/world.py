@@ -105,7 +105,10 @@ class World:
         self.telemetry = _telemetry()
         self.settings = Settings(
             dataset=DatasetSettings(name="t", uri=URI),
-            kafka=KafkaSettings(bootstrap_servers=("nowhere:9092",)),
+            # Not validated: less than an operator may set.
+            kafka=KafkaSettings(bootstrap_servers=("nowhere:9092",)).model_copy(
+                update={"outstanding_records_max": scenario.room}
+            ),
             commit=CommitSettings.model_validate(scenario.settings),
             store=StoreSettings(recheck_seconds=scenario.recheck_seconds, probe=False),
         )
