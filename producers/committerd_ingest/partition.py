@@ -168,8 +168,8 @@ class PartitionWork:
         """Take records; those that were fetched before the latest seek are dropped. `more`: as of `Arrived`."""
         if seek != self._seek:
             return
-        if records.offsets[0] < self._behind or sorted(set(records.offsets)) != records.offsets.tolist():
-            self._broken = f"offsets from {records.offsets[0]} on came twice or out of order, behind {self._behind - 1}"
+        if records.offsets[0] < self._behind:
+            self._broken = f"offset {records.offsets[0]} came after {self._behind - 1}"
         else:
             self.buffer.add(records, time.monotonic(), more)
             self._behind = records.offsets[-1] + 1
@@ -290,7 +290,7 @@ class PartitionWork:
         if found.offset >= self.end:
             self._failures = 0
         self._source.note(partition, found.offset)
-        await self._source.seek(partition, found.offset)
+        await self._source.seek(partition, found.offset, by=self)
 
     async def _found(self) -> Begin | Enter | Stop:
         if self._pipeline.new_table is not None and await self._table.says(self._app_id) is None:

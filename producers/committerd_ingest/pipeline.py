@@ -113,8 +113,9 @@ class Ingest:
                 _log.info("ingest.revoked", extra={"partitions": [str(one) for one in partitions]})
                 for one in partitions:
                     self._end(one)
-            case Sought(partition, seek):
-                if partition in self._works:
+            case Sought(partition, seek, by):
+                # What the work on an earlier assignment asked for is not for this one, which asks for it again.
+                if partition in self._works and self._works[partition][0] is by:
                     self._full.discard(partition)  # the seek has resumed it
                     self._works[partition][0].sought(seek)
             case Arrived(partition, seek, records, more):

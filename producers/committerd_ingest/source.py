@@ -56,6 +56,8 @@ class Sought:
 
     partition: Partition
     seek: int
+    by: object
+    """Who asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,11 @@ class Source:
         self._calls.put((work, future))
         return await future
 
-    async def seek(self, partition: Partition, offset: int) -> None:
-        """Read the partition from this offset on, if it is still assigned; `Sought` comes before its records."""
+    async def seek(self, partition: Partition, offset: int, *, by: object) -> None:
+        """Read the partition from this offset on, if it is assigned; `Sought` comes before its records.
+
+        It may be done after the partition was revoked and assigned again, so `Sought` says `by` whom.
+        """
         place = TopicPartition(*partition)
 
         def work(consumer: Any) -> None:
@@ -140,7 +145,7 @@ class Source:
                 consumer.seek(place, offset)
                 consumer.resume(place)
                 self._seeks[place] += 1
-                self._later(self._tell, Sought(partition, self._seeks[place]))
+                self._later(self._tell, Sought(partition, self._seeks[place], by))
 
         await self.call(work)
 

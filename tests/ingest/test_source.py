@@ -19,6 +19,7 @@ from kafka.structs import OffsetAndMetadata
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka.clients import open_client
+from committerd_client.app_marks import AppMark
 from committerd_client.headers import App
 from committerd_ingest import partition as partition_module
 from committerd_ingest.batches import fetched, poll, read_in_columns
@@ -121,15 +122,20 @@ class Marked:
 
     opened = None
 
-    def __init__(self) -> None:
+    def __init__(self, mark: AppMark | None = None) -> None:
         self.moves: list[tuple[int, int | None]] = []
+        self._mark = mark
 
     async def identity(self, topic: str) -> tuple[str, str]:
         return "cluster", "id"
 
     async def says(self, app_id: str) -> Said[Note | None]:
         at: Any = None  # nothing is written
-        return Said(at, pa.schema([("id", pa.int64())]), None, None)
+        note = None if self._mark is None else Note(topic_id="id", offset=0, at_ms=2**62)
+        return Said(at, pa.schema([("id", pa.int64())]), self._mark, note)
+
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        return 0, 9
 
     async def write_note(self, app_id: str, note: object, unit: App) -> bool:
         self.moves.append((unit.version, unit.after))
@@ -183,16 +189,73 @@ async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_agai
     happens = cast("Callable[[Event], None]", ingest._event)
     happens(Assigned([one, other]))
     for place in (one, other):
-        happens(Sought(place, 1))
+        happens(Sought(place, 1, by=ingest._works[place][0]))
         happens(Arrived(place, 1, Records.of([Record(0, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
     # It begins again: it has dropped its records, and the seek resumes it. The other one still holds its own.
     source.resume([one])
-    happens(Sought(one, 2))
+    happens(Sought(one, 2, by=ingest._works[one][0]))
     happens(Arrived(one, 2, Records.of([Record(1, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
     for place in (one, other):
         ingest._end(place)
+
+
+class Recorded:
+    """Stands for a consumer; notes where it reads on."""
+
+    def __init__(self) -> None:
+        self.offset = -1
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.offset = offset
+
+    def pause(self, place: TopicPartition) -> None:
+        pass
+
+    resume = pause
+
+    def commit_async(self, offsets: object, callback: object) -> None:
+        pass
+
+
+async def test_a_partition_that_is_given_out_twice_takes_its_records_once() -> None:
+    """The seek of the work on its first assignment is done during the second one."""
+    sources: list[Source] = []
+
+    def open_source(tell: Callable[[Event], None]) -> Source:
+        sources.append(Source(unopened, topics=["t"], tell=tell))
+        return sources[0]
+
+    marked: Any = Marked(AppMark(app_id="p", run="id", version=3, uuid="", table_version=1, offset=0))
+    ingest = Ingest(
+        PIPELINE, open_source=open_source, table=marked, topics=marked, bad_records=cast("Any", None), figures=marked
+    )
+    (source,) = sources
+    consumer, place = Recorded(), TopicPartition("t", 0)
+
+    async def sought() -> None:
+        """What the thread does, until it has been told where the partition begins; then the records come."""
+        source._run_calls(consumer)
+        while consumer.offset <= 0:
+            await asyncio.sleep(0)
+            source._run_calls(consumer)
+        records = Records.of([Record(number, 0, None, b"{}") for number in range(consumer.offset, 9)])
+        source._later(source._tell, Arrived(Partition(*place), source._seeks[place], records))
+        consumer.offset = -1
+
+    source.assigned(consumer, [place])
+    while source._calls.qsize() < 2:  # noqa: ASYNC110  # a note, and where it begins
+        await asyncio.sleep(0)
+    source.revoked([place])
+    source.assigned(consumer, [place])
+    for _ in range(2):
+        await sought()
+    await asyncio.sleep(0)
+    work, running = ingest._works[Partition(*place)]
+    assert work.buffer.records.offsets.tolist() == [3, 4, 5, 6, 7, 8]
+    assert not work._broken
+    running.cancel()
 
 
 @pytest.mark.kafka
@@ -228,14 +291,14 @@ async def test_records_that_cannot_be_unpacked_are_their_partition_s_trouble(
             topic.send_value(b"poison", partition=0)
             topic.flush()
             for place in (bad, good):
-                await source.seek(place, 0)
+                await source.seek(place, 0, by=None)
             unreadable = await _next(events, Unreadable)
             assert (unreadable.partition, "Corrupt" in unreadable.why) == (bad, True)
             topic.send_value(b"1", partition=1)
             topic.flush()
             arrived = await _next(events, Arrived)
             assert (arrived.partition, [one.value for one in arrived.records]) == (good, [b"1"])
-            await source.seek(bad, 0)  # as somebody does who looks whether it is still so
+            await source.seek(bad, 0, by=None)  # as somebody does who looks whether it is still so
             assert (await _next(events, Unreadable)).partition == bad
         finally:
             await source.stop()
