@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -25,6 +26,7 @@ from committerd.commands.system import monotonic, open_history, open_place, stor
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation
+from committerd.concurrency import Concurrently
 from committerd.errors import RefusedToRun, SettingsError
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.operator import open_operator
@@ -106,14 +108,10 @@ def rewind(as_json: bool, offset: int, reason: str, apply: bool) -> None:
 
 
 async def _show(configured: Settings, as_json: bool) -> None:
-    gone = None
-    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
-        try:
-            await operator.identity()
-        except RefusedToRun as refused:
-            gone = refused
     async with stores_of(configured) as stores:
-        table = Table(await open_place(stores, configured.dataset))
+        opened = Concurrently(partial(open_place, stores, configured.dataset))
+        gone = await opened.of(partial(_gone, configured))
+        table = Table(opened.required())
         if gone is not None:
             versions = await table.shown_versions()
             sampled = await sample(table, versions, report=_progress(len(versions)))
@@ -122,6 +120,16 @@ async def _show(configured: Settings, as_json: bool) -> None:
         async with open_kafka_queue(configured.kafka, configured.dataset.queue, join=False) as queue:
             found = await operate.show(queue, table, _progress)
     _print(table.uri, found.table, found.facts, found.refusal, as_json=as_json)
+
+
+async def _gone(configured: Settings) -> RefusedToRun | None:
+    """The error if the staged topic does not exist; else None."""
+    async with open_operator(configured.kafka, configured.dataset.queue) as operator:
+        try:
+            await operator.identity()
+        except RefusedToRun as refused:
+            return refused
+    return None
 
 
 def _progress(versions: int) -> Callable[[int], None]:
