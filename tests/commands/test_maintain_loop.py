@@ -44,6 +44,8 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
 class Steps:
     """A table that always has something to rewrite, and whose cleanups end when the test says so."""
 
+    uri = "/table.lance"
+
     def __init__(self) -> None:
         self.rewritten = self.cleanups = 0
         self.clean = anyio.Event()
