@@ -659,7 +659,7 @@ class Telemetry(_OfDataset):
             "From the record's timestamp in Kafka until it was first judged.",
         )
         self.queue_depth_records = metrics.gauge(
-            "committerd_queue_depth_records", "Records fetched and not yet settled."
+            "committerd_queue_depth_records", "Records that are held in memory and not yet settled."
         )
         self.queue_depth_bytes = metrics.gauge(
             "committerd_queue_depth_bytes", "Memory of the values, keys and headers of these records."

@@ -24,7 +24,7 @@ from committerd.commands.options import (
 from committerd.commands.printing import ProgressLine, Reading
 from committerd.commands.system import monotonic, open_history, open_place, stores_of
 from committerd.committer import operate
-from committerd.committer.loading import Loading
+from committerd.committer.loading import Loaded, Loading
 from committerd.committer.operate import Situation
 from committerd.concurrency import Concurrently
 from committerd.errors import RefusedToRun, SettingsError
@@ -118,7 +118,7 @@ async def _show(configured: Settings, as_json: bool) -> None:
             _print(table.uri, sampled, None, gone, as_json=as_json)
             return
         async with open_kafka_queue(configured.kafka, configured.dataset.queue, join=False) as queue:
-            found = await operate.show(queue, table, _progress)
+            found = await operate.show(queue, table, _progress, Loading(monotonic=monotonic, report=Reading()))
     _print(table.uri, found.table, found.facts, found.refusal, as_json=as_json)
 
 
@@ -128,6 +128,8 @@ async def _gone(configured: Settings) -> RefusedToRun | None:
         try:
             await operator.identity()
         except RefusedToRun as refused:
+            if refused.code != "topic_gone":
+                raise
             return refused
     return None
 
@@ -136,7 +138,9 @@ def _progress(versions: int) -> Callable[[int], None]:
     return ProgressLine("versions read", versions).add
 
 
-def _print(uri: str, table: Sampled, facts: QueueFacts | None, refusal: RefusedToRun | None, *, as_json: bool) -> None:
+def _print(
+    uri: str, table: Sampled | Loaded, facts: QueueFacts | None, refusal: RefusedToRun | None, *, as_json: bool
+) -> None:
     """`facts`: None = the staged topic does not exist."""
     if as_json:
         click.echo(json.dumps(_facts(uri, table, facts, refusal), indent=2))
@@ -164,7 +168,7 @@ def _print(uri: str, table: Sampled, facts: QueueFacts | None, refusal: RefusedT
         click.echo(f"\n{refusal}")
 
 
-def _facts(uri: str, table: Sampled, facts: QueueFacts | None, refusal: RefusedToRun | None) -> dict[str, Any]:
+def _facts(uri: str, table: Sampled | Loaded, facts: QueueFacts | None, refusal: RefusedToRun | None) -> dict[str, Any]:
     return {
         "table": uri,
         "version": table.version,

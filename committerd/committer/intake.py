@@ -176,9 +176,15 @@ class Intake:
                     self.notify()
 
     async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
-        """Take fetched records in order, except those fetched before the last `clear`, or at another place."""
+        """Take fetched records in order, except those fetched before the last `clear`, or at another place.
+
+        Behind records that could not be taken no others are, or a position would pass the former as if Kafka did not
+        have them.
+        """
         async for begun, event in fetched:
             async with self._reading:
+                if self.fetch_failure is not None:
+                    continue
                 if begun == self._begun:
                     await self._take_what_follows(event)
                     self._to_turn.set()
@@ -251,10 +257,11 @@ class Intake:
 
     def drop(self, records: Collection[Pending]) -> Room:
         """Drop these records without an outcome; returns the room that they occupied."""
-        gone = {pending.offset for pending in records}
-        self.turns.remove(pending for pending in self.pending if pending.offset in gone)
-        self.pending = deque(pending for pending in self.pending if pending.offset not in gone)
-        return self._room_of(records)
+        given = {pending.number for pending in records}
+        gone = [pending for pending in self.pending if pending.number in given]  # `clear` may have dropped some
+        self.turns.remove(gone)
+        self.pending = deque(pending for pending in self.pending if pending.number not in given)
+        return self._room_of(gone)
 
     def first(self, count: int, *, behind: Position) -> list[Pending]:
         """Return the first `count` waiting records that the position `behind` has not passed, by ascending offset.
@@ -366,19 +373,20 @@ class Intake:
         return f"the record at offset {last.offset} can't be compared with the one that was read before"
 
     def _take(self, records: list[Record]) -> Room:
-        """Let those of these records wait that are to be held; returns the room of the others."""
-        held, others = list[Pending](), 0
+        """Let those of these records wait that are to be held; returns the room of those that are not needed."""
+        held, others = list[Pending](), list[int]()
         for record in records:
             size = record_size(record)
-            others += size
             if self._behind is not None and self._behind.passes(record.offset):
                 self._reach.leave_out(record.offset)
+                others.append(size)
                 continue
             named = dict(record.headers)
             lines = lines_of(named.get("producer", b""), named.get("app-id", b""))
             if not self._reach.holds(record.offset, lines, size, timestamp_ms=record.timestamp_ms):
+                if not self._reach.is_stopped:  # or they stay outstanding, so that the queue delivers no more
+                    others.append(size)
                 continue
-            others -= size
             pending = self._delivered(record, size, named)
             held.append(pending)
             self.arrived += 1
@@ -393,7 +401,7 @@ class Intake:
         if last is not None and (self._last is None or last.offset > self._last.offset):
             self._note_time(last.timestamp_ms)
             self._last = _Last(last.offset, last.leader_epoch, "", last)
-        return Room(len(records) - len(held), others)
+        return Room(len(others), sum(others))
 
     def _delivered(self, record: Record, size: int, named: Mapping[str, bytes]) -> Pending:
         """The record as it waits here, with its ticket if it has one. `named`: its headers."""

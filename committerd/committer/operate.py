@@ -74,14 +74,14 @@ class Situation:
 class Shown:
     """The state of table and queue, for a command that only shows it."""
 
-    table: Sampled
+    table: Sampled | Loaded
     facts: QueueFacts
     refusal: RefusedToRun | None
     """As in `Situation`."""
 
 
-async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[int], None]]) -> Shown:
-    """As `look`, from a sample of the versions; `sample` says what that can't see.
+async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[int], None]], loading: Loading) -> Shown:
+    """As `look`, from a sample of the versions; `sample` says what that can't see. A refusal is never from a sample.
 
     `progress`: given the number of versions, returns what is called with the number of those that were just read.
     """
@@ -95,6 +95,9 @@ async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[i
         refusal = await _refusal(queue, facts, found.position, table_exists=found.version > 0)
     except StartAgain as reason:
         raise CommitterError(f"{reason}: look again", code="contended") from reason
+    if refusal is not None:
+        seen = await look(queue, table, loading)
+        return Shown(table=seen.loaded, facts=seen.facts, refusal=seen.refusal)
     return Shown(table=found, facts=facts, refusal=refusal)
 
 

@@ -15,12 +15,20 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from kafka import errors
 
-from committerd.errors import CommitterError, QueueUnavailable
+from committerd.errors import CommitterError
 
 _TOGETHER_MAX = 16
+_SILENCE = (
+    errors.KafkaTimeoutError,
+    errors.KafkaConnectionError,
+    errors.NodeNotReadyError,
+    errors.RequestTimedOutError,
+)
+"""Errors that say nothing of what was asked: the broker has not responded."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +37,7 @@ class _Asked(Generic[Item, Result]):
 
     item: Item
     answers: list[Result | CommitterError] = field(default_factory=list)
-    """Its answer, once there is one."""
+    """Its answer, once a request has brought one."""
 
 
 class Together(Generic[Item, Result]):
@@ -55,10 +63,12 @@ class Together(Generic[Item, Result]):
         self._waiting[asked] = None
         try:
             async with self._turn:
-                if not asked.answers:
+                if asked in self._waiting:
                     await self._ask()
         finally:
             self._waiting.pop(asked, None)
+        if not asked.answers:  # asked about alone, while the next request is on its way
+            return await self._call(partial(self._ask_one, item))
         (answer,) = asked.answers
         if isinstance(answer, CommitterError):
             raise answer
@@ -68,32 +78,23 @@ class Together(Generic[Item, Result]):
         """Ask about those that have waited for the longest time; the caller is the first of them."""
         some = list(self._waiting)[:_TOGETHER_MAX]
         items = list(dict.fromkeys(asked.item for asked in some))
-        answers = await to_thread.run_sync(partial(self._answers, items), limiter=self._lane, abandon_on_cancel=True)
+        answers = await self._call(partial(self._answers, items))
         for asked in some:
-            asked.answers.append(answers[asked.item])
+            if asked.item in answers:
+                asked.answers.append(answers[asked.item])
             self._waiting.pop(asked, None)
 
-    def _answers(self, items: Sequence[Item]) -> dict[Item, Result | CommitterError]:
-        found: dict[Item, Result | CommitterError] = {}
-        if len(items) > 1:
-            try:
-                found |= self._ask_many(items)
-            except CommitterError as error:
-                if not _is_about_one(error):
-                    return dict.fromkeys(items, error)
-        for item in items:
-            if item in found:
-                continue
-            try:
-                found[item] = self._ask_one(item)
-            except CommitterError as error:
-                found[item] = error
-                if isinstance(error, QueueUnavailable) and not _is_about_one(error):
-                    # Kafka does not respond: the others need not wait for that one after the other.
-                    return dict.fromkeys(items, error) | found
-        return found
+    async def _call(self, work: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(work, limiter=self._lane, abandon_on_cancel=True)
 
-
-def _is_about_one(error: CommitterError) -> bool:
-    """Whether Kafka has responded with an error, which may be about one of the items."""
-    return isinstance(error.__cause__, errors.BrokerResponseError)
+    def _answers(self, items: Sequence[Item]) -> Mapping[Item, Result | CommitterError]:
+        """The answers of one request, without items about which it does not say enough."""
+        if len(items) == 1:
+            try:
+                return {items[0]: self._ask_one(items[0])}
+            except CommitterError as error:
+                return {items[0]: error}
+        try:
+            return self._ask_many(items)
+        except CommitterError as error:
+            return dict.fromkeys(items, error) if isinstance(error.__cause__, _SILENCE) else {}

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-LINES_MAX = 10_000
+LINES_MAX = 1_000
 """The reader goes no further while records of so many lines are skipped, since it keeps an offset of each."""
 _KEY_BYTES_MAX = 128
 """Lines whose names begin with the same so many bytes are one line here."""
@@ -82,6 +82,11 @@ class Reach:
         return len(self._held), self._all_bytes
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether what is read does not count, because records of too many lines are skipped."""
+        return self._stopped
+
+    @property
     def first_skipped(self) -> Skipped | None:
         """What is skipped at the lowest offset. A position that passes records in order ends there."""
         return min(self._skipped.values(), default=None)
@@ -106,7 +111,8 @@ class Reach:
                 self._records[line] += 1
                 self._bytes[line] += size
             return True
-        if len(self._skipped) + len(lines) > LINES_MAX:
+        new = sum(line not in self._skipped for line in lines)
+        if new and len(self._skipped) + new > LINES_MAX:
             self._stopped = True
             return False
         self._move_on(offset)

@@ -8,7 +8,9 @@ from dataclasses import replace
 import anyio
 
 from committerd.committer.intake import Intake
+from committerd.errors import QueueUnavailable
 from committerd.queue.offsets import Offsets
+from committerd.queue.port import Fetched, Record
 from committerd.queue.position import Position
 from committerd.queue.reach import Reach
 from tests.simulation.loop import run_virtual
@@ -143,5 +145,61 @@ def test_a_lost_connection_is_not_forgotten_when_the_reader_goes_to_another_plac
             assert [one.offset for one in intake.pending] == [1, 3]
             assert queue.compared == 2
             tasks.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
+class Unreachable(FakeQueue):
+    """Requests for the bounds of the log fail."""
+
+    async def bounds(self) -> tuple[int, int]:
+        raise QueueUnavailable("no broker responds")
+
+
+def test_nothing_is_taken_behind_records_that_could_not_be_compared() -> None:
+    """Or a position would pass them, as if Kafka did not have them."""
+    broker = FakeBroker()
+
+    async def main() -> Intake:
+        queue = Unreachable(broker)
+        intake = Intake(queue)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(intake.run)
+            broker.join(queue)
+            await anyio.sleep(1)
+            intake.begin_behind(START)
+            for offset, unbroken in enumerate((True, False, True)):
+                one = Record(offset=offset, value=b"", key=None, headers=(), timestamp_ms=0, leader_epoch=0)
+                queue._events.append(Fetched(generation=1, records=[one], unbroken=unbroken))
+            queue.wake()
+            await anyio.sleep(60)
+            tasks.cancel_scope.cancel()
+        return intake
+
+    intake = run_virtual(main)
+    assert [pending.offset for pending in intake.pending] == [0]
+    assert intake.fetch_failure is not None
+
+
+def test_records_of_an_assignment_that_is_over_are_dropped_without_harm() -> None:
+    broker = FakeBroker()
+
+    async def main() -> Intake:
+        queue = FakeQueue(broker)
+        intake = Intake(queue)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(intake.run)
+            broker.join(queue)
+            await anyio.sleep(1)
+            intake.begin_behind(START)
+            broker.stage(b"record")
+            await queue.seek(1, 0)
+            await anyio.sleep(1)
+            waiting = list(intake.pending)
+            assert len(waiting) == 1
+            intake.clear()
+            assert intake.drop(waiting) == (0, 0)
+            tasks.cancel_scope.cancel()
+        return intake
 
     run_virtual(main)

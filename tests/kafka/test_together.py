@@ -13,7 +13,7 @@ from kafka import errors
 from committerd.errors import CommitterError, QueueUnavailable
 from committerd.kafka.together import Together
 
-BAD, ALONE = "bad", "alone"
+BAD, ODD, ALONE = "bad", "odd", "alone"
 
 
 class Asked:
@@ -44,6 +44,8 @@ class Asked:
             raise QueueUnavailable("no response") from errors.KafkaTimeoutError()
         if BAD in items:
             raise QueueUnavailable("no rights") from errors.TopicAuthorizationFailedError()
+        if ODD in items:
+            raise QueueUnavailable("no leader")  # the client's own error, about one of them
         return {item: len(item) for item in items}
 
 
@@ -79,10 +81,11 @@ async def test_what_a_request_leaves_out_is_asked_about_alone() -> None:
     assert asked.requests == [["a"], ["bb", ALONE], [ALONE]]
 
 
-async def test_an_error_about_one_is_no_error_of_the_others() -> None:
+@pytest.mark.parametrize("wrong", [BAD, ODD])
+async def test_an_error_about_one_is_no_error_of_the_others(wrong: str) -> None:
     asked = Asked()
-    found = await ask_all(asked, ["a", "bb", BAD, "ccc"])
-    assert isinstance(found.pop(BAD), QueueUnavailable)
+    found = await ask_all(asked, ["a", "bb", wrong, "ccc"])
+    assert isinstance(found.pop(wrong), QueueUnavailable)
     assert found == {"a": 1, "bb": 2, "ccc": 3}
 
 

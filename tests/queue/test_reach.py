@@ -213,7 +213,15 @@ def test_the_reader_stops_where_it_would_have_to_remember_too_many_lines(monkeyp
     assert reach.turn() == 1
     assert reach.holds(1, (b"p1",), 1)
     assert not reach.holds(2, (b"p2",), 1)
-    assert not reach.holds(3, (b"p3",), 1), "the reader has been there, and goes on"
+    assert not reach.holds(3, (b"p3",), 1), "which is one line too many until the first is known not to be skipped"
+    assert reach.is_stopped
+    assert reach.turn() == 3
+    assert not reach.holds(3, (b"p3",), 1)
+    assert not reach.is_stopped
+    assert not reach.holds(4, (b"p3",), 1), "a line that is skipped already"
+    assert not reach.is_stopped
+    assert not reach.holds(5, (b"p4",), 1)
+    assert reach.is_stopped
     assert reach.turn() is None
 
 
