@@ -22,8 +22,8 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 _MOVED_TOGETHER = 8
-"""Partitions that a member gets from others at a time. It starts a few tables at a time; if it got more at once, the rest
-would have no committer meanwhile. The next follow in the next round, when their owners have given them up."""
+"""Partitions that a member gets from others at a time. It starts a few tables at a time; if it got more at once, the
+rest would have no committer meanwhile. The next follow in the next round, when their owners have given them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
