@@ -134,6 +134,7 @@ class PartitionWork:
         """The offset behind the last record that has arrived."""
         self._broken = ""
         """Why the partition has to begin again."""
+        self._retired = False
         self._unreadable = ""
         """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
@@ -165,8 +166,11 @@ class PartitionWork:
         return None if found == NO_TIMESTAMP else found
 
     def arrived(self, seek: int, records: Records, more: int) -> None:
-        """Take records; those that were fetched before the latest seek are dropped. `more`: as of `Arrived`."""
-        if seek != self._seek:
+        """Take records. Dropped are those that were fetched before the latest seek, and all behind a gap.
+
+        `more`: as of `Arrived`.
+        """
+        if seek != self._seek or self._broken:
             return
         if records.offsets[0] < self._behind:
             self._broken = f"offset {records.offsets[0]} came after {self._behind - 1}"
@@ -192,12 +196,19 @@ class PartitionWork:
         self.hurry = True
         self._changed.set()
 
+    def retire(self) -> None:
+        """Ask nothing more of the source: the partition is assigned to other work, or to none.
+
+        The task of `run` is cancelled too, but what it waits for may lose the cancellation.
+        """
+        self._retired = True
+
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
+        while not self._retired:
             try:
                 await self._begin()
-                while True:
+                while not self._retired:
                     await self._next()
             except Stopped as error:
                 await self._stop(error)
@@ -233,7 +244,8 @@ class PartitionWork:
         self._seek, self._broken, self._unreadable = 0, "", ""
         self.buffer.clear()
         self._written_ms = None
-        self._source.pause([self.partition])
+        if not self._retired:
+            self._source.pause([self.partition])
 
     async def _stay(self, error: Stopped) -> None:
         """Stay stopped until it is time to look whether the partition may go on."""
@@ -289,8 +301,14 @@ class PartitionWork:
             self.trouble = self._stopped_ms = None
         if found.offset >= self.end:
             self._failures = 0
-        self._source.note(partition, found.offset)
-        await self._source.seek(partition, found.offset, by=self)
+        self._tell_group(found.offset)
+        if not self._retired:
+            await self._source.seek(partition, found.offset, by=self)
+
+    def _tell_group(self, offset: int) -> None:
+        """Show the group's tools where the partition is."""
+        if not self._retired:
+            self._source.note(self.partition, offset)
 
     async def _found(self) -> Begin | Enter | Stop:
         if self._pipeline.new_table is not None and await self._table.says(self._app_id) is None:
@@ -369,7 +387,9 @@ class PartitionWork:
                     await self._move_mark()
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), self._mark_due_in() if due is None else due)
+                # Not `asyncio.wait_for`: in Python 3.11 it drops a cancellation in whose instant the event is set.
+                async with asyncio.timeout(self._mark_due_in() if due is None else due):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
         self._written_ms, arrived = self.buffer.records.timestamps_ms[0], self.buffer.first_at
@@ -381,6 +401,8 @@ class PartitionWork:
                 most, ids = self.front(self._registry)
                 schemas = await self._schemas(self._registry, ids)
             async with self._writing:
+                if self._broken:
+                    raise _BeginAgain(self._broken)
                 held = self.buffer.bytes
                 records = self.buffer.take(time.monotonic(), most)
                 self._taken_bytes = held - self.buffer.bytes
@@ -464,7 +486,7 @@ class PartitionWork:
         if ahead is not None and written is not None:
             decoded = ahead.decoded
         else:
-            said = await self._merged(said, records, schemas)
+            said = await self._merged(said, records, schemas, same)
             decoded = await asyncio.to_thread(self._decoded, said.schema, records, schemas)
         bad = sorted((*decoded.bad, *chosen.bad), key=lambda one: one.record.offset)
         stop = next((one for one in bad if one.stops or self._pipeline.on_error == "stop"), None)
@@ -532,7 +554,7 @@ class PartitionWork:
         try:
             said = await latest
             if said.schema == ahead.schema:
-                moved = self._table.moved(ahead.written, said.at)
+                moved = await asyncio.to_thread(self._table.moved, ahead.written, said.at)
         finally:
             if moved is None:
                 await self._table.remove(ahead.written)
@@ -554,11 +576,14 @@ class PartitionWork:
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
 
-    async def _merged(self, said: Said[Note | None], records: Records, schemas: Schemas | None) -> Said[Note | None]:
-        """What the table says when it has the columns that the records' schemas bring."""
+    async def _merged(
+        self, said: Said[Note | None], records: Records, schemas: Schemas | None, same: Awaitable[None]
+    ) -> Said[Note | None]:
+        """What the table says when it has the columns that the records' schemas bring. `same`: as of `_write_of`."""
         new = await asyncio.to_thread(self._new_columns, said.schema, records, schemas)
         if new is None:
             return said
+        await same
         try:
             await self._settled(self._table.add_columns(new))
         except StagingError as error:
@@ -657,7 +682,7 @@ class PartitionWork:
             if mark is None or mark.version != behind:
                 raise _BeginAgain("another process has committed these records")
         self.mark = self.reached = behind
-        self._source.note(self.partition, behind)
+        self._tell_group(behind)
 
     # Records of other routes
 
@@ -668,7 +693,7 @@ class PartitionWork:
         if self.reached == self.mark:
             self._passing_since = time.monotonic()
         self.reached = behind
-        self._source.note(self.partition, behind)
+        self._tell_group(behind)
         if behind >= self.end:  # the records that were the trouble are gone
             self.trouble = self._stopped_ms = None
         if self._mark_due_in() <= 0:

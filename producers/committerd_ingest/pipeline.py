@@ -45,6 +45,8 @@ class Ingest:
         self._works: dict[Partition, tuple[PartitionWork, asyncio.Task[None]]] = {}
         self._writing = asyncio.Semaphore(pipeline.writes_max)
         self._full: set[Partition] = set()
+        """Those that are paused until there is room again."""
+        self._draining = False
 
     async def run(self, stopped: asyncio.Event, *, drain_seconds: float) -> None:
         """Work until `stopped`; then write what waits, for at most `drain_seconds`, and leave the group."""
@@ -54,7 +56,8 @@ class Ingest:
             while not stopped.is_set():
                 await self._look()
                 try:
-                    await asyncio.wait_for(stopped.wait(), _LOOK_SECONDS)
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await stopped.wait()
                 except TimeoutError:
                     continue
             await self._drain(drain_seconds)
@@ -64,7 +67,7 @@ class Ingest:
             for partition in list(self._works):
                 self._end(partition)
             await self._source.stop()
-            self._topics.close()
+            await asyncio.to_thread(self._topics.close)
             await asyncio.to_thread(self._bad_records.close)
 
     def live(self) -> list[str]:
@@ -146,7 +149,9 @@ class Ingest:
         self._full.discard(partition)
         found = self._works.pop(partition, None)
         if found is not None:
-            found[1].cancel()
+            work, running = found
+            work.retire()
+            running.cancel()
 
     def _bound(self) -> None:
         """Pause the partitions that have something to write, while too much waits."""
@@ -161,7 +166,7 @@ class Ingest:
 
     def _unbound(self) -> None:
         """Go on with the partitions that were paused, when there is room again."""
-        if self._full and self._held() <= self._pipeline.buffer_bytes_max // 2:
+        if self._full and not self._draining and self._held() <= self._pipeline.buffer_bytes_max // 2:
             again, self._full = sorted(self._full), set()
             self._source.resume([one for one in again if one in self._works and not self._works[one][0].stopped])
 
@@ -172,7 +177,8 @@ class Ingest:
         works = [work for work, _ in self._works.values()]
         self._unbound()
         try:
-            ends = await asyncio.wait_for(self._source.ends(), _LOOK_SECONDS)
+            async with asyncio.timeout(_LOOK_SECONDS):
+                ends = await self._source.ends()
         except (KafkaError, TimeoutError):
             ends = {}
         lag = sum(max(ends.get(work.partition, 0) - work.reached, work.end - work.reached, 0) for work in works)
@@ -186,7 +192,8 @@ class Ingest:
         )
 
     async def _drain(self, seconds: float) -> None:
-        """Write what waits."""
+        """Write what waits, and fetch nothing more."""
+        self._draining = True
         self._source.pause(sorted(self._works))
         until = time.monotonic() + seconds
         while time.monotonic() < until:

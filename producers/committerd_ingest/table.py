@@ -127,7 +127,8 @@ class Table:
     def moved(self, written: Written, at: lance.LanceDataset) -> Written | None:
         """The same files for another version; None if it has other columns, and the files do not fit it.
 
-        Reads nothing. Raises what `read_table` raises.
+        Reads nothing from the store, but blocks for as long as it takes to decode a manifest. Raises what `read_table`
+        raises.
         """
         if not written.change.fits(at):
             return None

@@ -117,6 +117,9 @@ class Noted(Source):
         self.paused -= set(partitions)
 
 
+MARK = AppMark(app_id="p", run="id", version=3, uuid="", table_version=1, offset=0)
+
+
 class Marked:
     """Stands for table, topics and figures of a partition; notes where the mark is moved, and from where."""
 
@@ -197,6 +200,11 @@ async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_agai
     happens(Sought(one, 2, by=ingest._works[one][0]))
     happens(Arrived(one, 2, Records.of([Record(1, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
+    await ingest._drain(0)
+    for place in (one, other):
+        ingest._works[place][0].buffer.clear()
+    ingest._unbound()
+    assert source.paused == {one, other}  # there is room again, but the process ends
     for place in (one, other):
         ingest._end(place)
 
@@ -221,17 +229,7 @@ class Recorded:
 
 async def test_a_partition_that_is_given_out_twice_takes_its_records_once() -> None:
     """The seek of the work on its first assignment is done during the second one."""
-    sources: list[Source] = []
-
-    def open_source(tell: Callable[[Event], None]) -> Source:
-        sources.append(Source(unopened, topics=["t"], tell=tell))
-        return sources[0]
-
-    marked: Any = Marked(AppMark(app_id="p", run="id", version=3, uuid="", table_version=1, offset=0))
-    ingest = Ingest(
-        PIPELINE, open_source=open_source, table=marked, topics=marked, bad_records=cast("Any", None), figures=marked
-    )
-    (source,) = sources
+    ingest, source = opened(Marked(MARK))
     consumer, place = Recorded(), TopicPartition("t", 0)
 
     async def sought() -> None:
@@ -240,7 +238,7 @@ async def test_a_partition_that_is_given_out_twice_takes_its_records_once() -> N
         while consumer.offset <= 0:
             await asyncio.sleep(0)
             source._run_calls(consumer)
-        records = Records.of([Record(number, 0, None, b"{}") for number in range(consumer.offset, 9)])
+        records = records_of(consumer.offset, 9)
         source._later(source._tell, Arrived(Partition(*place), source._seeks[place], records))
         consumer.offset = -1
 
@@ -256,6 +254,122 @@ async def test_a_partition_that_is_given_out_twice_takes_its_records_once() -> N
     assert work.buffer.records.offsets.tolist() == [3, 4, 5, 6, 7, 8]
     assert not work._broken
     running.cancel()
+
+
+class Deaf(Marked):
+    """Asked for the bounds of a partition, it waits until it is cancelled, and then goes on all the same."""
+
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 0, 9
+
+
+def opened(marked: Any) -> tuple[Ingest, Source]:
+    sources: list[Source] = []
+
+    def open_source(tell: Callable[[Event], None]) -> Source:
+        sources.append(Source(unopened, topics=["t"], tell=tell))
+        return sources[0]
+
+    ingest = Ingest(
+        PIPELINE, open_source=open_source, table=marked, topics=marked, bad_records=cast("Any", None), figures=marked
+    )
+    return ingest, sources[0]
+
+
+async def turned() -> None:
+    """Let everything go on that waits for nothing outside of the event loop."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def records_of(begin: int, end: int) -> Records:
+    return Records.of([Record(number, 0, None, b"{}") for number in range(begin, end)])
+
+
+async def test_work_ends_with_its_assignment_when_records_arrive_in_the_same_instant() -> None:
+    """Otherwise it would go on beside the work on the next assignment, and pause and seek its partition."""
+    ingest, source = opened(Marked(MARK))
+    consumer, place = Recorded(), TopicPartition("t", 0)
+    source.assigned(consumer, [place])
+    await turned()
+    source._run_calls(consumer)
+    await turned()
+    first, running = ingest._works[Partition(*place)]
+    assert first._seek == source._seeks[place]
+    source._later(source._tell, Arrived(Partition(*place), first._seek, records_of(3, 6)))
+    source.revoked([place])
+    source.assigned(consumer, [place])
+    await turned()
+    assert len(first.buffer.records) == 3
+    assert running.cancelled()
+    ingest._end(Partition(*place))
+
+
+async def test_work_that_has_ended_asks_the_source_for_nothing_even_if_its_cancellation_is_lost() -> None:
+    ingest, source = opened(Deaf(MARK))
+    consumer, place = Recorded(), TopicPartition("t", 0)
+    source.assigned(consumer, [place])
+    await turned()
+    _, running = ingest._works[Partition(*place)]
+    source.revoked([place])
+    await turned()
+    assert running.done()
+    assert source._calls.empty()
+
+
+async def test_records_that_come_behind_a_gap_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other records come after those that were dropped, while a transaction waits for its turn."""
+    marked: Any = Marked()
+    writing = asyncio.Semaphore(0)
+    work = PartitionWork(
+        Partition("t", 0),
+        PIPELINE,
+        source=Noted(lambda event: None),
+        table=marked,
+        topics=marked,
+        bad_records=cast("Any", None),
+        figures=marked,
+        writing=writing,
+    )
+    written: list[int] = []
+
+    async def write(records: Records, schemas: object) -> None:
+        written.extend(records.offsets)
+
+    monkeypatch.setattr(work, "_write", write)
+    work.sought(1)
+    work.arrived(1, records_of(0, 10), 0)
+    work.press()
+    following = asyncio.create_task(work._next())
+    await turned()
+    work.arrived(1, records_of(5, 15), 0)
+    work.arrived(1, records_of(15, 21), 0)
+    writing.release()
+    with pytest.raises(partition_module._BeginAgain, match="offset 5 came after 9"):
+        await following
+    assert written == []
+    assert work.buffer.records.offsets.tolist() == list(range(10))
+    assert not work.busy
+
+
+async def test_a_table_gets_no_columns_of_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: Any = Marked()
+    work = PartitionWork(
+        Partition("t", 0),
+        PIPELINE,
+        source=Noted(lambda event: None),
+        table=marked,
+        topics=marked,
+        bad_records=cast("Any", None),
+        figures=marked,
+        writing=asyncio.Semaphore(),
+    )
+    work._topic_id = "the one before"
+    monkeypatch.setattr(work, "_new_columns", lambda *_: pa.schema([("new", pa.int64())]))
+    with pytest.raises(partition_module._BeginAgain, match="the topic's id is id, and was the one before"):
+        await work._write(records_of(0, 1), {})
 
 
 @pytest.mark.kafka
