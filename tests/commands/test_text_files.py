@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,18 @@ def test_an_error_in_json_lines_names_the_line(tmp_path: Path, wrong: str, targe
         lines = '{"a": null}\n\n' * before + f'{{"a": {wrong}}}\n' + '{"a": null}\n' * 3
         with pytest.raises(SourceError, match=f"line {2 * before + 1}: "):
             read(tmp_path / "file", "json", lines, target)
+
+
+@pytest.mark.parametrize("bad", ['{"b": ' + "[" * 30_000, '{"b": ' + "[\n" * 30_000, "null", '{"a": 1}null'])
+def test_a_line_that_pyarrow_does_not_survive_is_an_error(tmp_path: Path, bad: str) -> None:
+    for before, behind in (("", ""), ('{"a": 1}\r\n\r\n', '\n{"a": 3}\n')):
+        with pytest.raises(SourceError, match=rf"line {before.count(chr(10)) + 1}: .*(nested too deep|null)"):
+            read(tmp_path / "file", "json", before + bad + behind, pa.int64())
+
+
+def test_brackets_in_texts_and_beside_each_other_are_no_levels(tmp_path: Path) -> None:
+    values = ["[" * 300, '"]' * 300, "\\" * 3 + "[" * 300]
+    lines = [json.dumps({"a": value}) for value in values]
+    assert read(tmp_path / "file", "json", "\n".join(lines), pa.string()) == values
+    many = [[number] for number in range(1000)]
+    assert read(tmp_path / "file", "json", json.dumps({"a": many}), pa.list_(pa.list_(pa.int64()))) == [many]

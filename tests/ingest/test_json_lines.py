@@ -13,6 +13,7 @@ from committerd.commands.ingest.json_lines import good_lines
 from committerd.commands.ingest.parts import line_check
 from committerd.errors import SourceError
 from committerd_batch.target import Mode
+from committerd_client.errors import StagingError
 from committerd_ingest.row_changes import columns_of
 
 TABLE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string()), ("day", pa.date32())])
@@ -78,3 +79,29 @@ def test_a_file_that_can_not_be_read_is_no_bad_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="can't be read as json") as raised:
         found_in(tmp_path / "a.jsonl.gz", b"no gzip")
     assert isinstance(raised.value.__cause__, OSError | ValueError)
+
+
+def test_a_line_that_is_nested_too_deep_is_bad_alone(tmp_path: Path) -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"id": 2, "other": ' + b"[" * levels + b"]" * levels + b"}"
+
+    for levels in (1_100, 30_000):
+        rows, bad = found_in(tmp_path / "a.jsonl", b'{"id": 1}\n' + nested(levels) + b'\n{"id": 3, "text": "[[{{"}\n')
+        assert [row["id"] for row in rows] == [1, 3]  # type: ignore[index]
+        assert [*bad] == [2]
+        assert "nested too deep" in bad[2]
+
+
+def test_bad_lines_are_told_from_good_ones_only_until_there_are_too_many(tmp_path: Path) -> None:
+    file, checked = tmp_path / "a.jsonl", list[int]()
+    file.write_bytes(b'{"id": 1}\n' * 20_000)
+
+    def check(rows: pa.Table, columns: pa.Schema) -> None:
+        checked.append(rows.num_rows)
+        raise StagingError("it does not fit")
+
+    source = Source(str(file), "json", str(file), pyarrow.fs.LocalFileSystem(), {})
+    with pytest.raises(SourceError, match="more than 1,000 lines are bad, such as line 1: it does not fit"):
+        list(good_lines(source, TABLE, check))
+    assert checked.count(1) == 1001
+    assert len(checked) < 2 * 1001 + 20

@@ -9,17 +9,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from committerd.commands.append.sources import Folder
+from committerd.commands.append.sources import Folder, ReadableFiles
 from committerd.commands.ingest.files import FolderReader
+from committerd.commands.ingest.parts import line_check
+from committerd.errors import SourceError
 from committerd.settings.load import load_settings
+from committerd_batch.target import Mode
 from committerd_ingest.reading import Part, Reader
 from committerd_ingest.testing import SCHEMA, ReaderTests, Supply
 from tests.ingest import lists
 from tests.ingest.lists import ListReader, Lists
 
+SETTINGS = load_settings(dataset={"name": "d", "uri": "/tmp/d.lance"}, kafka={"bootstrap_servers": "localhost:1"})
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "readers.md"
 
 
@@ -44,10 +50,7 @@ class Files:
         hidden.rename(self.folder / f"{first}.jsonl")
 
     def open(self) -> Reader:
-        settings = load_settings(
-            dataset={"name": "d", "uri": "/tmp/d.lance"}, kafka={"bootstrap_servers": "localhost:1"}
-        )
-        return FolderReader(Folder(str(self.folder), settings, {}), list_seconds=0.05)
+        return FolderReader(Folder(str(self.folder), SETTINGS, {}), list_seconds=0.05)
 
 
 class TestFolderReader(ReaderTests):
@@ -102,3 +105,46 @@ def test_the_reader_of_the_page_passes_all_tests(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     passed = set(re.findall(r"^PASSED test_log_reader\.py::TestLogReader::(\w+)", done.stdout, re.MULTILINE))
     assert passed == {name for name in dir(ReaderTests) if name.startswith("test_")}
+
+
+class Failing:
+    """Files whose store fails at the next `fail` requests."""
+
+    def __init__(self, files: ReadableFiles) -> None:
+        self._files, self.fail = files, 0
+
+    def get_file_info(self, what: Any, /) -> Any:
+        return self._files.get_file_info(what)
+
+    def open_input_file(self, path: str, /) -> pa.NativeFile:
+        self._request()
+        return self._files.open_input_file(path)
+
+    def open_input_stream(self, path: str, /, compression: None) -> pa.NativeFile:
+        self._request()
+        return self._files.open_input_stream(path, compression=compression)
+
+    def _request(self) -> None:
+        self.fail -= 1
+        if self.fail >= 0:
+            raise OSError("503 Slow Down")
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_file_is_bad_for_what_it_holds_and_never_because_its_store_fails(tmp_path: Path, lines: bool) -> None:
+    for number, (name, text) in enumerate([("a.jsonl", b'{"id": 1}'), ("b.jsonl.gz", b"none"), ("c.parquet", b"none")]):
+        (tmp_path / name).write_bytes(text)
+        os.utime(tmp_path / name, ns=(number, number))
+    folder = Folder(str(tmp_path), SETTINGS, {})
+    files = Failing(folder._files)
+    folder._files = files
+    check = line_check(Mode.APPEND, keys=[], bytes_max=10**9) if lines else None
+    reader = FolderReader(folder, list_seconds=0.05, check_line=check)
+    for fail in (1, 2):
+        files.fail = fail
+        with pytest.raises(SourceError, match="503"):
+            next(reader.read("files", None, SCHEMA))
+    files.fail = 0
+    parts = [part for part, _ in zip(reader.read("files", None, SCHEMA), range(4), strict=False) if part is not None]
+    found = [(Path(part.origin).name, part.rows.num_rows if part.rows else 0, part.bad != "") for part in parts]
+    assert found == [("a.jsonl", 1, False), ("a.jsonl", 0, False), ("b.jsonl.gz", 0, True), ("c.parquet", 0, True)]

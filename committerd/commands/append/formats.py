@@ -19,6 +19,7 @@ import pyarrow.ipc
 import pyarrow.json
 import pyarrow.parquet
 
+from committerd.commands.append.nesting import require_readable
 from committerd.commands.append.sources import Source, unreadable
 from committerd.commands.append.spelling import Spelling
 from committerd.errors import SourceError
@@ -64,7 +65,7 @@ class SourceRows:
     def _guarded(self, read: Callable[[], Any]) -> Any:
         try:
             return read()
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, RecursionError, pa.ArrowException) as error:
             raise SourceError(unreadable(self.source, error)) from error
 
     def _schema(self) -> pa.Schema:
@@ -241,7 +242,8 @@ def lines_of(source: Source) -> Iterator[tuple[bytes, int]]:
 
 
 def _inferred(chunk: bytes, first: int) -> pa.Schema:
-    """The schema of these lines."""
+    """The schema of these lines. All lines come here before they are parsed with a schema."""
+    require_readable(chunk, first)
     return _parsed(chunk, first, None).schema
 
 

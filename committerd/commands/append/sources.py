@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -38,6 +38,19 @@ _SEGMENTS_OF_BUCKET = 3
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
+class ReadableFiles(Protocol):
+    """What a source needs of a file system, as `pyarrow.fs.FileSystem` has it."""
+
+    def get_file_info(self, what: Any, /) -> Any:
+        """Of a path, or of all that is below a `FileSelector`."""
+
+    def open_input_file(self, path: str, /) -> pa.NativeFile:
+        """A file, for reads at any place."""
+
+    def open_input_stream(self, path: str, /, compression: None) -> pa.NativeFile:
+        """A file, for reads from its beginning; not uncompressed."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file, or a Lance table."""
@@ -47,7 +60,7 @@ class Source:
     kind: str
     place: str
     """Its path in the file system."""
-    files: pyarrow.fs.FileSystem | CloudFiles = field(repr=False)
+    files: ReadableFiles = field(repr=False)
     storage_options: Mapping[str, str] = field(repr=False)
     """pylance's, for a Lance table."""
 

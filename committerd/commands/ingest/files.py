@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -13,14 +14,16 @@ from committerd.commands.append.formats import SourceRows
 from committerd.commands.append.sources import FORMATS, FileThere, Folder, Source
 from committerd.commands.ingest.done_files import DoneFiles, FileMark, file_mark, names_of
 from committerd.commands.ingest.json_lines import Check, good_lines
+from committerd.commands.ingest.watched_files import WatchedFiles
 from committerd.errors import SourceError
-from committerd_ingest.reading import Part
+from committerd_ingest.reading import BadRow, Part
 
 _log = logging.getLogger(__name__)
 
 _SPLIT = "files"
 _SLICE_SECONDS = 0.5
-_CHUNK_BYTES = 4 * 1024 * 1024
+
+_Rows = tuple[pa.Table | pa.RecordBatch, Sequence[BadRow]]
 
 
 class FolderReader:
@@ -92,29 +95,41 @@ class FolderReader:
             yield _bad(token(), file, f"its name does not say its format ({', '.join(FORMATS[:-1])})")
             return
         try:
-            at_ms = file.mtime_ns // 1_000_000
-            if self._check_line is not None and table is not None and file.source.kind == "json":
-                for good, bad in good_lines(file.source, table, self._check_line):
-                    yield Part(rows=good, bad_rows=bad, origin=file.path, at_ms=at_ms)
-            else:
-                for batch in SourceRows(file.source, table).to_reader():
-                    yield Part(rows=batch, origin=file.path, at_ms=at_ms)
+            for good, bad in self._rows(file.source, table):
+                yield Part(rows=good, bad_rows=bad, origin=file.path, at_ms=file.mtime_ns // 1_000_000)
         except SourceError as error:
             self._folder.require_same(file)
             if isinstance(error.__cause__, OSError):
-                _read_through(file.source)  # raises if it is the store, and not what the file holds
+                self._require_bad(file.source, table, error)
             yield _bad(token(), file, str(error).removeprefix(file.path).lstrip(" :"))
             return
         self._folder.require_same(file)
         _log.info("ingest.file_read", extra={"file": file.path})
         yield Part(token=token(), origin=file.path)
 
+    def _rows(self, source: Source, table: pa.Schema | None) -> Iterator[_Rows]:
+        """The rows of a file, and the lines that make none. Raises `SourceError`."""
+        if self._check_line is not None and table is not None and source.kind == "json":
+            yield from good_lines(source, table, self._check_line)
+        else:
+            yield from ((batch, ()) for batch in SourceRows(source, table).to_reader())
+
+    def _require_bad(self, source: Source, table: pa.Schema | None, error: SourceError) -> None:
+        """Raise unless what the file holds makes its reading fail: pyarrow raises `OSError` for that too.
+
+        The file is read again, and the errors of its store are told from others. A file that can be read by now is
+        good: `error` is raised, and the split reads it again.
+        """
+        watched = WatchedFiles(source.files)
+        try:
+            for _ in self._rows(replace(source, files=watched), table):
+                pass
+        except SourceError:
+            if watched.failed is None:
+                return
+            raise
+        raise error
+
 
 def _bad(token: str, file: FileThere, why: str) -> Part:
     return Part(token=token, bad=f"{file.path}: {why}", origin=file.path)
-
-
-def _read_through(source: Source) -> None:
-    with source.files.open_input_stream(source.place, compression=None) as stream:
-        while stream.read(_CHUNK_BYTES):
-            pass

@@ -17,7 +17,7 @@ from committerd_ingest.reading import BadRow
 
 _BAD_MAX = 1000
 """Bad lines of a file, with which it counts as bad itself."""
-_MISFITS = (pa.ArrowException, StagingError, ValueError)
+_MISFITS = (pa.ArrowException, StagingError, ValueError, RecursionError)
 
 Check = Callable[[pa.Table, pa.Schema], object]
 """Raises `StagingError` for rows that do not fit; the schema is that of the rows, as the reader is told it."""
@@ -35,12 +35,9 @@ def good_lines(source: Source, table: pa.Schema, check: Check) -> Iterator[tuple
         bad: dict[int, str] = {}
         if text_of_objects([line.strip() for line in lines.values()]) is None:
             bad = {number: why for number, line in lines.items() if (why := no_object(line)) is not None}
-        made = [parsed.empty_table()]
         left = {number: line for number, line in lines.items() if number not in bad}
-        for part in _parts(left, table, check, bad):
-            made.append(_with_columns_of(parsed, part))
-            if count + len(bad) > _BAD_MAX:
-                break
+        found = _parts(left, table, check, bad, most=_BAD_MAX - count)
+        made = [parsed.empty_table(), *(_with_columns_of(parsed, part) for part in found)]
         count += len(bad)
         if count > _BAD_MAX:
             number = min(bad)
@@ -56,9 +53,11 @@ def _chunks(source: Source) -> Iterator[tuple[bytes, int]]:
         raise SourceError(unreadable(source, error)) from error
 
 
-def _parts(lines: Mapping[int, bytes], table: pa.Schema, check: Check, bad: dict[int, str]) -> Iterator[pa.Table]:
-    """The rows of these lines, in their order; notes those that are bad."""
-    if not lines:
+def _parts(
+    lines: Mapping[int, bytes], table: pa.Schema, check: Check, bad: dict[int, str], *, most: int
+) -> Iterator[pa.Table]:
+    """The rows of these lines, in their order; notes those that are bad. It ends when more than `most` are."""
+    if not lines or len(bad) > most:
         return
     numbers = list(lines)
     try:
@@ -72,7 +71,7 @@ def _parts(lines: Mapping[int, bytes], table: pa.Schema, check: Check, bad: dict
             return
         middle = len(numbers) // 2
         for half in (numbers[:middle], numbers[middle:]):
-            yield from _parts({number: lines[number] for number in half}, table, check, bad)
+            yield from _parts({number: lines[number] for number in half}, table, check, bad, most=most)
     else:
         yield rows
 
