@@ -81,7 +81,8 @@ class Shown:
 
 
 async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[int], None]], loading: Loading) -> Shown:
-    """As `look`, from a sample of the versions; `sample` says what that can't see. A refusal is never from a sample.
+    """As `look`, from a sample of the versions; `sample` says what that can't see. If its position makes a
+    committer refuse, all is read that a committer reads: a Restore may have undone a later version of the queue.
 
     `progress`: given the number of versions, returns what is called with the number of those that were just read.
     """
@@ -95,7 +96,7 @@ async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[i
         refusal = await _refusal(queue, facts, found.position, table_exists=found.version > 0)
     except StartAgain as reason:
         raise CommitterError(f"{reason}: look again", code="contended") from reason
-    if refusal is not None:
+    if refusal is not None and found.position is not None:
         seen = await look(queue, table, loading)
         return Shown(table=seen.loaded, facts=seen.facts, refusal=seen.refusal)
     return Shown(table=found, facts=facts, refusal=refusal)
