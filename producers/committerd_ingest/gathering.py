@@ -131,7 +131,7 @@ class Gathering:
                 self._held = part
                 return None
             self._end_of(part)
-            if self._tokens and self._due():
+            if self._tokens and self._clean and self._due():
                 return None
 
     def _stream(self, part: Part | None) -> Iterator[pa.RecordBatch]:

@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _FAILED_SECONDS = 2.0
+_FAILURES_MAX = 3
+"""Failures without a commit between them, with which the split counts as stopped."""
 _OTHER_SECONDS = 5.0
 """After which a process looks again that was not the first to commit these rows: another one works on the split."""
 _SETTLED_SECONDS = 3600.0
@@ -116,7 +118,7 @@ class SplitWork:
         self._parts: Iterator[Part | None] = iter(())
         self._gathering: Gathering | None = None
         self._one_by_one = False
-        self._attempts = 0
+        self._attempts = self._failures = 0
         self._settled = False
         self._noted_ms = 0
         """When the note in the table was written: Unix milliseconds."""
@@ -160,10 +162,16 @@ class SplitWork:
             pass
         except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the split
             await self._forget()
+            self._failures += 1
             self._figures.began_again("failed")
-            extra = {"split": self.split, "error": f"{type(error).__name__}: {error}"}
-            _log.warning("ingest.failed", extra=extra, exc_info=not isinstance(error, _EXPECTED))
-            await self._pause(_FAILED_SECONDS)
+            said = f"{type(error).__name__}: {error}"
+            foreseen, extra = isinstance(error, _EXPECTED), {"split": self.split, "error": said}
+            _log.warning("ingest.failed", extra=extra, exc_info=not foreseen)
+            if self._failures < _FAILURES_MAX:
+                await self._pause(_FAILED_SECONDS)
+            else:
+                text = f"it failed {self._failures} times without a commit between them: {said}"
+                await self._stay(Stopped("failed", text), ever_longer=not foreseen)
 
     def _asking(self, now: bool) -> None:
         self._asked_at = time.monotonic() if now else None
@@ -187,12 +195,12 @@ class SplitWork:
     async def _pause(self, seconds: float) -> None:
         await self._calls(lambda: self._ending.wait(seconds))
 
-    async def _stay(self, error: Stopped | ReaderStopped) -> None:
+    async def _stay(self, error: Stopped | ReaderStopped, *, ever_longer: bool = True) -> None:
         """Stay stopped until it is time to look whether the split may go on."""
-        self.trouble = error
-        pause = min(self._pipeline.retry_seconds * 2 ** min(self._attempts, 20), _STOPPED_SECONDS_MAX)
-        pause = max(pause, self._pipeline.retry_seconds)
-        self._attempts += 1
+        self.trouble, pause = error, self._pipeline.retry_seconds
+        if ever_longer:
+            pause = max(min(pause * 2 ** min(self._attempts, 20), _STOPPED_SECONDS_MAX), pause)
+            self._attempts += 1
         extra = {"split": self.split, "reason": error.reason, "error": str(error)}
         _log.error("ingest.split_stopped", extra=extra | {"next_attempt_seconds": pause})
         with contextlib.suppress(Exception):  # the next attempt looks at it
@@ -298,8 +306,7 @@ class SplitWork:
             if self._one_by_one:
                 raise _ReadAgain  # from now on, tokens share transactions again
             await self._keep()
-            if self.trouble is not None:
-                self.trouble, self._attempts = None, 0
+            self.trouble, self._attempts, self._failures = None, 0, 0
             self._ended = gathering.ended
             return not (self._ended or self._ending.is_set())
         self._figures.took("decode", time.monotonic() - began)
@@ -455,4 +462,5 @@ class SplitWork:
 
     def _moved(self, place: _Place, token: str | None, mark: int, *, settled: bool) -> None:
         self._place = _Place(GoOn(token, mark), place.schema)
+        self._failures = 0
         self._settled, self._noted_ms = settled, now_ms()

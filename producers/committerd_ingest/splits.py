@@ -71,13 +71,13 @@ class ReaderIngest:
                 extra = {"split": tasks[one].split, "silent_seconds": round(tasks[one].silent_seconds())}
                 _log.warning("ingest.not_drained", extra=extra)
                 one.cancel()
-        closing = Calls()
-        try:
-            await asyncio.wait_for(closing(self._reader.close), max(until - time.monotonic(), _CLOSE_SECONDS_MIN))
-        except Exception as error:  # noqa: BLE001  # whatever it is: the process ends
-            _log.warning("ingest.not_closed", extra={"error": f"{type(error).__name__}: {error}"})
-        closing.end()
-        await asyncio.to_thread(self._bad_records.close)
+        for close in (self._reader.close, self._bad_records.close):
+            closing = Calls()
+            try:
+                await asyncio.wait_for(closing(close), max(until - time.monotonic(), _CLOSE_SECONDS_MIN))
+            except Exception as error:  # noqa: BLE001  # whatever it is: the process ends
+                _log.warning("ingest.not_closed", extra={"error": f"{type(error).__name__}: {error}"})
+            closing.end()
 
     def live(self) -> list[str]:
         """What is stuck, so that only a restart can help."""
@@ -128,16 +128,17 @@ class ReaderIngest:
         calls = Calls()
         try:
             while True:
-                self._uncounted = ""
+                uncounted = ""
                 for split in list(self._works):
                     asked = calls(partial(self._reader.waiting, split))
                     try:
                         self._waiting[split] = int(await asyncio.wait_for(asked, self._silent_seconds))
                     except TimeoutError:
-                        self._uncounted = f"the reader does not say it of split {split}"
+                        uncounted = f"the reader does not say it of split {split}"
                     except Exception as error:  # noqa: BLE001  # whatever it is: rows do not depend on it
-                        self._uncounted = f"{type(error).__name__}: {error}"
-                        _log.warning("ingest.lag_unknown", extra={"split": split, "error": self._uncounted})
+                        uncounted = f"{type(error).__name__}: {error}"
+                        _log.warning("ingest.lag_unknown", extra={"split": split, "error": uncounted})
+                self._uncounted = uncounted
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             calls.end()

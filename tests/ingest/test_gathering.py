@@ -196,3 +196,11 @@ def test_bad_rows_wait_for_their_token_beside_rows_and_without_any() -> None:
         ending.take()
     with pytest.raises(ValueError, match="a bad part has a token and no rows"):
         Part(bad="why", token="1", bad_rows=[BadRow(1, b"x", "why")])
+
+
+def test_bad_rows_behind_a_token_are_settled_with_their_own() -> None:
+    bad = Part(bad_rows=[BadRow(1, b"long", "why")], origin="f")
+    run = Run([Part(token="1"), bad, Part(token="2"), None], limits=FlushLimits(rows=5, bytes=1, seconds=3600))
+    found = run.gathering.take(run._write)
+    assert found is not None
+    assert (found.token, [one.number for _, one in found.bad]) == ("2", [1])
