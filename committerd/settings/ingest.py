@@ -182,15 +182,17 @@ class IngestSettings(SettingsGroup):
         default=1.0,
         gt=0,
         le=3600,
-        description="Time for which a record waits for others of its partition, at most. While Kafka has more records "
-        "of it than wait, it counts anew with each that arrives: a backlog makes large files.",
+        description="Time for which a record waits for others of its partition, at most. While Kafka holds more "
+        "records of the partition than are waiting, flush_seconds counts from the latest arrival: a "
+        "backlog makes large files.",
     )
     buffer_bytes_max: int = Field(
         default=64 * MIB,
         ge=1024,
         description="Memory for the records of all partitions that wait or are being written. Beyond it no more are "
-        "fetched until some are written. What kafka-python has fetched ahead (4 MiB of a partition, "
-        "kafka.fetch_max_bytes in all) is not counted.",
+        "fetched until some are written. What kafka-python has fetched ahead (4 MiB of a partition, or "
+        "kafka.max_record_bytes if that is more, and kafka.fetch_max_bytes in all) is not counted. With another source "
+        "than kafka: the largest transaction that changes rows by their keys, whose rows are in memory together.",
     )
     retry_seconds: float = Field(
         default=30.0,
