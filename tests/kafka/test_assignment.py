@@ -164,7 +164,7 @@ def full(assignment: Assignment, consumer: Consumer) -> bool:
     return STAGED in consumer.paused
 
 
-def test_is_full_at_the_limit_and_goes_on_at_a_quarter_of_it(assignment: Assignment, consumer: Consumer) -> None:
+def test_is_full_at_the_limit_and_goes_on_when_a_quarter_of_it_is_free(assignment: Assignment, consumer: Consumer) -> None:
     generation = assign(assignment, consumer)
     seek(assignment, consumer)
     small = Record(offset=0, value=b"")
@@ -172,7 +172,7 @@ def test_is_full_at_the_limit_and_goes_on_at_a_quarter_of_it(assignment: Assignm
     assert not full(assignment, consumer)
     assignment.hand_over(generation, [small])
     assert full(assignment, consumer)
-    assignment.settle(generation, 5, 0)
+    assignment.settle(generation, 1, 0)
     assert full(assignment, consumer)
     assignment.settle(generation, 1, 0)
     assert not full(assignment, consumer)
