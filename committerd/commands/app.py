@@ -84,15 +84,7 @@ def release(app_id: str, as_json: bool, reason: str, apply: bool) -> None:
             loading = Loading(monotonic=monotonic, report=Reading(), later=True)
             loaded = await load(table, loading)
             mark = _released(loaded, table.uri, app_id)
-            version = await operate.write(
-                loaded,
-                loading,
-                sources(),
-                new_position=None,
-                change_marks=lambda marks: operate.released(marks, app_id),
-                reason=reason,
-            )
-            return mark, version
+            return mark, await operate.write_released(loaded, loading, sources(), app_id, reason=reason)
 
     mark, version = anyio.run(main)
     if as_json:

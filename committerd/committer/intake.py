@@ -78,7 +78,7 @@ class _Last(NamedTuple):
     record: Record | None = None
 
     def may_be_followed_by(self, record: Record) -> bool:
-        """Whether an unbroken connection may deliver this one now although the log was not written anew."""
+        """Whether an unbroken connection may deliver this record next, if the log was not written anew."""
         if record.offset <= self.offset:
             return record.leader_epoch <= self.leader_epoch
         return record.leader_epoch == self.leader_epoch
@@ -178,8 +178,8 @@ class Intake:
     async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
         """Take fetched records in order, except those fetched before the last `clear`, or at another place.
 
-        Behind records that could not be taken no others are, or a position would pass the former as if Kafka did not
-        have them.
+        Once records could not be taken, no later records are taken: a position would pass the missing records as if
+        Kafka did not have them.
         """
         async for begun, event in fetched:
             async with self._reading:
@@ -373,7 +373,7 @@ class Intake:
         return f"the record at offset {last.offset} can't be compared with the one that was read before"
 
     def _take(self, records: list[Record]) -> Room:
-        """Let those of these records wait that are to be held; returns the room of those that are not needed."""
+        """Let those of these records wait that are to be held; returns the room of records that are not needed."""
         held, others = list[Pending](), list[int]()
         for record in records:
             size = record_size(record)
@@ -384,7 +384,8 @@ class Intake:
             named = dict(record.headers)
             lines = lines_of(named.get("producer", b""), named.get("app-id", b""))
             if not self._reach.holds(record.offset, lines, size, timestamp_ms=record.timestamp_ms):
-                if not self._reach.is_stopped:  # or they stay outstanding, so that the queue delivers no more
+                # What comes while the reach is stopped stays outstanding, so that the queue delivers no more.
+                if not self._reach.is_stopped:
                     others.append(size)
                 continue
             pending = self._delivered(record, size, named)

@@ -81,8 +81,10 @@ class Shown:
 
 
 async def show(queue: Queue, table: Table, progress: Callable[[int], Callable[[int], None]], loading: Loading) -> Shown:
-    """As `look`, from a sample of the versions; `sample` says what that can't see. If its position makes a
-    committer refuse, all is read that a committer reads: a Restore may have undone a later version of the queue.
+    """As `look`, from a sample of the versions; `sample` says what it may miss.
+
+    If a committer would refuse the position that the sample finds, `look` reads the history: a Restore may have undone
+    a later version of the queue.
 
     `progress`: given the number of versions, returns what is called with the number of those that were just read.
     """
@@ -252,6 +254,18 @@ def released(marks: Mapping[str, AppMark], app_id: str) -> dict[str, AppMark]:
         raise SettingsError(f"the table has no mark of application {app_id!r}; it has: {known}")
     used_ms = max(one.used_ms for one in marks.values())  # marks age by each other, not by this machine's clock
     return dict(marks) | {app_id: replace(mark, run="", version=-1, life=mark.life + 1, used_ms=used_ms)}
+
+
+async def write_released(loaded: Loaded, loading: Loading, sources: Sources, app_id: str, *, reason: str) -> int:
+    """Commit one version that releases the mark of `app_id`; returns its number. Raises as `released` and `write`."""
+    return await write(
+        loaded,
+        loading,
+        sources,
+        new_position=None,
+        change_marks=lambda marks: released(marks, app_id),
+        reason=reason,
+    )
 
 
 def recreated(situation: Situation) -> Position:

@@ -68,9 +68,10 @@ class Append:
             return staged
         return self._append(self.place.open() if dataset is None else dataset)
 
-    def fits(self, dataset: lance.LanceDataset) -> bool:
-        """Whether a version may take the files that are written: then an execution for it writes none."""
-        return self._written is not None and self._written.fits(read_table(dataset))
+    def with_written_files(self, dataset: lance.LanceDataset) -> StagedChange | None:
+        """The change of another version with the files that are written; None if that version may not take them."""
+        table, written = read_table(dataset), self._written
+        return None if written is None or not written.fits(table) else self._staged(table, written)
 
     def _append(self, dataset: lance.LanceDataset) -> StagedChange:
         table = read_table(dataset)
@@ -92,6 +93,9 @@ class Append:
                 _count(fragments),
                 hashes.filter() if hashes is not None else None,
             )
+        return self._staged(table, written)
+
+    def _staged(self, table: ReadTable, written: _WrittenFiles) -> StagedChange:
         transaction = table.transaction(None, self.properties)
         transaction.append.SetInParent()
         transaction.append.fragments.extend(written.fragments)

@@ -14,9 +14,8 @@ class FlushLimits:
     rows: int
     bytes: int
     seconds: float
-    """Since the first of the records arrived; while Kafka has more of them than wait already, since the last one.
-
-    So a backlog makes large files, and what waits there has waited for longer anyway.
+    """Counted from the arrival of the first record; while Kafka holds more records of the partition than are waiting
+    here, from the latest arrival. So a backlog makes large files.
     """
 
 

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from committerd_ingest.futures import fail, succeed
+
 _T = TypeVar("_T")
 
 _NAME = "ingest-reader"
@@ -32,9 +34,9 @@ class Calls:
             try:
                 found = context.run(work)
             except BaseException as error:  # noqa: BLE001  # it is code of others
-                self._tell(loop, _fail, result, _ordinary(error))
+                self._tell(loop, fail, result, _ordinary(error))
             else:
-                self._tell(loop, _succeed, result, found)
+                self._tell(loop, succeed, result, found)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
@@ -73,13 +75,3 @@ def _ordinary(error: BaseException) -> Exception:
     made = RuntimeError(f"the reader raised {type(error).__name__}: {error}")
     made.__cause__ = error
     return made
-
-
-def _succeed(result: asyncio.Future[_T], found: _T) -> None:
-    if not result.done():  # it was cancelled
-        result.set_result(found)
-
-
-def _fail(result: asyncio.Future[_T], error: Exception) -> None:
-    if not result.done():
-        result.set_exception(error)

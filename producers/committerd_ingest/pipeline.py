@@ -117,7 +117,7 @@ class Ingest:
                 for one in partitions:
                     self._end(one)
             case Sought(partition, seek, by):
-                # What the work on an earlier assignment asked for is not for this one, which asks for it again.
+                # The work on an earlier assignment may have asked for a seek. This work asks for its own.
                 if partition in self._works and self._works[partition][0] is by:
                     self._full.discard(partition)  # the seek has resumed it
                     self._works[partition][0].sought(seek)

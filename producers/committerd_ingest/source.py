@@ -23,6 +23,7 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import OffsetAndMetadata
 
 from committerd_ingest.batches import fetched, poll, read_in_columns
+from committerd_ingest.futures import fail, succeed
 from committerd_ingest.records import Partition, Records
 
 _log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class Source:
     async def seek(self, partition: Partition, offset: int, *, by: object) -> None:
         """Read the partition from this offset on, if it is assigned; `Sought` comes before its records.
 
-        It may be done after the partition was revoked and assigned again, so `Sought` says `by` whom.
+        The partition may be revoked and assigned again before that happens, so `Sought.by` says who asked.
         """
         place = TopicPartition(*partition)
 
@@ -292,29 +293,18 @@ class Source:
                 try:
                     result = work(consumer)
                 except Exception as error:  # noqa: BLE001  # the caller gets it
-                    self._later(_fail, future, error)
+                    self._later(fail, future, error)
                 else:
-                    self._later(_succeed, future, result)
+                    self._later(succeed, future, result)
 
     def _drop_calls(self) -> None:
         with suppress(queue.Empty):
             while True:
-                self._later(_fail, self._calls.get_nowait()[1], errors.NodeNotReadyError("the consumer is closed"))
+                self._later(fail, self._calls.get_nowait()[1], errors.NodeNotReadyError("the consumer is closed"))
 
     def _later(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # nobody may wait for it
-
-
-def _succeed(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types

@@ -130,10 +130,8 @@ class Table:
         Reads nothing from the store, but blocks for as long as it takes to decode a manifest. Raises what `read_table`
         raises.
         """
-        if not written.change.fits(at):
-            return None
-        change = replace(written.change, at=at)
-        return Written(change, change())
+        staged = written.change.with_written_files(at)
+        return None if staged is None else Written(replace(written.change, at=at), staged)
 
     async def commit(self, written: Written, unit: App) -> bool:
         """Commit written rows as this unit; whether the mark was there or beyond it already.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -19,6 +20,18 @@ from tests.simulation.queue import FakeBroker, FakeQueue
 BEHIND = Position(cluster_id="cluster", topic="t.staged", topic_id="i", next_offset=1, last_offset=0, leader_epoch=-1)
 """The next record has another leader epoch, so the one before it is read again."""
 START = replace(BEHIND, next_offset=0, last_offset=-1)
+
+
+@asynccontextmanager
+async def at_work(broker: FakeBroker, queue: FakeQueue, *, reach: Reach | None = None) -> AsyncIterator[Intake]:
+    """The intake of a member that has the partition, until the end of the block."""
+    intake = Intake(queue, reach=reach)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(intake.run)
+        broker.join(queue)
+        await anyio.sleep(1)
+        yield intake
+        tasks.cancel_scope.cancel()
 
 
 class Hanging(FakeQueue):
@@ -38,11 +51,7 @@ def comparing(then: Callable[[FakeQueue], None]) -> Intake:
 
     async def main() -> Intake:
         queue = Hanging(broker)
-        intake = Intake(queue)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(intake.run)
-            broker.join(queue)
-            await anyio.sleep(1)
+        async with at_work(broker, queue) as intake:
             intake.begin_behind(BEHIND)
             for _ in range(2):
                 broker.stage(b"record")
@@ -52,7 +61,6 @@ def comparing(then: Callable[[FakeQueue], None]) -> Intake:
             assert not intake.pending
             then(queue)
             await anyio.sleep(1)
-            tasks.cancel_scope.cancel()
         return intake
 
     return run_virtual(main)
@@ -86,11 +94,7 @@ def test_what_is_read_again_is_older_and_needs_no_comparison() -> None:
 
     async def main() -> None:
         queue = Counting(broker)
-        intake = Intake(queue, reach=Reach(2))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(intake.run)
-            broker.join(queue)
-            await anyio.sleep(1)
+        async with at_work(broker, queue, reach=Reach(2)) as intake:
             for _ in range(3):
                 broker.stage(b"of a flood", headers=[("producer", b"a")])
             broker.leader_epoch = 1
@@ -112,7 +116,6 @@ def test_what_is_read_again_is_older_and_needs_no_comparison() -> None:
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [2]
             assert queue.compared == 1
-            tasks.cancel_scope.cancel()
 
     run_virtual(main)
 
@@ -122,11 +125,7 @@ def test_a_lost_connection_is_not_forgotten_when_the_reader_goes_to_another_plac
 
     async def main() -> None:
         queue = Counting(broker)
-        intake = Intake(queue, reach=Reach(2))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(intake.run)
-            broker.join(queue)
-            await anyio.sleep(1)
+        async with at_work(broker, queue, reach=Reach(2)) as intake:
             for _ in range(3):
                 broker.stage(b"of a flood", headers=[("producer", b"a")])
             queue.gate = opened = anyio.Event()
@@ -144,7 +143,6 @@ def test_a_lost_connection_is_not_forgotten_when_the_reader_goes_to_another_plac
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [1, 3]
             assert queue.compared == 2
-            tasks.cancel_scope.cancel()
 
     run_virtual(main)
 
@@ -162,18 +160,13 @@ def test_nothing_is_taken_behind_records_that_could_not_be_compared() -> None:
 
     async def main() -> Intake:
         queue = Unreachable(broker)
-        intake = Intake(queue)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(intake.run)
-            broker.join(queue)
-            await anyio.sleep(1)
+        async with at_work(broker, queue) as intake:
             intake.begin_behind(START)
             for offset, unbroken in enumerate((True, False, True)):
                 one = Record(offset=offset, value=b"", key=None, headers=(), timestamp_ms=0, leader_epoch=0)
                 queue._events.append(Fetched(generation=1, records=[one], unbroken=unbroken))
             queue.wake()
             await anyio.sleep(60)
-            tasks.cancel_scope.cancel()
         return intake
 
     intake = run_virtual(main)
@@ -186,11 +179,7 @@ def test_records_of_an_assignment_that_is_over_are_dropped_without_harm() -> Non
 
     async def main() -> Intake:
         queue = FakeQueue(broker)
-        intake = Intake(queue)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(intake.run)
-            broker.join(queue)
-            await anyio.sleep(1)
+        async with at_work(broker, queue) as intake:
             intake.begin_behind(START)
             broker.stage(b"record")
             await queue.seek(1, 0)
@@ -199,7 +188,6 @@ def test_records_of_an_assignment_that_is_over_are_dropped_without_harm() -> Non
             assert len(waiting) == 1
             intake.clear()
             assert intake.drop(waiting) == (0, 0)
-            tasks.cancel_scope.cancel()
         return intake
 
     run_virtual(main)

@@ -151,19 +151,23 @@ class Marked:
         pass
 
 
-async def test_the_mark_passes_records_of_other_routes_before_a_partition_stops() -> None:
-    kinds = Filter(by="header", name="kind", mine=frozenset({"a"}), known=None, unmatched_bad=True)
-    marked: Any = Marked()
-    work = PartitionWork(
+def work_with(marked: Any, *, pipeline: Pipeline = PIPELINE, writing: asyncio.Semaphore | None = None) -> PartitionWork:
+    return PartitionWork(
         Partition("t", 0),
-        replace(PIPELINE, filter_of=lambda topic: kinds),
+        pipeline,
         source=Noted(lambda event: None),
         table=marked,
         topics=marked,
         bad_records=cast("Any", None),
         figures=marked,
-        writing=asyncio.Semaphore(),
+        writing=writing or asyncio.Semaphore(),
     )
+
+
+async def test_the_mark_passes_records_of_other_routes_before_a_partition_stops() -> None:
+    kinds = Filter(by="header", name="kind", mine=frozenset({"a"}), known=None, unmatched_bad=True)
+    marked: Any = Marked()
+    work = work_with(marked, pipeline=replace(PIPELINE, filter_of=lambda topic: kinds))
     work._topic_id = "id"
     records = [Record(5, 0, None, b"{}", [("kind", b"b")]), Record(7, 0, None, b"{", [("kind", b"a")])]
     for _ in range(2):  # Kafka may delete record 5 meanwhile: nobody reads it again
@@ -323,16 +327,7 @@ async def test_records_that_come_behind_a_gap_are_not_written(monkeypatch: pytes
     """Other records come after those that were dropped, while a transaction waits for its turn."""
     marked: Any = Marked()
     writing = asyncio.Semaphore(0)
-    work = PartitionWork(
-        Partition("t", 0),
-        PIPELINE,
-        source=Noted(lambda event: None),
-        table=marked,
-        topics=marked,
-        bad_records=cast("Any", None),
-        figures=marked,
-        writing=writing,
-    )
+    work = work_with(marked, writing=writing)
     written: list[int] = []
 
     async def write(records: Records, schemas: object) -> None:
@@ -356,16 +351,7 @@ async def test_records_that_come_behind_a_gap_are_not_written(monkeypatch: pytes
 
 async def test_a_table_gets_no_columns_of_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     marked: Any = Marked()
-    work = PartitionWork(
-        Partition("t", 0),
-        PIPELINE,
-        source=Noted(lambda event: None),
-        table=marked,
-        topics=marked,
-        bad_records=cast("Any", None),
-        figures=marked,
-        writing=asyncio.Semaphore(),
-    )
+    work = work_with(marked)
     work._topic_id = "the one before"
     monkeypatch.setattr(work, "_new_columns", lambda *_: pa.schema([("new", pa.int64())]))
     with pytest.raises(partition_module._BeginAgain, match="the topic's id is id, and was the one before"):

@@ -164,7 +164,7 @@ def full(assignment: Assignment, consumer: Consumer) -> bool:
     return STAGED in consumer.paused
 
 
-def test_is_full_at_the_limit_and_goes_on_when_a_quarter_of_it_is_free(assignment: Assignment, consumer: Consumer) -> None:
+def test_is_full_at_the_limit_and_goes_on_when_a_quarter_is_free(assignment: Assignment, consumer: Consumer) -> None:
     generation = assign(assignment, consumer)
     seek(assignment, consumer)
     small = Record(offset=0, value=b"")

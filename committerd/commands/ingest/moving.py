@@ -103,11 +103,4 @@ async def release(configured: Settings, app_id: str, reason: str) -> None:
     async with stores_of(configured) as stores:
         loading = Loading(monotonic=monotonic, report=Reading(), later=True)
         table = await load(Versions(await open_place(stores, configured.dataset)), loading)
-        await operate.write(
-            table,
-            loading,
-            sources(),
-            new_position=None,
-            change_marks=lambda marks: operate.released(marks, app_id),
-            reason=reason,
-        )
+        await operate.write_released(table, loading, sources(), app_id, reason=reason)
