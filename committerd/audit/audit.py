@@ -154,10 +154,11 @@ class Audit:
             )
         elif position is not None:
             self._missing_until(bounds.log_end)
-            if position.next_offset > bounds.log_end:
+            reached = max([position.next_offset, *position.settled.bounds])
+            if reached > bounds.log_end:
                 self.findings.add(
                     "position_beyond_end",
-                    f"the table's position is offset {position.next_offset}, the topic ends at {bounds.log_end}",
+                    f"the table's position reaches offset {reached}, the topic ends at {bounds.log_end}",
                 )
             if position.next_offset < bounds.log_start:
                 self.findings.add(

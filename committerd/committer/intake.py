@@ -52,11 +52,6 @@ class Pending:
     def offset(self) -> int:
         return self.record.offset
 
-    @property
-    def fingerprint(self) -> tuple[str, int]:
-        """(sha256, leader epoch) of the record; a position stores them for its last record."""
-        return record_sha256(self.record), self.record.leader_epoch
-
 
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")

@@ -28,7 +28,7 @@ from committerd.queue.grouping import (
 )
 from committerd.queue.ledger import Earlier
 from committerd.queue.outcomes import Settled
-from committerd.queue.port import TopicIdentity
+from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import AppMark, MarkRoom, Position, advance, encode_metadata, is_new_to, kept_marks
 from committerd.queue.race import VersionSummary
 from committerd.queue.reservations import ROWS_BYTES_MAX, ROWS_LINE_MAX, ROWS_MAX, Reservations
@@ -148,6 +148,8 @@ class Members:
     weight: Weight = field(default_factory=Weight)
     newest: int = 0
     """`Pending.number` of the last record to arrive among those that the group settles."""
+    last: Record | None = None
+    """The record with the highest offset among those that the group settles."""
     round_left: Set[int] = frozenset()
     """As `FormedVersion.round_left`."""
     mark_room: MarkRoom | None = None
@@ -186,7 +188,7 @@ class Members:
         self.weight.add(request, self.limits, shares=shares, more_bytes=change.bytes if change else 0)
         if change is not None:
             self.rows.add(change)
-        self.newest = max(self.newest, pending.number)
+        self._settle(pending)
         self.requests.append(request)
         self.verdicts.add(request.operation, judged)
         # Of thousands of versions since its read version, there may be a conflict with each.
@@ -198,7 +200,7 @@ class Members:
 
     def refuse(self, refusal: Refusal, refused: Refused, pending: Pending, request: Request | None) -> None:
         """Add a refusal. `request`: None if the record can't be decoded."""
-        self.newest = max(self.newest, pending.number)
+        self._settle(pending)
         self.refusals.append(refusal)
         self.refused.setdefault(refusal.uuid, []).append(refusal)
         if request is not None:
@@ -209,6 +211,11 @@ class Members:
         has_room = len(self.rows_and_keys) < ROWS_MAX + ROWS_LINE_MAX
         if known is not None and known.bytes <= ROWS_BYTES_MAX and has_room:
             self.rows_and_keys[pending.offset] = known
+
+    def _settle(self, pending: Pending) -> None:
+        self.newest = max(self.newest, pending.number)
+        if self.last is None or pending.offset > self.last.offset:
+            self.last = pending.record
 
 
 def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sources) -> Steps[FormedVersion]:
@@ -256,9 +263,8 @@ def built_group(group: Members, waiting: Sequence[Pending] | None, sources: Sour
 def _advanced(group: Members, waiting: Sequence[Pending]) -> Position:
     """The position once the records of the group are settled."""
     settled = group.offsets()
-    passable = waiting[: len(settled) + 1]  # one more than the position can pass
-    by_offset = {pending.offset: pending for pending in passable}
-    return advance(group.head.position, list(by_offset), settled, fingerprint_of=lambda o: by_offset[o].fingerprint)
+    passable = [pending.offset for pending in waiting[: len(settled) + 1]]  # one more than the position can pass
+    return advance(group.head.position, passable, settled, last=group.last)
 
 
 def _together(

@@ -66,8 +66,10 @@ class Situation:
     facts: QueueFacts
     refusal: RefusedToRun | None
     """Why a committer would refuse to run; None = it would run."""
-    unchanged_below: int = 0
-    """If the log lost its end: the records below this offset are proven to be those that the table settled."""
+    proven: Position | None = None
+    """If the log lost its end: the highest position of a version whose last record the log still has. The log holds all
+    records up to that record as the table settled them. None = no version proves any.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,36 +129,35 @@ async def look(queue: Queue, table: Table, loading: Loading) -> Situation:
         refusal = await _refusal(queue, facts, loaded.position, table_exists=loaded.version > 0)
     except StartAgain as reason:
         raise CommitterError(f"{reason}: look again", code="contended") from reason
-    unchanged = 0
+    proven = None
     if refusal is not None and refusal.code in _LOST_ITS_END:
-        unchanged = await _unchanged_below(queue, loaded, facts)
-    return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
+        proven = await _proven(queue, loaded, facts)
+    return Situation(loaded=loaded, facts=facts, refusal=refusal, proven=proven)
 
 
-async def _unchanged_below(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
-    """Return an offset below which the log holds the records that the table settled; 0 if no record proves one.
+async def _proven(queue: Queue, loaded: Loaded, facts: QueueFacts) -> Position | None:
+    """Return the position of the newest version whose last record the log still has; None if there is none.
 
-    Each version carries the hash of the last record below its position. If the log still has that record, the log is
-    unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
+    Each version carries the hash of the last record that its position passes. If the log still has that record, the log
+    is unchanged up to it, because a log only loses its end. Searches the versions by bisection. It takes the highest
     position if positions grow from version to version; if an operator has set one back, it may take a lower one.
     """
     while not loaded.older.is_read:
         await loaded.older.read(BATCH_MAX)
     versions = list(loaded.older.outcome_versions.between(facts.log_start, facts.log_end - 1))  # newest first
-    unchanged, newest, oldest = 0, 0, len(versions)
+    proven, newest, oldest = None, 0, len(versions)
     while newest < oldest:
         middle = (newest + oldest) // 2
         position = await position_of(loaded.table, versions[middle])
         if position is not None and await _holds_last_record(queue, position, facts):
-            # Not up to the next offset: what lies between was settled ahead, and nothing proves that it is still there.
-            unchanged, oldest = max(unchanged, position.last_offset + 1), middle
+            proven, oldest = position, middle
         else:
             newest = middle + 1
-    return unchanged
+    return proven
 
 
 async def _holds_last_record(queue: Queue, position: Position, facts: QueueFacts) -> bool:
-    """Whether the log still has the last record below this position."""
+    """Whether the log still has the last record that this position passes."""
     offset = position.last_offset
     if position.identity != facts.identity or not facts.log_start <= offset < facts.log_end:
         return False
@@ -185,7 +186,8 @@ def with_outcomes(situation: Situation) -> Position | None:
     for one in positions:
         known = known.union(one.settled)
     next_offset = min(known.first_outside(next_offset), facts.log_end)
-    return replace(start_of(facts.identity, next_offset), settled=known.within(next_offset, facts.log_end))
+    position = replace(start_of(facts.identity, next_offset), settled=known.within(next_offset, facts.log_end))
+    return position.proven_by(positions[0]) if positions else position
 
 
 def undecided_below(situation: Situation, offset: int) -> int | None:
@@ -392,9 +394,16 @@ async def _load_again(table: Table, loading: Loading) -> Loaded:
 def _known_here(situation: Situation) -> Position | None:
     """As `with_outcomes`; if the log is another one or lost its end, only records proven unchanged have one."""
     facts, code = situation.facts, situation.refusal.code if situation.refusal else ""
-    if code in _OTHER_LOG:
-        return start_of(facts.identity, min(max(facts.log_start, situation.unchanged_below), facts.log_end))
-    return with_outcomes(situation)
+    if code not in _OTHER_LOG:
+        return with_outcomes(situation)
+    carried, proven = situation.loaded.position, situation.proven
+    if carried is None or proven is None:
+        return start_of(facts.identity, facts.log_start)
+    # What lies behind the proven record may be other records, although the table has settled these offsets.
+    unchanged = max(proven.last_offset + 1, facts.log_start)
+    next_offset = max(min(carried.next_offset, unchanged), facts.log_start)
+    known = start_of(facts.identity, next_offset).proven_by(proven)
+    return replace(known, settled=carried.settled.within(next_offset, unchanged))
 
 
 def _require_known(situation: Situation, remedy: str) -> Position:

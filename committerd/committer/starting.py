@@ -281,7 +281,7 @@ async def facts_around(
 
 
 async def require_same_log(queue: Queue, position: Position, facts: QueueFacts) -> None:
-    """Compare the record before the position, if the log still has it, with the one that the table settled.
+    """Compare the last record that the position passes, if the log still has it, with the one that the table settled.
 
     Raises `RefusedToRun` (`log_rewritten`) if it is another record. Raises `StartAgain` if it is another one because
     the topic was deleted and recreated since `facts` were read.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue import offsets as offset_sets
 from committerd.queue.offsets import NO_OFFSETS, Offsets
-from committerd.queue.port import TopicIdentity
+from committerd.queue.port import Record, TopicIdentity, record_sha256
 
 _Decoded = TypeVar("_Decoded")
 
@@ -86,7 +86,9 @@ class Position:
     settled: Offsets = NO_OFFSETS
     era: int = 0
     last_offset: int = -1
-    """Offset of the last record below `next_offset`; -1 = there is none yet."""
+    """The highest offset that is known to have had a record and that the position passes, also ahead of `next_offset`;
+    -1 = none is known yet. A log only loses its end, so this record proves all that the position passes.
+    """
     last_sha256: str = ""
     """Hash of that record (`record_sha256`); shows whether the log was rewritten."""
     leader_epoch: int = -1
@@ -116,7 +118,14 @@ class Position:
     def union(self, other: Position) -> Position:
         """The position that passes what either of the two passes. Both are of one era and topic."""
         high, low = (self, other) if self.next_offset >= other.next_offset else (other, self)
-        return replace(high, settled=high.settled.union(low.settled.from_(high.next_offset)))
+        union = replace(high, settled=high.settled.union(low.settled.from_(high.next_offset)))
+        return union.proven_by(low) if low.last_offset > high.last_offset else union
+
+    def proven_by(self, other: Position) -> Position:
+        """This position with the last record of another one."""
+        return replace(
+            self, last_offset=other.last_offset, last_sha256=other.last_sha256, leader_epoch=other.leader_epoch
+        )
 
     def shown(self) -> dict[str, Any]:
         """The position as JSON for people and programs; `settled` has the half-open ranges."""
@@ -192,26 +201,25 @@ def advance(
     pending: Sequence[int],
     settled: Iterable[int],
     *,
-    fingerprint_of: Callable[[int], tuple[str, int]],
+    last: Record | None,
 ) -> Position:
     """The position once the offsets in `settled` have outcomes.
 
     `pending` are the delivered offsets at or above `position.next_offset`, in ascending order; an offset may be missing
-    only if Kafka has no record there. `fingerprint_of` returns (sha256, leader epoch) of one of them.
+    only if Kafka has no record there. `last` is the record with the highest offset in `settled`; None if that is empty.
     """
     passed = position.settled.union(Offsets.of(settled))
-    next_offset, last = position.next_offset, position.last_offset
+    next_offset = position.next_offset
     for offset in pending:
         if offset not in passed:
             break
-        next_offset, last = offset + 1, offset
+        next_offset = offset + 1
     # Records that were settled ahead no longer wait, so `pending` does not have them.
     next_offset = passed.first_outside(next_offset)
     advanced = replace(position, next_offset=next_offset, settled=passed.from_(next_offset))
-    if last == position.last_offset:
+    if last is None or last.offset <= position.last_offset:
         return advanced
-    sha256, epoch = fingerprint_of(last)
-    return replace(advanced, last_offset=last, last_sha256=sha256, leader_epoch=epoch)
+    return replace(advanced, last_offset=last.offset, last_sha256=record_sha256(last), leader_epoch=last.leader_epoch)
 
 
 def highest(positions: Iterable[Position]) -> Position | None:

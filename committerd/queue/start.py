@@ -126,7 +126,7 @@ def _went_back(contradiction: str, position: Position) -> RefusedToRun:
 
 
 def refuse_rewritten_log(position: Position, before: Sequence[Record]) -> None:
-    """Raise `RefusedToRun` if the record before the position exists and is not the one that the table settled.
+    """Raise `RefusedToRun` if the last record that the position passes is there, and the table settled another one.
 
     `before` is the record at `position.last_offset`, or empty if the log no longer has it.
     """

@@ -216,8 +216,9 @@ def refusal(facts: QueueFacts) -> str | None:
     if facts.topic_id is not None and position.topic_id != _written(facts.topic_id):
         return f"topic {facts.topic} was recreated: the table was written from an earlier topic of this name"
     named = f"the table's position is offset {position.next_offset}"
-    if facts.readable_end is not None and position.next_offset > facts.readable_end:
-        return f"{named}, and topic {facts.topic} ends at {facts.readable_end}"
+    reached = max(position.next_offset, position.last_offset + 1)
+    if facts.readable_end is not None and reached > facts.readable_end:
+        return f"the table's position reaches offset {reached}, and topic {facts.topic} ends at {facts.readable_end}"
     if facts.log_start is not None and position.next_offset < facts.log_start:
         return (
             f"{named}, and topic {facts.topic} starts at {facts.log_start}: records were deleted before they were read"

@@ -6,14 +6,12 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import pytest
 
 from committerd.commands.committing import sources
-from committerd.committer import operate
 from committerd.committer.head import StartAgain
 from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loaded, Loading, load
@@ -25,7 +23,7 @@ from committerd.lance.format.manifest_file import encode
 from committerd.queue.ledger import Ledger
 from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import encode_settled
-from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity, record_sha256
+from committerd.queue.port import Acknowledged, Queue, Record, TopicIdentity
 from committerd.queue.position import LostHistory, Pause, Position, encode_metadata, start_of
 from committerd.queue.start import QueueFacts
 from committerd.stores.local import LocalStore
@@ -54,7 +52,7 @@ def situation(
     code: str,
     facts: QueueFacts,
     carried: Position | None = None,
-    unchanged: int = 0,
+    proven: Position | None = None,
     *,
     versions: tuple[int, int] = (0, 1),
 ) -> Situation:
@@ -69,7 +67,7 @@ def situation(
         position=carried,
     )
     refusal = RefusedToRun("refused", code=code) if code else None
-    return Situation(loaded=loaded, facts=facts, refusal=refusal, unchanged_below=unchanged)
+    return Situation(loaded=loaded, facts=facts, refusal=refusal, proven=proven)
 
 
 def proposed(code: str, facts: QueueFacts, carried: Position | None = None) -> tuple[int, tuple[int, ...], int]:
@@ -158,37 +156,30 @@ def test_another_log_is_taken_on_from_its_start(code: str) -> None:
 
 @pytest.mark.parametrize("code", ["position_beyond_end", "log_rewritten"])
 @pytest.mark.parametrize(
-    ("unchanged", "next_offset"),
-    [(0, 10), (60, 60), (105, 100)],
-    ids=["nothing is proven", "a part is proven", "all is proven"],
+    ("last", "carried", "next_offset", "settled"),
+    [
+        (None, replace(start_of(TOPIC, 120), settled=Offsets.of([130])), 10, ()),
+        (5, start_of(TOPIC, 120), 10, ()),
+        (59, replace(start_of(TOPIC, 120), settled=Offsets.of([130])), 60, ()),
+        (59, replace(start_of(TOPIC, 50), settled=Offsets.of([52, 59, 60, 70])), 50, (52, 59)),
+        (99, start_of(TOPIC, 120), 100, ()),
+    ],
+    ids=[
+        "nothing is proven",
+        "what retention deleted",
+        "a part is proven",
+        "a part was settled ahead",
+        "all is proven",
+    ],
 )
 def test_a_log_that_lost_its_end_is_taken_on_where_it_is_proven_unchanged(
-    code: str, unchanged: int, next_offset: int
+    code: str, last: int | None, carried: Position, next_offset: int, settled: tuple[int, ...]
 ) -> None:
-    carried = replace(start_of(TOPIC, 120), settled=Offsets.of([130]))
-    found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, unchanged)
-    assert adopted(found, None) == replace(start_of(TOPIC, next_offset), era=1)
-    assert undecided_below(found, 100) == 100 - next_offset
-
-
-async def test_what_was_settled_ahead_of_the_last_record_is_not_proven_unchanged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Log:
-        async def read(self, start: int, end: int) -> list[Record]:
-            return [Record(offset=offset, value=b"%d" % offset) for offset in range(start, end)]
-
-    (last,) = await Log().read(59, 60)
-    position = replace(start_of(TOPIC, 64), last_offset=59, last_sha256=record_sha256(last))  # 60 to 63 went ahead
-
-    async def position_of(*_: object) -> Position:
-        return position
-
-    monkeypatch.setattr(operate, "position_of", position_of)
-    found = SimpleNamespace(
-        table=None, older=SimpleNamespace(is_read=True, outcome_versions=SimpleNamespace(between=lambda *_: [7]))
-    )
-    assert await operate._unchanged_below(cast("Any", Log()), cast("Any", found), FACTS) == 60
+    proven = None if last is None else replace(start_of(TOPIC, 40), last_offset=last, last_sha256="ab", leader_epoch=3)
+    found = situation(code, replace(FACTS, outcomes=outcomes(60, 84)), carried, proven)
+    expected = replace(start_of(TOPIC, next_offset), settled=Offsets.of(settled), era=1)
+    assert adopted(found, None) == (expected if proven is None else expected.proven_by(proven))
+    assert undecided_below(found, 100) == 100 - next_offset - len(settled)
 
 
 SETTLED = replace(start_of(TOPIC, 60), last_offset=59, last_sha256="00" * 32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.offsets import Offsets
-from committerd.queue.port import TopicIdentity
+from committerd.queue.port import Record, TopicIdentity, record_sha256
 from committerd.queue.position import (
     APP_KEY_PREFIX,
     FORMAT_KEY,
@@ -47,8 +46,8 @@ def mark(version: int = 1, *, life: int = 0, used_ms: int = 1000, run: str = "r"
     return AppMark(run=run, version=version, uuid="u", table_version=3, used_ms=used_ms, life=life)
 
 
-def prints(*offsets: int) -> Callable[[int], tuple[str, int]]:
-    return {o: (f"sha{o}", 5) for o in offsets}.__getitem__
+def record(offset: int) -> Record:
+    return Record(offset=offset, value=b"%d" % offset, leader_epoch=5)
 
 
 def test_position_and_marks_survive_the_table_metadata() -> None:
@@ -161,38 +160,41 @@ def test_a_mark_that_someone_spoilt_is_named() -> None:
 
 
 def test_settling_in_order_moves_the_next_offset_and_remembers_the_last_record() -> None:
-    moved = advance(START, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
+    moved = advance(START, [0, 1, 2], [0, 1], last=record(1))
     assert (moved.next_offset, moved.settled, moved.last_offset) == (2, Offsets(), 1)
-    assert (moved.last_sha256, moved.leader_epoch) == ("sha1", 5)
+    assert (moved.last_sha256, moved.leader_epoch) == (record_sha256(record(1)), 5)
 
 
-def test_a_record_settled_ahead_waits_for_those_before_it() -> None:
-    ahead = advance(START, [0, 1, 2], [2], fingerprint_of=prints(0, 1, 2))
-    assert (ahead.next_offset, ahead.settled, ahead.last_offset) == (0, Offsets.of([2]), -1)
+def test_a_record_settled_ahead_waits_for_those_before_it_and_proves_them() -> None:
+    ahead = advance(START, [0, 1, 2], [2], last=record(2))
+    assert (ahead.next_offset, ahead.settled, ahead.last_offset) == (0, Offsets.of([2]), 2)
+    assert ahead.last_sha256 == record_sha256(record(2))
     assert ahead.passes(2)
     assert not ahead.passes(0)
-    joined = advance(ahead, [0, 1, 2], [0, 1], fingerprint_of=prints(0, 1, 2))
-    assert (joined.next_offset, joined.settled, joined.last_offset) == (3, Offsets(), 2)
+    joined = advance(ahead, [0, 1, 2], [0, 1], last=record(1))
+    assert (joined.next_offset, joined.settled) == (3, Offsets())
+    assert (joined.last_offset, joined.last_sha256) == (2, ahead.last_sha256)
 
 
 def test_a_record_settled_ahead_is_passed_with_the_one_before_it_though_it_waits_no_more() -> None:
     ahead = replace(START, next_offset=1, settled=Offsets.of((2, 3)), last_offset=0)
-    joined = advance(ahead, [1], [1], fingerprint_of=prints(1))
+    joined = advance(ahead, [1], [1], last=record(1))
     assert (joined.next_offset, joined.settled, joined.last_offset) == (4, Offsets(), 1)
-    late = advance(replace(START, settled=Offsets.of([0])), [], [], fingerprint_of=prints())
+    late = advance(replace(START, settled=Offsets.of([0])), [], [], last=None)
     assert (late.next_offset, late.settled, late.last_offset) == (1, Offsets(), -1)
 
 
 def test_offsets_that_kafka_left_out_are_passed_with_the_next_record() -> None:
-    assert advance(START, [4, 9], [4, 9], fingerprint_of=prints(4, 9)).next_offset == 10
+    assert advance(START, [4, 9], [4, 9], last=record(9)).next_offset == 10
 
 
 @given(st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
 def test_a_union_passes_exactly_what_either_passed(one: set[int], other: set[int]) -> None:
     every = list(range(13))
-    a = advance(START, every, one, fingerprint_of=prints(*every))
-    b = advance(START, every, other, fingerprint_of=prints(*every))
+    a = advance(START, every, one, last=record(max(one)) if one else None)
+    b = advance(START, every, other, last=record(max(other)) if other else None)
     union = a.union(b)
+    assert union.last_offset == max(one | other, default=-1)
     assert [o for o in every if union.passes(o)] == [o for o in every if a.passes(o) or b.passes(o)]
     assert highest([a, b]) == union
     missing = [o for o in every if b.passes(o) and not a.passes(o)]
@@ -292,7 +294,7 @@ def test_an_older_committer_reads_a_position_that_lists_its_offsets_and_refuses_
     assert metadata[FORMAT_KEY] == ("1" if is_listed else "2")
     assert json.loads(metadata[POSITION_KEY])["settled"] == (list(range(1, count + 1)) if is_listed else "A/8B")
     assert decode_position(metadata) == position
-    assert encode_metadata(advance(position, [0], [0], fingerprint_of=prints(0)), {})[FORMAT_KEY] == "1"
+    assert encode_metadata(advance(position, [0], [0], last=record(0)), {})[FORMAT_KEY] == "1"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from committerd.queue.outcomes import Settled
-from committerd.queue.port import TopicIdentity
+from committerd.queue.port import Record, TopicIdentity
 from committerd.queue.position import Pause, advance, start_of
 from committerd.queue.race import Race, VersionSummary, race
 from committerd_common.messages import INVALID, Member, Refusal
@@ -14,7 +14,7 @@ POSITION = advance(
     start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 0),
     [0, 1],
     [0, 1],
-    fingerprint_of=lambda offset: ("s", 0),
+    last=Record(offset=1, value=b""),
 )
 OURS = VersionSummary(
     settled=Settled(

@@ -147,6 +147,8 @@ class Auditor:
     """The refusals that were published while there was no table."""
     _passed_by_hand: set[Place] = field(default_factory=set)
     """Places without an outcome that an operator's position passes: they become UNDECIDED."""
+    _given_up: set[tuple[Place, str]] = field(default_factory=set)
+    """The records without an outcome that an operator has decided to pass, with their uuids."""
     _letters_seen: int = 0
     _damaged: bool = False
     """Whether some version can't be read any more."""
@@ -182,9 +184,12 @@ class Auditor:
         """Note that an operator has set the position. If it was proposed, it passes no record without an outcome."""
         topic_id = position.topic_id
         there = (record.offset for record in self.broker.log if position.passes(record.offset))
-        skipped = [offset for offset in there if not self._is_settled((topic_id, offset))]
+        places = [place for offset in there if not self._is_settled(place := (topic_id, offset))]
+        skipped = {(place, self._uuid_of(place)) for place in places} - self._given_up
         if by_cause and skipped:
-            self.fail(f"the operator is told to go on at {position.next_offset}, and {skipped} have no answer")
+            offsets = sorted(offset for (_, offset), _ in skipped)
+            self.fail(f"the operator is told to go on at {position.next_offset}, and {offsets} have no answer")
+        self._given_up |= skipped
         self.new_topic(position.next_offset)
 
     def _is_settled(self, place: Place) -> bool:

@@ -243,8 +243,10 @@ _ROLLED_BACK = Scenario(
     room=5,
 )
 ROLLED_BACK = Hunt(scenario=_ROLLED_BACK, prepare=_good_ones)
-ROLLED_BACK_BEYOND = Hunt(scenario=replace(_ROLLED_BACK, producers=3), prepare=_good_ones)
-"""As `ROLLED_BACK`, and the reader is beyond what waits when the log loses its end."""
+ROLLED_BACK_BEYOND = Hunt(
+    scenario=replace(_ROLLED_BACK, producers=3, seconds=60.0, event_seconds=10.0, room=12), prepare=_good_ones
+)
+"""As `ROLLED_BACK`, and records are settled ahead of waiting ones when the log loses its end, again and again."""
 WRONG_CLOCKS = Hunt(
     scenario=Scenario(
         records=60,
@@ -436,7 +438,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.lets_units_overtake_in_turn: IN_TURN,
     m.takes_turns_without_a_bound: IN_TURN,
     m.takes_what_was_settled_ahead_again: IN_TURN,
-    m.proposes_what_was_settled_ahead_of_a_lost_end: ROLLED_BACK_BEYOND,
+    m.proves_only_what_is_below_the_next_offset: ROLLED_BACK_BEYOND,
     m.passes_what_is_skipped: BEYOND,
     m.skips_for_good: BEYOND,
     m.holds_units_behind_a_skipped_one: BEYOND,

@@ -32,7 +32,7 @@ from committerd.committer import (
 )
 from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import Head
-from committerd.committer.loading import Loaded, Loading, News, position_of
+from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.members import FormedVersion
 from committerd.committer.operate import Situation
 from committerd.committer.pipeline import Pipeline, _Ahead
@@ -51,7 +51,7 @@ from committerd.queue import dedupe, grouping, ledger, position
 from committerd.queue import start as startup
 from committerd.queue.offsets import Offsets
 from committerd.queue.outcomes import Settled
-from committerd.queue.port import Fetched, Queue, TopicIdentity
+from committerd.queue.port import Fetched, Queue, Record, TopicIdentity
 from committerd.queue.position import Position, advance
 from committerd.queue.race import Race, VersionSummary
 from committerd.queue.reach import Reach, lines_of
@@ -666,25 +666,21 @@ def proposes_what_follows_the_highest_answer(patch: pytest.MonkeyPatch) -> None:
 def proposes_the_end_of_a_log_that_lost_its_own(patch: pytest.MonkeyPatch) -> None:
     """Passes over records that have the offsets of lost ones."""
 
-    async def everything(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
-        reached = loaded.position.next_offset if loaded.position is not None else 0
-        return min(reached, facts.log_end)
+    async def everything(queue: Queue, loaded: Loaded, facts: QueueFacts) -> Position | None:
+        position = loaded.position
+        return None if position is None else replace(position, last_offset=facts.log_end - 1)
 
-    patch.setattr(operate, "_unchanged_below", everything)
+    patch.setattr(operate, "_proven", everything)
 
 
-def proposes_what_was_settled_ahead_of_a_lost_end(patch: pytest.MonkeyPatch) -> None:
-    """Takes the log for unchanged up to the position, although only the last record before a gap is proven."""
+def proves_only_what_is_below_the_next_offset(patch: pytest.MonkeyPatch) -> None:
+    """Takes an unchanged record below the next offset as proof of what was settled ahead of it."""
 
-    async def up_to_the_position(queue: Queue, loaded: Loaded, facts: QueueFacts) -> int:
-        unchanged = 0
-        for version in loaded.older.outcome_versions.between(facts.log_start, facts.log_end - 1):
-            position = await position_of(loaded.table, version)
-            if position is not None and await operate._holds_last_record(queue, position, facts):
-                unchanged = max(unchanged, position.next_offset)
-        return unchanged
+    def in_order(before: Position, pending: Sequence[int], settled: Iterable[int], *, last: Record | None) -> Position:
+        after = advance(before, pending, settled, last=last)
+        return after if after.last_offset < after.next_offset else after.proven_by(before)
 
-    patch.setattr(operate, "_unchanged_below", up_to_the_position)
+    patch.setattr(members, "advance", in_order)
 
 
 def does_not_know_of_pauses(patch: pytest.MonkeyPatch) -> None:
