@@ -40,6 +40,7 @@ from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.report import Report
 from committerd.maintenance.staged import StagedReader
 from committerd.maintenance.survey import (
+    Progress,
     Survey,
     named_by_version,
     references,
@@ -166,6 +167,7 @@ class Cleanup:
     `open_branch` opens the folder of a branch; an empty name is that of the main branch. `note` is called with each
     deletion, before it; `passes_over` with the key of each object that can't be read or deleted, and the reason;
     `progress` after each step, with what the run has deleted so far, and the number of files that it found to delete.
+    `reads`: given the number of versions that a look reads, returns what is called with the number of those just read.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class Cleanup:
         note: Callable[[Mapping[str, Any]], None] = lambda _: None,
         passes_over: Callable[[str, str], None] = lambda *_: None,
         progress: Callable[[CleanupResult, int], None] = lambda *_: None,
+        reads: Progress = lambda _: lambda _: None,
     ) -> None:
         self._table = table
         self._store = table.store
@@ -196,6 +199,7 @@ class Cleanup:
         self.passed_over = PassedOver()
         """What the last look, and the deletions after it, have passed over."""
         self._progress = progress
+        self._reads = reads
         self._read_to = ReadPosition(end=0)
         """How far `look` has read the staged topic."""
         self._identity: TopicIdentity | None = None
@@ -247,6 +251,7 @@ class Cleanup:
             now_ms=now_ms,
             refused_after_ms=lately_ms,
             passed_over=self.passed_over,
+            progress=self._reads,
         )
         found = await read()
         wanted, self._read_to = await waiting(self._topic, self._reader, found.position, lists.keep)

@@ -7,7 +7,7 @@ and fragments that a version shares with the version above it need not be decode
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, ObjectUnreadable, RefusedToRun
-from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.lance.format.manifest_file import TAIL_BYTES, ManifestFile, decode
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
@@ -30,11 +30,14 @@ from committerd_common.branches import BRANCHES, MAIN, branch_file
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
-_AT_ONCE = 8
+_VERSIONS_AT_ONCE = 256
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 """Maximum bytes of manifests in memory, unless a single manifest has more."""
+_REFERENCES_AT_ONCE = 8
 _OURS = "committerd."
 _TAGS = "_refs/tags/"
+
+Progress = Callable[[int], Callable[[int], None]]
 
 
 @dataclass(slots=True)
@@ -73,13 +76,15 @@ async def survey(
     now_ms: int,
     refused_after_ms: int,
     passed_over: PassedOver,
+    progress: Progress,
     known: Survey | None = None,
 ) -> Survey:
     """Read the versions that `known` does not have, and add them to it, and the names that they give to `lists`.
 
     `manifests`: what a listing says of them, by key. A version that it lacks came later, and is new at `now_ms`,
     whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter. `passed_over`:
-    takes transaction files of others that can't be read.
+    takes transaction files of others that can't be read. `progress`: given the number of versions that are read,
+    returns what is called with the number of those that were just read.
     Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
     `CorruptTable` for a version that can't be read: what it names is not known.
     """
@@ -88,33 +93,42 @@ async def survey(
     versions.reverse()
     latest = max(versions, default=0)
     reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
-    for batch in _batches(versions, [_size(table, manifests, one) for one in versions]):
-        bodies: dict[int, bytes | None] = {}
-
-        async def fetch(version: int, into: dict[int, bytes | None] = bodies) -> None:
-            into[version] = await table.store.get(_key(table, version))
-
-        await for_each(batch, fetch, at_once=_AT_ONCE)
+    sizes, report = {one: _size(table, manifests, one) for one in versions}, progress(len(versions))
+    for batch in _batches(sizes):
+        bodies = await _bodies(table, batch, are_small=all(sizes[one] <= TAIL_BYTES for one in batch))
         for version in batch:
             body = bodies.pop(version)
-            if body is not None:  # None: another cleanup has deleted it since the listing
+            if body is not None:
                 await reading.add(version, body)
+        report(len(batch))
     found.position = highest(one for one in (reading.position, found.position) if one is not None)
     return found
 
 
-def _batches(versions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """The versions in runs that are read at once."""
+def _batches(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """The versions in runs that are read at once. `sizes`: of their manifests, in bytes."""
     run: list[int] = []
     taken = 0
-    for version, size in zip(versions, sizes, strict=True):
-        if run and (len(run) == _AT_ONCE or taken + size > _BYTES_AT_ONCE):
+    for version, size in sizes.items():
+        if run and (len(run) == _VERSIONS_AT_ONCE or taken + size > _BYTES_AT_ONCE):
             yield run
             run, taken = [], 0
         run.append(version)
         taken += size
     if run:
         yield run
+
+
+async def _bodies(table: Table, versions: Sequence[int], *, are_small: bool) -> dict[int, bytes | None]:
+    """The manifests of these versions; None for one that another cleanup has deleted since the listing."""
+    found = dict(zip(versions, await table.small_bodies(versions), strict=True)) if are_small else {}
+
+    async def read(version: int) -> None:
+        found[version] = await table.store.get(_key(table, version))
+
+    missing = [one for one in versions if found.get(one) is None]
+    await for_each(missing, read, at_once=_VERSIONS_AT_ONCE)
+    return found
 
 
 def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
@@ -231,7 +245,7 @@ async def references(root: ObjectStore, passed_over: PassedOver, branch: str = "
                 bodies[key] = body
 
     keys = [*await root.list(_TAGS), *await root.list(BRANCHES)]
-    await for_each([key for key in keys if key.endswith(".json")], read, at_once=_AT_ONCE)
+    await for_each([key for key in keys if key.endswith(".json")], read, at_once=_REFERENCES_AT_ONCE)
     own_file = branch_file(branch) if branch else None
     own: list[Any] = []
     for key in sorted(bodies, key=lambda one: one != own_file):  # its own file first

@@ -7,11 +7,12 @@ from functools import partial
 
 from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, RefusedToRun
-from committerd.queue.position import Pause, SaysOfPause, decode_pause, decode_position, pause_of
+from committerd.queue.position import Pause, SaysOfPause, pause_of
+from committerd.table.carrying import summary_of
 from committerd.table.versions import Table
 
-_AT_ONCE_MAX = 16
-"""Versions that are read at once, each with its fragments: the number grows from one, as most often one is enough."""
+_AT_ONCE_MAX = 256
+"""Versions that are read at once: the number grows from one, as most often one is enough."""
 
 
 class PauseWatch:
@@ -51,7 +52,7 @@ async def said_of_pause(table: Table, versions: Iterable[int]) -> list[SaysOfPau
     said, newest_first = list[SaysOfPause | None](), sorted(versions, reverse=True)
     size, start = 1, 0
     while start < len(newest_first) and not any(one is not None and one.ours for one in said):
-        said += await map_each(newest_first[start : start + size], partial(_said, table))
+        said += await map_each(newest_first[start : start + size], partial(_said, table), at_once=size)
         start, size = start + size, min(2 * size, _AT_ONCE_MAX)
     return said
 
@@ -59,14 +60,7 @@ async def said_of_pause(table: Table, versions: Iterable[int]) -> list[SaysOfPau
 async def _said(table: Table, version: int) -> SaysOfPause | None:
     """What one version says; None if it is missing or damaged. Keys that another writer has spoilt count as none."""
     try:
-        file, settled = await table.read(version), await table.settled(version, keep=False)
-    except CorruptTable:
-        return None
-    if file is None or settled is None:
-        return None
-    metadata, branch = file.outline.table_metadata, file.outline.branch
-    try:
-        has_keys = decode_position(metadata, branch=branch) is not None
-        return SaysOfPause(settled.ours, has_keys, decode_pause(metadata, branch=branch))
+        found = await summary_of(table, version, is_latest=False)
     except (CorruptTable, RefusedToRun):
-        return None if settled.ours else SaysOfPause(ours=False, has_keys=False, pause=None)
+        return None
+    return None if found is None else SaysOfPause(found.settled.ours, found.position is not None, found.pause)

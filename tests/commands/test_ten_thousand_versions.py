@@ -53,10 +53,13 @@ _READS_ALL: dict[str, tuple[str, ...]] = {
     "position adopt": ("position", "adopt", "--offset", "39"),
     "position rewind": ("position", "rewind", "--offset", "39"),
     "recreate": ("recreate",),
+    "maintain": ("maintain", "--dry-run"),
 }
 """Their answer depends on each version of another writer: they report their progress."""
+_SAYS_SOMETHING_ELSE_FIRST = {"maintain"}
+"""What it would rewrite, which it knows before it reads the versions."""
 _CHANGES = {
-    *("append", "commit", "promote", "pause", "resume", "heartbeat", "probe", "topics create", "maintain"),
+    *("append", "commit", "promote", "pause", "resume", "heartbeat", "probe", "topics create"),
     *("run", "dev", "ingest", "ingest move", "ingest replay", "ingest settle", "tail"),
 }
 """They write, or don't end by themselves."""
@@ -126,7 +129,8 @@ def test_it_reports_its_progress_while_it_reads_all(
     monkeypatch.setattr(printing, "_PROGRESS_SECONDS", 0.0)
     done = run(table, *_READS_ALL[name])
     assert "Traceback" not in done.out + done.err
-    assert f"up to {_VERSIONS} versions" in done.err or f"in all {_VERSIONS} versions" in done.err, done.err
+    if name not in _SAYS_SOMETHING_ELSE_FIRST:
+        assert f"up to {_VERSIONS} versions" in done.err or f"in all {_VERSIONS} versions" in done.err, done.err
     assert f"of {_VERSIONS} versions" in done.err or f"of about {_VERSIONS}" in done.err, done.err
     assert len(reads) <= 3 * _VERSIONS
 

@@ -8,7 +8,8 @@ import os
 import shutil
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import anyio
 import lance
 import pytest
 
+from bench.long_history import write
 from committerd.commands.committing import sources
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
@@ -30,13 +32,20 @@ from committerd.maintenance.files import File, GracePeriod, RemovalReason, why
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import KeepReason, choose
+from committerd.queue.port import TopicIdentity
 from committerd.queue.position import Pause, start_of
+from committerd.stores.local import LocalStore
+from committerd.stores.port import TailOrError
 from committerd.table import manifests as manifests_module
+from committerd.table.versions import Table
 from committerd_client import staging
 from committerd_common.messages import DeletionFile, Refusal, Status, Transaction
 from tests.maintenance.scene import Scene
 
 pytestmark = pytest.mark.pylance
+
+_BOUND = 1 << 20
+"""Bytes of manifests in memory."""
 
 
 @pytest.fixture
@@ -711,29 +720,69 @@ def test_many_files_take_little_memory() -> None:
     assert peak < 3 << 20
 
 
-async def test_manifests_in_memory_are_bounded_by_their_bytes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight at once if they are small, and one at a time if each is larger than the bound."""
-    most = {}
-    for bound in (1 << 20, 100):
-        monkeypatch.setattr(survey_module, "_BYTES_AT_ONCE", bound)
-        cleaning = scene.cleaning()
-        store: Any = cleaning._table.store
-        read = store.get
-        running: list[str] = []
-        seen: list[int] = []
+class CountingReads(LocalStore):
+    """Notes the sizes of the objects that are read at the same time."""
 
-        async def get(key: str, read: Any = read, running: Any = running, seen: Any = seen) -> bytes | None:
-            running.append(key)
-            seen.append(len(running))
-            await anyio.sleep(0.01)
-            body: bytes | None = await read(key)
-            running.remove(key)
-            return body
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, durable=False)
+        self._running: list[int] = []
+        self.at_once: list[list[int]] = []
+        """For each call, the sizes of all objects that are read then, those of the call among them."""
 
-        store.get = get
-        await cleaning.look()
-        most[bound] = max(seen)
-    assert most == {1 << 20: 6, 100: 1}
+    async def get(self, key: str) -> bytes | None:
+        with self._noted([key]):
+            return await super().get(key)
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        with self._noted(keys):
+            return await super().get_tails(keys, size=size)
+
+    @contextmanager
+    def _noted(self, keys: Sequence[str]) -> Iterator[None]:
+        sizes = [Path(self.uri, key).stat().st_size for key in keys]
+        self._running += sizes
+        self.at_once.append(list(self._running))
+        yield
+        for size in sizes:
+            self._running.remove(size)
+
+
+@pytest.mark.parametrize(("versions", "fragments", "most"), [(600, 0, 150), (40, 2_000, 12), (12, 20_000, 2)])
+async def test_manifests_are_read_many_at_once_and_those_in_memory_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: int, fragments: int, most: int
+) -> None:
+    """Small manifests, larger ones, and manifests of which some are larger than the bound."""
+    monkeypatch.setattr(survey_module, "_BYTES_AT_ONCE", _BOUND)
+    identity = TopicIdentity(cluster_id="cluster", topic="topic", topic_id="id")
+    write(tmp_path / "table", versions=versions, members=1, fragments=fragments, identity=identity)
+    at_once = await _read_by_survey(tmp_path / "table")
+    assert max(map(len, at_once)) >= most
+    assert all(len(sizes) == 1 or sum(sizes) <= _BOUND for sizes in at_once)
+    if not fragments:
+        assert len(at_once) <= versions / most
+        tracemalloc.start()
+        await _read_by_survey(tmp_path / "table")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1.75 * _BOUND, "those that were read before are still in memory"
+
+
+async def _read_by_survey(folder: Path) -> Sequence[Sequence[int]]:
+    """`CountingReads.at_once` of a survey of this table."""
+    store, lists = CountingReads(folder), Lists()
+    listed = [one async for batch in store.walk("_versions/") for one in batch]
+    found = await survey_module.survey(
+        Table(store),
+        {one.key: File(key=one.key, size=one.size, modified_ms=one.modified_ms) for one in listed},
+        lists,
+        now_ms=0,
+        refused_after_ms=0,
+        passed_over=PassedOver(),
+        progress=lambda _: lambda _: None,
+    )
+    lists.close()
+    assert len(found.facts) == len(listed)
+    return store.at_once
 
 
 def _other_topic(scene: Scene) -> None:

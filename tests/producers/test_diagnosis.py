@@ -63,7 +63,12 @@ AHEAD, OTHER = BEHIND._replace(next_offset=101), BEHIND._replace(next_offset=5, 
         ),
         ({"rate": 0.5}, 7, "behind", "about 4 s"),
         ({"rate": 0.0}, 7, "behind", "and none lately: `committerd status`"),
-        ({"table_position": AHEAD}, 7, "refuses", "refuses to run: the table's position reaches offset 101, and .* at 100"),
+        (
+            {"table_position": AHEAD},
+            7,
+            "refuses",
+            "refuses to run: the table's position reaches offset 101, and .* at 100",
+        ),
         (
             {"table_position": BEHIND, "log_start": 4},
             7,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import anyio.lowlevel
+
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
+from committerd.stores.port import Tail
 from committerd.table.pause_watch import PauseWatch
 from committerd.table.versions import Table
 from tests.simulation.store import Bucket, FakeStore
@@ -49,3 +52,30 @@ async def test_another_table_at_the_place_is_looked_at_anew() -> None:
     bucket.delete_all()
     put_version(bucket, 1, RUNNING)
     assert await watch.look() is None
+
+
+async def test_versions_of_others_are_read_many_at_once_with_one_read_for_each() -> None:
+    bucket = Bucket()
+    put_version(bucket, 1, PAUSED)
+    for version in range(2, 301):
+        put_version(bucket, version, RUNNING, ours=False)
+    store = CountingReads(bucket)
+    assert await PauseWatch(Table(store)).look() == PAUSE
+    assert len(store.read) == len(set(store.read)) == 300
+    assert store.most >= 128
+
+
+class CountingReads(FakeStore):
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self.read: list[str] = []
+        self._running = self.most = 0
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        self.read.append(key)
+        self._running += 1
+        self.most = max(self.most, self._running)
+        await anyio.lowlevel.checkpoint()
+        found = await super().get_tail(key, size)
+        self._running -= 1
+        return found

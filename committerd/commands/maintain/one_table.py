@@ -63,6 +63,7 @@ async def opened(
             note=reporter.deletes,
             passes_over=reporter.passes_over,
             progress=reporter.deleted,
+            reads=reporter.reads,
         )
         stack.callback(cleaning.close)
         loop = MaintenanceLoop(

@@ -6,14 +6,14 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from committerd.commands.maintain.rewriting import CommittedRewrite
-from committerd.commands.printing import echo_fields, echo_table, plain, size
+from committerd.commands.printing import ProgressLine, echo_fields, echo_table, plain, size
 from committerd.errors import CommitterError
 from committerd.maintenance.cleaning import CleanupPlan, CleanupResult
 from committerd.maintenance.files import RemovalReason
@@ -136,6 +136,13 @@ class Reporter:
         facts = {"index": index.name, "unindexed_rows": index.unindexed_rows, "version": version}
         done = f"version {version}: index {plain(index.name)} has the {index.unindexed_rows} rows that it lacked"
         self._say("indexed", facts, done if version is not None else f"index {plain(index.name)}: others did it")
+
+    def reads(self, versions: int) -> Callable[[int], None]:
+        """A cleanup is about to read so many versions; what is returned takes the number of those just read."""
+        if self._as_json or self._logged:
+            return lambda _: None
+        what = f"{plain(self._dataset)}: versions read" if self._dataset else "versions read"
+        return ProgressLine(what, versions).add
 
     def cleanup(self, found: CleanupPlan) -> None:
         """What would be deleted."""
