@@ -3,7 +3,8 @@
 Names and labels are a public interface; `docs/metrics.md` is generated from this module. Each metric of a committer has
 the label `dataset` (`dataset.queue` of the settings); what belongs to the process has not. The values of any other
 label are a closed set, and any other value becomes `other`. So requests can't increase the number of time series: a
-label never holds a uuid, a path or text from a record.
+label never holds a uuid, a path or text from a record. The only label with text from records is `producer` of
+`committerd_waiting_records`, which has at most six series at a time.
 
 A series begins with its first event. It exists before that (`zeros`) only where the first event must be an increase,
 for an alert or because events are few, or where an alert compares with it.
@@ -22,6 +23,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from committerd import __version__
 from committerd.errors import CorruptTable, UnsupportedTable
@@ -99,7 +102,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 TRANSACTIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
-_BoundT = TypeVar("_BoundT", "LabelledCounter", "LabelledGauge", "LabelledHistogram")
+_BoundT = TypeVar("_BoundT", "LabelledCounter", "LabelledGauge", "LabelledHistogram", "NamingGauge")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +207,41 @@ class LabelledHistogram(_LabelledMetric[Histogram]):
             self._child(labels).observe(anyio.current_time() - start)
 
 
+class NamingGauge:
+    """A gauge of one dataset that says at each scrape which values its only label has."""
+
+    def __init__(self, gauges: _NamingGauges, dataset: str) -> None:
+        self._gauges, self._dataset = gauges, dataset
+        self._look: Callable[[], Mapping[str, float]] | None = None
+
+    def track(self, look: Callable[[], Mapping[str, float]], /) -> None:
+        """Call `look` at each scrape: it returns the values of the series, by label. Only a few may be there."""
+        self._look = self._gauges.looks[self._dataset] = look
+
+    def forget(self) -> None:
+        """Remove the dataset's series, unless the process serves the dataset again by now."""
+        if self._look is not None and self._gauges.looks.get(self._dataset) is self._look:
+            del self._gauges.looks[self._dataset]
+
+
+class _NamingGauges(Collector):
+    """A metric of type `NamingGauge`, of all datasets."""
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
+        self._named = name, meaning, labels
+        self.looks: dict[str, Callable[[], Mapping[str, float]]] = {}
+        """By dataset."""
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The series of a scrape."""
+        name, meaning, labels = self._named
+        family = GaugeMetricFamily(name, meaning, labels=labels)
+        for dataset, look in self.looks.items():
+            for value, number in look().items():
+                family.add_metric([dataset, value], number)
+        yield family
+
+
 class _Registered:
     """The metrics that a registry has, each registered once; those of a dataset have the label `dataset`."""
 
@@ -220,6 +258,14 @@ class _Registered:
         found: _M = self._metrics[name]
         return found, partial(kind, name, meaning, labels, registry=None, **options)
 
+    def naming(self, name: str, meaning: str, labels: Sequence[str]) -> _NamingGauges:
+        """The metric of this name whose series are named at each scrape. Registers it at its first use."""
+        if name not in self._metrics:
+            self._metrics[name] = _NamingGauges(name, meaning, labels)
+            self._registry.register(self._metrics[name])
+        found: _NamingGauges = self._metrics[name]
+        return found
+
 
 class _Catalogue:
     """Binds metrics to a dataset, or to the process if `dataset` is None, and collects their descriptions."""
@@ -228,7 +274,7 @@ class _Catalogue:
         self._registered = registered
         self._dataset = dataset
         self.descriptions: list[Description] = []
-        self.bound: list[LabelledCounter | LabelledGauge | LabelledHistogram] = []
+        self.bound: list[LabelledCounter | LabelledGauge | LabelledHistogram | NamingGauge] = []
 
     def counter(
         self, name: str, meaning: str, *, zeros: Sequence[str] = (), **labels: Sequence[str]
@@ -243,6 +289,11 @@ class _Catalogue:
         names = self._described(name, "gauge", meaning, labels)
         metrics = self._registered.metric(Gauge, name, meaning, names)
         return self._kept(LabelledGauge(*metrics, labels, zeros=zeros, dataset=self._dataset))
+
+    def naming_gauge(self, name: str, meaning: str, **label: Sequence[str]) -> NamingGauge:
+        """A gauge of a dataset. `label`: an example of its values."""
+        names = self._described(name, "gauge", meaning, label)
+        return self._kept(NamingGauge(self._registered.naming(name, meaning, names), self._dataset or ""))
 
     def histogram(
         self,
@@ -663,6 +714,13 @@ class Telemetry(_OfDataset):
         )
         self.queue_depth_bytes = metrics.gauge(
             "committerd_queue_depth_bytes", "Memory of the values, keys and headers of these records."
+        )
+        self.waiting_records = metrics.naming_gauge(
+            "committerd_waiting_records",
+            "Records without an outcome that this member has read, by producer (header `producer`, else `app-id X`, "
+            "else `no producer`). Named are at most five, those with the most, and only with 100 records or more; "
+            "`other` is the rest. No series while nothing waits.",
+            producer=("NAME",),
         )
         self.queue_lag_records = metrics.gauge(
             "committerd_queue_lag_records",

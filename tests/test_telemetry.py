@@ -112,6 +112,27 @@ def test_a_dataset_that_goes_takes_all_its_series_along(registry: CollectorRegis
     assert value(registry, "committerd_dead_letters_total", "clicks", reason="wrong_dataset") == 1
 
 
+def test_series_that_are_named_at_each_scrape(registry: CollectorRegistry) -> None:
+    metrics, name = Metrics(registry), "committerd_waiting_records"
+    events, clicks = metrics.of("events"), metrics.of("clicks")
+    now: dict[str, float] = {"flood\n": 300, "other": 5}
+    events.waiting_records.track(lambda: now)
+    clicks.waiting_records.track(lambda: {"other": 1})
+    assert value(registry, name, producer="flood\n") == 300
+    now.clear()
+    now["next"] = 400
+    assert value(registry, name, producer="flood\n") is None
+    assert value(registry, name, producer="next") == 400
+    again = metrics.of("clicks")
+    again.waiting_records.track(lambda: {"other": 2})
+    clicks.forget()
+    assert value(registry, name, "clicks", producer="other") == 2
+    again.forget()
+    again.forget()
+    assert value(registry, name, "clicks", producer="other") is None
+    assert value(registry, name, producer="next") == 400
+
+
 def test_what_was_forgotten_takes_nothing_from_a_dataset_that_is_served_again(registry: CollectorRegistry) -> None:
     metrics, maintenance = Metrics(registry), MaintenanceMetrics(registry)
     old, old_maintenance = metrics.of("clicks"), maintenance.of("clicks")

@@ -35,6 +35,7 @@ from committerd.committer.state import HeadMetrics, Intervals, State, note_commi
 from committerd.committer.table_wait import TableWait
 from committerd.concurrency import beside
 from committerd.errors import CorruptTable, RefusedToRun, Unavailable, UnsupportedTable
+from committerd.queue.most_waiting import NAMED_MIN, most_waiting
 from committerd.queue.outcomes import status_of
 from committerd.queue.port import Queue
 from committerd.queue.position import Pause
@@ -113,6 +114,12 @@ class Committer:
         telemetry.queue_depth_records.track(lambda: len(parts.intake.pending))
         telemetry.queue_depth_bytes.track(lambda: sum(p.size for p in parts.intake.pending))
         telemetry.oldest_pending_age.track(self._oldest_pending_seconds)
+        telemetry.waiting_records.track(lambda: most_waiting(parts.intake.waiting, at_least=NAMED_MIN))
+
+    @property
+    def most_waiting(self) -> Mapping[str, int]:
+        """The producers with the most waiting records, as `queue.most_waiting`."""
+        return most_waiting(self._parts.intake.waiting)
 
     def stop(self) -> None:
         """Finish the commit in flight, publish its outcomes, then let `run` return."""

@@ -287,6 +287,11 @@ class Intake:
             return self.pending[0].record.timestamp_ms
         return None if skipped is None else skipped.timestamp_ms
 
+    @property
+    def waiting(self) -> Mapping[bytes, int]:
+        """How many of the records that were read wait, held or skipped, by line (`queue.reach`)."""
+        return self._reach.waiting
+
     def waiting_retries(self) -> list[Pending]:
         """Return the waiting re-executions of refused transactions that may go first, by ascending offset."""
         return list(self._retries.values())

@@ -109,6 +109,7 @@ class HostedDataset:
             end=member.end_offset(),
             oldest_ms=member.unread_since_ms(),
             member=member.member_state(),
+            most_waiting=committer.most_waiting,
         )
 
     def stop(self) -> None:

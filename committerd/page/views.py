@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -40,6 +40,8 @@ class Now:
     """Kafka's timestamp of the oldest record that waits; None = none, or not active."""
     member: str = ""
     """Its state in the consumer group; empty while it does not run."""
+    most_waiting: Mapping[str, int] = field(default_factory=dict)
+    """How many records wait, by producer (`queue.most_waiting`), the most first."""
 
 
 class DatasetView:
@@ -89,6 +91,7 @@ class DatasetView:
             "end": now.end,
             "lag": lag,
             "oldest_waits_ms": waits,
+            "most_waiting": [{"producer": name, "records": count} for name, count in now.most_waiting.items()],
         }
 
     async def details(self) -> Json:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LINES_MAX = 1_000
@@ -37,8 +37,11 @@ class Skipped(NamedTuple):
     """Lines whose records this one must follow: those of the record at this offset as far as it is known."""
 
 
-def lines_of(producer: bytes, app_id: bytes) -> Collection[bytes]:
-    """The lines that a record with these headers is in; none of them may change its order. Empty = no such header."""
+def lines_of(producer: bytes, app_id: bytes) -> Sequence[bytes]:
+    """The lines that a record with these headers is in, its producer's first; none of them may change its order.
+
+    Empty = no such header.
+    """
     app = (b"a" + app_id)[:_KEY_BYTES_MAX]
     if not producer:
         return (app,)
@@ -62,6 +65,8 @@ class Reach:
         self._records, self._bytes = Counter[bytes](), Counter[bytes]()
         """By line, what is held of it."""
         self._all_bytes = 0
+        self._waiting = Counter[bytes]()
+        """By the first of a record's lines, the records without an outcome that were read, held or skipped."""
         self._lowest: int | None = None
         """The lowest offset that is held; None = not known, or nothing is held."""
         self._skipped: dict[bytes, Skipped] = {}
@@ -80,6 +85,11 @@ class Reach:
     def held(self) -> tuple[int, int]:
         """How many records are held, and their bytes."""
         return len(self._held), self._all_bytes
+
+    @property
+    def waiting(self) -> Mapping[bytes, int]:
+        """How many of the records that were read wait, held or skipped, by the first of their lines."""
+        return self._waiting
 
     @property
     def is_stopped(self) -> bool:
@@ -102,7 +112,7 @@ class Reach:
             self._move_on(offset)
             return False
         if self._closed.isdisjoint(lines) and (self._has_room(lines) or self._is_first(offset)):
-            self._move_on(offset)
+            self._move_on(offset, lines)
             if not self._held or (self._lowest is not None and offset < self._lowest):
                 self._lowest = offset
             self._held[offset] = lines, size
@@ -115,7 +125,7 @@ class Reach:
         if new and len(self._skipped) + new > LINES_MAX:
             self._stopped = True
             return False
-        self._move_on(offset)
+        self._move_on(offset, lines)
         skipped = Skipped(offset, timestamp_ms, lines)
         for line in lines:
             if line not in self._closed:
@@ -133,6 +143,10 @@ class Reach:
         for offset in offsets:
             lines, size = self._held.pop(offset)
             self._all_bytes -= size
+            first = next(iter(lines))
+            self._waiting[first] -= 1
+            if self._waiting[first] < 1:
+                del self._waiting[first]
             if offset == self._lowest:
                 self._lowest = None
             for line in lines:
@@ -164,7 +178,10 @@ class Reach:
         self._closed = {line for line, one in self._skipped.items() if one.offset < goal}
         return goal
 
-    def _move_on(self, offset: int) -> None:
+    def _move_on(self, offset: int, waiting: Collection[bytes] = ()) -> None:
+        """`waiting`: the lines of the record there, if it waits."""
+        if waiting and offset >= self._seen:
+            self._waiting[next(iter(waiting))] += 1
         self._next, self.has_read = offset + 1, True
         self._seen = max(self._seen, self._next)
 

@@ -328,6 +328,16 @@ QUEUE = Row(
                 Query(expr=level("committerd_queue_depth_records"), legend="{{dataset}} fetched"),
             ],
         ),
+        Panel(
+            title="Records that wait, by producer",
+            queries=[
+                Query(
+                    expr=f"max by (dataset, producer) ({metric('committerd_waiting_records')})",
+                    legend="{{dataset}} {{producer}}",
+                )
+            ],
+            description="Of the five with the most, and of all others.",
+        ),
         Panel(title="Bytes fetched", expr=level("committerd_queue_depth_bytes"), unit="bytes"),
         Panel(title="Until first judged", queries=quantiles("committerd_queue_wait_seconds"), unit="s"),
         Panel(

@@ -14,10 +14,10 @@ INTRODUCTION = f"""# Metrics
 
 Served on `/metrics`, in Prometheus' text format or OpenMetrics. Names and labels are an API: they
 change only with a note in the changelog. Labels take the values listed below, or `{OTHER}`; none
-of them comes from a record. The label `{DATASET}` names the dataset by its topics (`dataset.queue`,
-default: `dataset.name`); metrics without it belong to the process. A series begins with its first event,
-except where the first must be seen as an increase. `process_*` (memory, CPU, file descriptors) stand beside them on
-Linux.
+of them comes from a record, except for `producer` of `committerd_waiting_records`. The label
+`{DATASET}` names the dataset by its topics (`dataset.queue`, default: `dataset.name`); metrics
+without it belong to the process. A series begins with its first event, except where the first must
+be seen as an increase. `process_*` (memory, CPU, file descriptors) stand beside them on Linux.
 `committerd maintain` serves the metrics that begin with `committerd_maintenance_`, `committerd ingest` those
 that begin with `committerd_ingest_`, and a committer the others.
 

@@ -93,11 +93,16 @@ def test_what_waits_and_what_a_committer_would_refuse(scene: Scene) -> None:
     printed(scene, "topics", "create")
     scene.table.create()
     scene.append(2)
+    scene.stage(*[scene.table.append() for _ in range(3)], headers={"producer": "flood"})
     found = answered(scene, "status", code=1)  # no committer runs
-    assert (found["queue"]["pending"], found["queue"]["oldest_unread"]["offset"]) == (2, 0)
+    assert (found["queue"]["pending"], found["queue"]["oldest_unread"]["offset"]) == (5, 0)
+    most = [(one["producer"], one["records"]) for one in found["queue"]["most_waiting"]]
+    assert most == [("flood", 3), ("no producer", 2)]
     assert 0 <= found["queue"]["oldest_unread"]["age_ms"] < 3_600_000
     assert found["queue"]["retention_ms"] == 14 * 24 * 3_600_000
-    assert "2 records; the oldest waits for" in printed(scene, "status", code=1)
+    shown = printed(scene, "status", code=1)
+    assert "5 records; the oldest waits for" in shown
+    assert "flood 3, no producer 2 (of the first 5 records)" in shown
     # A copy of the story's table under another name: its position is of another topic.
     scene.table.open().update_metadata({"committerd.position": _POSITION, "committerd.format": "1"})
     refused = answered(scene, "status", code=1)

@@ -231,6 +231,7 @@ def _backlog(members: Members, prometheus: Prometheus) -> None:
     members.s3.fault(answer(503), method="PUT", times=None)
     members.scene.append(50)
     _seen(prometheus, "committerd_queue_lag_records > 0")
+    _seen(prometheus, "committerd_waiting_records > 0")
     members.s3.clear()
 
 

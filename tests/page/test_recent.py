@@ -60,7 +60,16 @@ def _view(name: str, now: list[int], state: list[str], store: ObjectStore | None
         name=name,
         uri=f"/data/{name}.lance",
         now_ms=lambda: now[0],
-        look=lambda: Now(well=True, state=state[0], text="", position=3, end=10, oldest_ms=400, member="active"),
+        look=lambda: Now(
+            well=True,
+            state=state[0],
+            text="",
+            position=3,
+            end=10,
+            oldest_ms=400,
+            member="active",
+            most_waiting={"flood": 7},
+        ),
         store=lambda: store,
     )
 
@@ -76,6 +85,7 @@ async def test_since_when_it_does_what_it_does() -> None:
     process.watch()
     now[0] = 9000
     found = view.summary()
+    assert found["most_waiting"] == [{"producer": "flood", "records": 7}]
     assert (found["since_ms"], found["lag"], found["oldest_waits_ms"]) == (5000, 7, 8600)
     assert (await view.details())["maintenance"]["problem"] == "the table is not open"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from committerd.queue import reach as module
 from committerd.queue.reach import Reach, Skipped, lines_of
 
-Lines = Collection[bytes]
+Lines = Sequence[bytes]
 A, B, C = (b"pa",), (b"pb",), (b"pc",)
 
 
@@ -64,6 +65,8 @@ class Reader:
         gap = min((one for one in unheld if one < end), default=None)
         assert gap is None or (skipped is not None and skipped.offset <= gap), "the position would pass one unread"
         assert self.reach.held == (len(self.held), len(self.held))
+        read = (one for one in unheld if one < self.reach._seen)
+        assert self.reach.waiting == Counter(self.log[one][0] for one in (*read, *self.held)), "whose records wait"
 
 
 _LINES = st.builds(
@@ -105,6 +108,7 @@ def test_every_record_is_held_once_and_in_the_order_of_its_lines(
             reader.settle(rng.sample(may, min(len(may), 1)))
     assert len(reader.settled) == len(log)
     assert reader.reach.held == (0, 0)
+    assert not reader.reach.waiting
 
 
 def flood(count: int, reach: Reach, *others: Lines) -> Reader:
@@ -119,6 +123,7 @@ def test_others_are_held_while_the_records_before_them_are_not() -> None:
     reader = flood(1_000, Reach(40, 40), B, C, B)
     assert sorted(reader.held) == [*range(20), 1_000, 1_001, 1_002]
     assert reader.reach.first_skipped == Skipped(20, 20, A)
+    assert reader.reach.waiting == {b"pa": 1_000, b"pb": 2, b"pc": 1}
 
 
 def test_a_flood_is_read_about_twice() -> None:

@@ -190,6 +190,7 @@ def _queue_json(found: _Status, queue: QueueState) -> dict[str, Any]:
             "timestamp_ms": oldest.timestamp_ms,
             "age_ms": found.now_ms - oldest.timestamp_ms,
         },
+        "most_waiting": [{"producer": name, "records": count} for name, count in queue.most_waiting.items()],
         "retention_ms": queue.retention_ms,
         "group": None if queue.group is None else asdict(queue.group),
         "refusal": queue.refusal and {"code": queue.refusal.code, "message": str(queue.refusal)},
@@ -292,6 +293,8 @@ def _queue_fields(found: _Status, queue: QueueState) -> list[tuple[str, str]]:
         fields.append(("log", f"offsets {queue.bounds[0]} to {queue.bounds[1]} (exclusive)"))
     if found.table is not None:
         fields.append(("pending", _pending(found, queue)))
+    if queue.most_waiting:
+        fields.append(("most waiting", _most_waiting(queue)))
     if queue.held_back:
         fields.append(("held back", _held_back(found, queue)))
     fields.append(("acknowledged", f"below {queue.acknowledged.offset}" if queue.acknowledged else "nothing"))
@@ -326,6 +329,12 @@ def _held_back(found: _Status, queue: QueueState) -> str:
         f"{text} {named} (producer {first.producer_id}), open for {duration(max(found.now_ms - since, 0))}: "
         f"`committerd topics transactions{abort}"
     )
+
+
+def _most_waiting(queue: QueueState) -> str:
+    named = ", ".join(f"{plain(name)} {count}" for name, count in queue.most_waiting.items())
+    counted = sum(queue.most_waiting.values())
+    return f"{named} (of the first {counted} records)"
 
 
 def _pending(found: _Status, queue: QueueState) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,8 +11,10 @@ from typing import TypeVar
 from committerd.errors import CommitterError, RefusedToRun
 from committerd.kafka.operator import GroupDescription, TopicOperator
 from committerd.kafka.transactions import OpenTransaction
+from committerd.queue.most_waiting import most_waiting
 from committerd.queue.port import Acknowledged, Record, TopicIdentity
 from committerd.queue.position import Position
+from committerd.queue.reach import lines_of
 from committerd.queue.start import (
     OUTCOMES_TAIL,
     QueueFacts,
@@ -47,6 +50,8 @@ class QueueState:
     """The first record that the position has not passed; None if there is none."""
     oldest_read_version: int | None = None
     """The lowest read version of the first 10,000 records that the position has not passed; None if there is none."""
+    most_waiting: Mapping[str, int] = field(default_factory=dict)
+    """How many of the first 10,000 records that the position has not passed are of which producer, the most first."""
     refusal: RefusedToRun | None = None
     """Why a committer would refuse to run; None if it would run."""
     problems: list[str] = field(default_factory=list)
@@ -120,9 +125,9 @@ class QueueState:
         return self.bounds[1] - position.next_offset - len(position.settled)
 
     async def _look_at_unread(self, position: Position, log_end: int) -> None:
-        """Find the oldest of the records that the position has not passed, and their lowest read version."""
+        """Find the oldest of the records that the position has not passed, their lowest read version and producers."""
         bounds = {0: (position.next_offset, log_end)}
-        looked_at = 0
+        waiting = Counter[bytes]()
         async with aclosing(self.operator.stream(self.operator.topics.staged, bounds)) as batches:
             async for batch in batches:
                 for _, record in batch:
@@ -132,8 +137,10 @@ class QueueState:
                     read_at = _read_version(record)
                     if read_at and (self.oldest_read_version is None or read_at < self.oldest_read_version):
                         self.oldest_read_version = read_at
-                    looked_at += 1
-                if looked_at >= _UNREAD_MAX:
+                    headers = dict(record.headers)
+                    waiting[lines_of(headers.get("producer", b""), headers.get("app-id", b""))[0]] += 1
+                self.most_waiting = most_waiting(waiting)
+                if waiting.total() >= _UNREAD_MAX:
                     return
 
     async def _response_to(self, request: Awaitable[Response]) -> Response | None:

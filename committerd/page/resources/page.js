@@ -110,6 +110,7 @@ function showDataset(one, now) {
     ["Position (next offset)", number(one.position)],
     ["Records that wait", one.lag === null ? "the active member knows" : number(one.lag)],
     ["Oldest waiting", one.oldest_waits_ms === null ? "none" : duration(one.oldest_waits_ms)],
+    ["Most waiting records", one.most_waiting.map((most) => `${most.producer}: ${number(most.records)}`).join(", ") || "none"],
     ["Table", one.uri],
   ]);
   const minutes = one.minutes;
