@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 _ENDLESS = frozenset({"tail"})
 _TOPICS = {"INGEST__TOPICS": "raw"}
 _SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "datasets find": {"DAEMON__DATASETS_FILE": "/tmp/none.json"},
     "ingest move": _TOPICS,
     "ingest replay": _TOPICS,
     "ingest settle": {"INGEST__SOURCE": "files", "INGEST__FOLDER": "/tmp"},
@@ -138,7 +139,7 @@ def main() -> None:
             topic_id=topic["topic_id"],
         )
         with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
-            admin.create_topics([NewTopic("raw", 1, 1)])
+            admin.create_topics([NewTopic("raw", 1, 1), NewTopic("events.bad", 1, 1)])
         producer = scene.topics.producer
         producer.send(scene.topics.outcomes, value=outcome.SerializeToString(), key=outcome.uuid.encode())
         producer.send("raw", value=b'{"id": 1}')

@@ -59,7 +59,7 @@ _LISTED_TO_SHOW = 100
 """Keys in the listing for commands that show versions; a server may take a millisecond for each key."""
 _PROBED_MAX = 64
 """Versions to look for at the same time."""
-_PROBED_FOR_LOWEST = 16
+_PROBED_FOR_LOWEST = 32
 """Versions to look for at the same time, while the lowest one is searched."""
 _BEFORE_DETACHED = f"{VERSIONS}d"
 """Precedes the keys of all detached versions, and follows those of all others."""
@@ -191,7 +191,9 @@ class Manifests:
         while version - missing > 1:
             step = max((version - missing) // (_PROBED_FOR_LOWEST + 1), 1)
             numbers = range(version - step, missing, -step)[:_PROBED_FOR_LOWEST]
-            sizes = await map_each(numbers, lambda number: self.store.head(self._key(number)))
+            sizes = await map_each(
+                numbers, lambda number: self.store.head(self._key(number)), at_once=_PROBED_FOR_LOWEST
+            )
             for number, size in zip(numbers, sizes, strict=True):
                 if size is None:
                     missing = number

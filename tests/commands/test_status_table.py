@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 
 from committerd.commands.status import _maintenance, _table_fields
@@ -16,9 +17,13 @@ from committerd.queue.outcomes import encode_settled
 from committerd.queue.port import TopicIdentity
 from committerd.queue.position import PAUSED_KEY, Pause, encode_metadata, start_of
 from committerd.stores.local import LocalStore
+from committerd.stores.port import Tail
 from committerd.table.versions import Table
 from committerd_common.messages import Manifest, Refusal, Transaction
 from committerd_common.paths import NamingScheme, manifest_key
+from tests.simulation.loop import run_virtual
+from tests.simulation.store import Bucket, FakeStore
+from tests.table.putting import put_version
 
 PAUSE = Pause(reason="a \x1b[2Jbackup", since_ms=0, who="ann\n")
 
@@ -104,3 +109,44 @@ async def test_what_an_old_foreign_version_says_of_the_queue_is_left_out(
     assert [one.version for one in found.versions] == [2, 1]
     assert found.position is None
     assert not found.damaged
+
+
+class Distant(FakeStore):
+    """Each request takes a second of virtual time."""
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        await anyio.sleep(1)
+        return await super().get_range(key, start, end)
+
+    async def get(self, key: str) -> bytes | None:
+        await anyio.sleep(1)
+        return await super().get(key)
+
+    async def get_tail(self, key: str, size: int) -> Tail | None:
+        await anyio.sleep(1)
+        return await super().get_tail(key, size)
+
+    async def head(self, key: str) -> int | None:
+        await anyio.sleep(1)
+        return await super().head(key)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
+        await anyio.sleep(1)
+        return await super().list(prefix, start_after=start_after, limit=limit)
+
+
+def test_few_requests_wait_for_each_other_on_a_long_history() -> None:
+    """One listing, three rounds that search the lowest version, and four that search the newest one of the queue."""
+    bucket, last = Bucket(), 10_000
+    position = start_of(TopicIdentity(cluster_id="c", topic="t", topic_id="i"), 7)
+    for version in range(1, last + 1):
+        carried = encode_metadata(position, {}) if version >= 40 else {}
+        put_version(bucket, version, carried, ours=version <= 40)
+
+    async def seconds() -> float:
+        began = anyio.current_time()
+        found = await look_at_table(Table(Distant(bucket)), 10)
+        assert (len(found.versions), found.versions_in_all, found.position) == (10, last, position)
+        return anyio.current_time() - began
+
+    assert run_virtual(seconds) <= 8

@@ -10,7 +10,7 @@ from committerd.table.versions import Table
 from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
 from tests.simulation.store import Bucket, FakeStore
 
-_HEADS_MAX = 6 * 16
+_HEADS_MAX = 3 * 32
 
 
 class Counting(FakeStore):

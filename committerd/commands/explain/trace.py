@@ -25,7 +25,7 @@ from committerd.queue.outcomes import Settled
 from committerd.queue.port import Record
 from committerd.queue.position import Pause, Position, decode_position
 from committerd.table.versions import Table
-from committerd_common.messages import DecodeError, Member, Outcome, Refusal, Transaction, TransactionLabel
+from committerd_common.messages import DecodeError, Manifest, Member, Outcome, Refusal, Transaction, TransactionLabel
 from committerd_common.messages import Status as Number
 
 _OUTCOMES_FIRST, _OUTCOMES_FACTOR = 1_000, 4
@@ -277,17 +277,16 @@ class Tracer:
 
     async def _at(self, table: Table, version: int, outcome: Outcome | None = None) -> Place | None:
         """This version, if it names the transaction, or the record of the outcome."""
-        settled, uuid = await _settled(table, version), self._trace.uuid
-        if settled is None:
+        found, uuid = await _skimmed(table, version), self._trace.uuid
+        if found is None:
             return None
+        outline, settled = found
         entry = next((one for one in settled.entries() if one.uuid == uuid), None)
         if entry is None and outcome is not None and settled.topic_id == outcome.topic_id:
             entry = next((one for one in settled.refusals if one.offset == outcome.offset), None)
         if entry is None and settled.uuid != uuid:
             return None
-        skimmed = await table.skim(version)
-        timestamp_ms = to_ms(skimmed[0][0].timestamp) if skimmed is not None else 0
-        return Place(version=version, timestamp_ms=timestamp_ms, settled=settled, entry=entry)
+        return Place(version=version, timestamp_ms=to_ms(outline.timestamp), settled=settled, entry=entry)
 
 
 def uuid_of(record: Record) -> str:
@@ -331,6 +330,15 @@ def _outcome(record: Record, uuid: str) -> Outcome | None:
 
 def _names(settled: Settled, uuid: str) -> bool:
     return settled.uuid == uuid or any(one.uuid == uuid for one in settled.entries())
+
+
+async def _skimmed(table: Table, version: int) -> tuple[Manifest, Settled] | None:
+    """What one version says of itself and of the queue; None if it is missing or damaged."""
+    try:
+        found = await table.skim_settled(version) if version > 0 else None
+    except CorruptTable:
+        return None
+    return None if found is None else (found[0].outline, found[2])
 
 
 async def _settled(table: Table, version: int) -> Settled | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from committerd.concurrency import for_each
+from committerd.concurrency import Concurrently, for_each
 from committerd.errors import CorruptTable
 from committerd.lance.format.timestamps import to_ms
 from committerd.maintenance.left_alone import Failure, read_failed
@@ -89,16 +90,19 @@ async def look_at_table(table: Table, newest: int) -> TableSummary:
         if one is not None:
             found[version] = one
 
-    await for_each(versions, read, at_once=_AT_ONCE)
-    queue = await sample(table, every)
+    sampled = Concurrently(partial(sample, table, every))
+    figures, failed = Concurrently(partial(read_figures, table.store)), Concurrently(partial(read_failed, table.store))
+    read_all = partial(for_each, versions, read, at_once=_AT_ONCE)
+    await sampled.of(partial(figures.of, partial(failed.of, read_all)))
+    queue = sampled.required()
     return TableSummary(
         uri=table.uri,
         versions=[found[version] for version in sorted(found, reverse=True)],
         position=queue.position,
         pause=queue.pause,
         versions_in_all=len(every),
-        maintenance=await read_figures(table.store),
-        left_alone=(await read_failed(table.store)).entries,
+        maintenance=figures.required(),
+        left_alone=failed.required().entries,
         damaged=[damaged[version] for version in sorted(damaged)],
     )
 
