@@ -39,7 +39,7 @@ class ChildProcess(child.ChildProcess):
         """The program's process id; waits until it has one."""
         watcher = psutil.Process(self._watcher.pid)
         while not (children := watcher.children()):
-            assert self.running(), "it has ended"
+            assert self.running(), f"it has ended with {self.code}; the end of its log:\n{self.log_tail()}"
             time.sleep(_POLL_SECONDS)
         return int(children[0].pid)
 
