@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from committerd_client.staging import KeyCache
 
 _log = logging.getLogger(__name__)
+_WITHOUT_OUTCOME_MAX = 2_000
+"""At most so many transactions of a `commit_many` have no outcome: two full versions, so the committer has work."""
 
 CONNECT_SECONDS = 30.0
 """How long a client may take to connect, unless it is told."""
@@ -397,6 +399,9 @@ class CommitClient(TableCalls):
         `return_exceptions` the errors stand among the results. `timeout`: seconds for all of them; transactions without
         an outcome by then are a `CommitTimeout` each. Any other error, including one that `transactions` raises, is
         raised at once; the transactions before it are staged by then.
+
+        At most 2,000 of them wait for their outcomes before `timeout` is up: the committer then holds them all, and
+        other producers of the table wait less.
         """
         if isinstance(transactions, Staged | Transaction | bytes | str):
             raise TypeError(f"commit_many takes a list of transactions, not {kind_of(transactions)}: call commit")
@@ -405,6 +410,10 @@ class CommitClient(TableCalls):
         waiting: list[Submission | ClientError] = []
         try:
             for transaction in transactions:
+                if len(waiting) >= _WITHOUT_OUTCOME_MAX:
+                    first = waiting[-_WITHOUT_OUTCOME_MAX]
+                    if isinstance(first, Submission):
+                        await self._result(first, limit, until)
                 try:
                     waiting.append(await self._submit(transaction, RecordOptions(), until))
                 except ClientError as error:

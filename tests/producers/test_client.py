@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from committerd_client import (
     CommitClient,
     CommitResult,
     CommitStatus,
+    CommitTimeout,
     Expired,
     IncompatibleConflict,
     InvalidTransaction,
@@ -252,6 +253,40 @@ async def test_commit_many_keeps_the_order_and_raises_all_errors_at_the_end(serv
     assert refused == [transactions[i].uuid for i in (1, 3, 5)]
     for one, kind in zip(mixed, (CommitResult, InvalidTransaction, RetryableConflict), strict=True):
         assert isinstance(one, kind), one
+
+
+async def test_commit_many_stages_no_more_than_a_few_without_an_outcome(
+    servers: str, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("committerd_client.client._WITHOUT_OUTCOME_MAX", 3)
+    answered: list[int] = []
+
+    def answer(record: Any) -> Iterable[Outcome]:
+        answered.append(record.offset)
+        return [committed(record)]
+
+    def transactions() -> Iterator[Transaction]:
+        for number in range(20):
+            assert len(answered) >= number - 3, "the next is asked for when all but the last three have outcomes"
+            yield append()
+
+    with answering(servers, dataset, answer):
+        async with CommitClient(servers, dataset=dataset) as client:
+            results = await client.commit_many(transactions())
+    assert [result.version for result in results] == list(range(1, 21))
+
+
+async def test_commit_many_stages_all_when_its_time_is_up(
+    servers: str, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("committerd_client.client._WITHOUT_OUTCOME_MAX", 3)
+    with answering(servers, dataset, never):
+        async with CommitClient(servers, dataset=dataset) as client:
+            ends = await client.commit_many(
+                [append(), b"nonsense", *(append() for _ in range(5))], timeout=0.5, return_exceptions=True
+            )
+    assert isinstance(ends[1], InvalidTransaction)
+    assert all(isinstance(end, CommitTimeout) for number, end in enumerate(ends) if number != 1)
 
 
 async def test_it_works_in_anyio_task_groups_and_scopes(servers: str, dataset: str) -> None:
