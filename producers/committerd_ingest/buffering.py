@@ -62,5 +62,10 @@ class Buffer:
         self.first_at = now
         return found
 
+    def keep(self, size: int) -> None:
+        """Drop all but the first records, which take about `size` bytes of memory, or are one record."""
+        self.records = self.records[: max(self.records.fitting(len(self.records), size), 1)]
+        self.bytes = self.records.size
+
     def clear(self) -> None:
         self.records, self.bytes = Records(), 0

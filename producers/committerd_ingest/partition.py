@@ -20,10 +20,11 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from committerd_batch.target import Mode, SchemaMode
 from committerd_client.app_marks import AppMark
-from committerd_client.errors import InvalidTransaction, StagingError, UnsupportedTransaction
+from committerd_client.errors import InvalidTransaction, RetryableConflict, StagingError, UnsupportedTransaction
 from committerd_client.headers import App
 from committerd_client.tracing import past_span, work_span
 from committerd_common.errors import CommitterError
+from committerd_common.request import MARK_MOVED
 from committerd_ingest.buffering import Buffer
 from committerd_ingest.dead_letters import Origin
 from committerd_ingest.decoding import BadRecord, Decoded, Decoder, WrongColumns
@@ -135,6 +136,8 @@ class PartitionWork:
         self._broken = ""
         """Why the partition has to begin again."""
         self._retired = False
+        self._asks = False
+        """Whether it waits for schemas of the registry."""
         self._unreadable = ""
         """What is wrong with the records behind those that have arrived."""
         self._app_id = self._topic_id = ""
@@ -183,6 +186,22 @@ class PartitionWork:
         """From now on, records of this seek arrive."""
         self._seek = seek
 
+    @property
+    def fetches(self) -> bool:
+        """Whether records that come from now on are taken."""
+        return self._seek != 0 and not self.stopped
+
+    def give_back(self, size: int) -> None:
+        """Keep the first of the records that wait, about so many bytes, if the registry is asked for their schemas.
+
+        The others are read again when it has answered: records that can be written have more use for the memory.
+        """
+        if self._asks and self.buffer.bytes > size:
+            self.buffer.keep(size)
+            self._behind = self.buffer.records.offsets[-1] + 1
+            self._seek, self._unreadable = 0, ""
+            self._source.pause([self.partition])
+
     def unreadable(self, why: str) -> None:
         """Nothing more arrives: Kafka does not have the next offset, or, with `why`, its records can't be read."""
         if why:
@@ -219,7 +238,8 @@ class PartitionWork:
                 await asyncio.sleep(_AGAIN_SECONDS)
             except Exception as error:  # noqa: BLE001  # whatever it is: nobody else would work on the partition
                 self._failures += 1
-                self._figures.began_again("failed")
+                moved = isinstance(error, RetryableConflict) and error.code == MARK_MOVED
+                self._figures.began_again("mark_moved" if moved else "failed")
                 foreseen, said = isinstance(error, _EXPECTED), f"{type(error).__name__}: {error}"
                 extra = {"partition": str(self.partition), "error": said}
                 _log.warning("ingest.failed", extra=extra, exc_info=not foreseen)
@@ -228,7 +248,7 @@ class PartitionWork:
                     await self._stop(Stopped("failed", text, costly=not foreseen))
                 else:
                     self._forget()
-                    await asyncio.sleep(_FAILED_SECONDS)
+                    await asyncio.sleep(_AGAIN_SECONDS if moved else _FAILED_SECONDS)
 
     async def _stop(self, error: Stopped) -> None:
         """Stay stopped for a while."""
@@ -372,6 +392,7 @@ class PartitionWork:
     async def _next(self) -> None:
         """Wait until records are to be written, and write them."""
         while True:
+            self._changed.clear()  # before the look: what arrives while the mark is moved is not slept through
             if self._broken:
                 raise _BeginAgain(self._broken)
             due = self.buffer.due_in(time.monotonic())
@@ -385,7 +406,6 @@ class PartitionWork:
                     await self._renew()
                 if self._mark_due_in() <= 0:
                     await self._move_mark()
-            self._changed.clear()
             try:
                 # Not `asyncio.wait_for`: in Python 3.11 it drops a cancellation in whose instant the event is set.
                 async with asyncio.timeout(self._mark_due_in() if due is None else due):
@@ -400,6 +420,8 @@ class PartitionWork:
             if self._registry is not None:
                 most, ids = self.front(self._registry)
                 schemas = await self._schemas(self._registry, ids)
+                if self._seek == 0 and not self._retired:  # it has given records back
+                    await self._source.seek(self.partition, self._behind, by=self)
             async with self._writing:
                 if self._broken:
                     raise _BeginAgain(self._broken)
@@ -571,10 +593,13 @@ class PartitionWork:
 
         The registry is asked each time for an id that it does not have.
         """
+        self._asks = True
         try:
             return await registry.schemas(ids)
         except RegistryUnavailable as error:
             raise Stopped("registry_unavailable", str(error)) from error
+        finally:
+            self._asks = False
 
     async def _merged(
         self, said: Said[Note | None], records: Records, schemas: Schemas | None, same: Awaitable[None]

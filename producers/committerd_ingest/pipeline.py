@@ -22,6 +22,8 @@ from committerd_ingest.table import Table, now_ms
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
+_ASKING_SHARE = 4
+"""When the memory is used up, partitions that wait for a registry keep one part in so many of it, all together."""
 
 
 class Ingest:
@@ -155,9 +157,14 @@ class Ingest:
 
     def _bound(self) -> None:
         """Pause the partitions that have something to write, while too much waits."""
-        if self._held() <= self._pipeline.buffer_bytes_max:
+        most = self._pipeline.buffer_bytes_max
+        if self._held() <= most:
             return
         waiting = {one: work for one, (work, _) in self._works.items() if work.buffer.records}
+        for work in waiting.values():
+            work.give_back(most // (_ASKING_SHARE * len(self._works)))
+        if self._held() <= most:
+            return
         new = waiting.keys() - self._full
         self._full |= new
         self._source.pause(sorted(new))
@@ -168,7 +175,7 @@ class Ingest:
         """Go on with the partitions that were paused, when there is room again."""
         if self._full and not self._draining and self._held() <= self._pipeline.buffer_bytes_max // 2:
             again, self._full = sorted(self._full), set()
-            self._source.resume([one for one in again if one in self._works and not self._works[one][0].stopped])
+            self._source.resume([one for one in again if one in self._works and self._works[one][0].fetches])
 
     def _held(self) -> int:
         return sum(work.bytes for work, _ in self._works.values())

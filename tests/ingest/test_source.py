@@ -20,7 +20,9 @@ from kafka.structs import OffsetAndMetadata
 from committerd.errors import QueueUnavailable
 from committerd.kafka.clients import open_client
 from committerd_client.app_marks import AppMark
+from committerd_client.errors import RetryableConflict
 from committerd_client.headers import App
+from committerd_common.request import MARK_MOVED
 from committerd_ingest import partition as partition_module
 from committerd_ingest.batches import fetched, poll, read_in_columns
 from committerd_ingest.buffering import FlushLimits
@@ -269,7 +271,7 @@ class Deaf(Marked):
         return 0, 9
 
 
-def opened(marked: Any) -> tuple[Ingest, Source]:
+def opened(marked: Any, pipeline: Pipeline = PIPELINE, registry: Any = None) -> tuple[Ingest, Source]:
     sources: list[Source] = []
 
     def open_source(tell: Callable[[Event], None]) -> Source:
@@ -277,7 +279,13 @@ def opened(marked: Any) -> tuple[Ingest, Source]:
         return sources[0]
 
     ingest = Ingest(
-        PIPELINE, open_source=open_source, table=marked, topics=marked, bad_records=cast("Any", None), figures=marked
+        pipeline,
+        open_source=open_source,
+        table=marked,
+        topics=marked,
+        bad_records=cast("Any", None),
+        figures=marked,
+        registry=registry,
     )
     return ingest, sources[0]
 
@@ -347,6 +355,134 @@ async def test_records_that_come_behind_a_gap_are_not_written(monkeypatch: pytes
     assert written == []
     assert work.buffer.records.offsets.tolist() == list(range(10))
     assert not work.busy
+
+
+async def test_records_that_arrive_while_the_mark_is_moved_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the last records before a quiet hour would stay in memory for that hour."""
+
+    class Moving(Marked):
+        async def write_note(self, app_id: str, note: object, unit: App) -> bool:
+            work.arrived(1, records_of(5, 6), 0)
+            return await super().write_note(app_id, note, unit)
+
+    marked: Any = Moving(MARK)
+    each = FlushLimits(rows=1, bytes=10_000, seconds=3600)
+    work = work_with(marked, pipeline=replace(PIPELINE, flush=each, mark_seconds=0))
+    written: list[int] = []
+
+    async def write(records: Records, schemas: object) -> None:
+        written.extend(records.offsets)
+
+    monkeypatch.setattr(work, "_write", write)
+    work.sought(1)
+    work.mark, work.reached, work._noted_at = 3, 5, time.monotonic()
+    following = asyncio.create_task(work._next())
+    await turned()
+    assert (marked.moves, written) == ([(5, 3)], [5])
+    assert following.done()
+
+
+async def test_a_partition_whose_mark_was_moved_meanwhile_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_module, "_FAILED_SECONDS", 3600)
+    monkeypatch.setattr(partition_module, "_AGAIN_SECONDS", 0)
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    class Overtaken(Marked):
+        async def write_note(self, app_id: str, note: object, unit: App) -> bool:
+            raise RetryableConflict("the mark is elsewhere", code=MARK_MOVED)
+
+        def began_again(self, reason: str) -> None:
+            reasons.put_nowait(reason)
+
+    marked: Any = Overtaken()  # it enters the partition, as another process does at the same time
+    running = asyncio.create_task(work_with(marked).run())
+    assert [await asyncio.wait_for(reasons.get(), 60) for _ in range(2)] == ["mark_moved"] * 2
+    running.cancel()
+
+
+class Silent:
+    """Stands for a registry that has one schema in memory, and does not answer for the others at first."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+    def lacks(self, ids: set[int]) -> set[int]:
+        return ids - {GOOD}
+
+    async def schemas(self, ids: set[int]) -> object:
+        if self.lacks(ids):
+            await self.answers.wait()
+        return {}
+
+
+GOOD, BAD = 1, 0
+"""Ids of schemas, and the partitions whose records name them."""
+
+
+class Fetching:
+    """Stands for a consumer; notes what is paused, and where it reads on."""
+
+    def __init__(self) -> None:
+        self.paused = set[TopicPartition]()
+        self.places = dict[TopicPartition, int]()
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.places[place] = offset
+
+    def pause(self, place: TopicPartition) -> None:
+        self.paused.add(place)
+
+    def resume(self, place: TopicPartition) -> None:
+        self.paused.discard(place)
+
+    def commit_async(self, offsets: object, callback: object) -> None:
+        pass
+
+
+async def test_a_partition_that_waits_for_schemas_leaves_the_memory_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: dict[int, list[int]] = {GOOD: [], BAD: []}
+
+    async def write(work: PartitionWork, records: Records, schemas: object) -> None:
+        written[work.partition.number].extend(records.offsets)
+
+    monkeypatch.setattr(PartitionWork, "_write", write)
+    each = FlushLimits(rows=1, bytes=10_000, seconds=3600)
+    registry: Any = Silent()
+    ingest, source = opened(Marked(MARK), replace(PIPELINE, format="avro", flush=each), registry)
+    consumer, places = Fetching(), {number: TopicPartition("t", number) for number in (GOOD, BAD)}
+
+    async def run() -> None:
+        for _ in range(5):
+            await turned()
+            source._run_calls(consumer)
+        await turned()
+
+    async def come(number: int, begin: int, end: int) -> None:
+        """Records arrive; each takes 2,105 bytes."""
+        assert places[number] not in consumer.paused
+        value = number.to_bytes(5, "big") + b"x" * 2_000
+        records = Records.of([Record(offset, 0, None, value) for offset in range(begin, end)])
+        source._later(source._tell, Arrived(Partition("t", number), source._seeks[places[number]], records))
+        await run()
+
+    source.assigned(consumer, list(places.values()))
+    await run()
+    await come(BAD, 3, 10)
+    assert places[BAD] in consumer.paused
+    for offset in range(3, 9):
+        await come(GOOD, offset, offset + 1)
+    assert written == {GOOD: [3, 4, 5, 6, 7, 8], BAD: []}
+    assert places[BAD] in consumer.paused
+    registry.answers.set()
+    await run()
+    assert (written[BAD], consumer.places[places[BAD]]) == ([3], 4)
+    for offset in range(4, 10):
+        await come(BAD, offset, offset + 1)
+    assert written[BAD] == [3, 4, 5, 6, 7, 8, 9]
+    for number in places:
+        ingest._end(Partition("t", number))
 
 
 async def test_a_table_gets_no_columns_of_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
