@@ -12,7 +12,7 @@ from heapq import nlargest
 SHOWN_MAX = 5
 """So many producers are named."""
 NAMED_MIN = 100
-"""A metric names only producers with so many waiting records: each other name costs whoever sends it as many."""
+"""A metric names only producers with so many waiting records: whoever makes up names needs as many records for each."""
 OTHERS = "other"
 """All others together. A producer of this name is counted among them."""
 

@@ -150,7 +150,7 @@ class Registry:
         for name, subject, version in self._references(answer):
             if name in found:
                 continue
-            if name in around or len(found) >= _REFERENCES_MAX:
+            if name in around or len(found) + len(around) >= _REFERENCES_MAX:
                 raise UnusableSchema(f"its references come back to {name}, or are more than {_REFERENCES_MAX}")
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
             below = await self._get(session, path, deleted="true")

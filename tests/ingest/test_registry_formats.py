@@ -509,6 +509,15 @@ async def test_a_schema_and_those_that_it_refers_to_have_a_bound_together(server
     assert "with those that it refers to, it has more than 4 MiB" in str(found[number])
 
 
+async def test_a_chain_of_references_has_a_bound(server: RegistryServer) -> None:
+    names = [f"R{number}" for number in range(500)]
+    for name, below in zip(names, [*names[1:], ""], strict=True):
+        server.register(json.dumps(record(name)), subject=name, references=[(below, below)] if below else [])
+    number = server.register(json.dumps(record("long")), references=[(names[0], names[0])])
+    found = await registry(server, "avro").schemas([number])
+    assert "its references come back to R100, or are more than 100" in str(found[number])
+
+
 @pytest.mark.parametrize("status", [0, 404, 401, 429, 500, 302])
 async def test_a_registry_that_gives_no_schemas_is_said(server: RegistryServer, status: int) -> None:
     server.status = status
