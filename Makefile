@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -27,6 +27,9 @@ test: setup ## All tests; `make test ARGS="tests/stores -x"` runs some of them
 
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
 	.venv/bin/python -m scripts.run_tests $(or $(ARGS),tests/deploy)
+
+test-arm64: basics ## Tests of the images for arm64, which qemu builds and runs (root, Debian packages qemu-user-static, binfmt-support; an hour)
+	COMMITTERD_IMAGE_ARCHITECTURE=arm64 .venv/bin/python -m scripts.run_tests tests/deploy/test_image.py
 
 conformance: setup ## All conformance cases; STORE=s3, s3+ddb, azure or gcs: there
 	$(if $(STORE),COMMITTERD_CONFORMANCE_STORE=$(STORE)) .venv/bin/python -m scripts.run_tests \

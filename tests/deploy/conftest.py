@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -49,9 +50,9 @@ def cluster() -> Iterator[KubeApiServer]:
 
 @pytest.fixture(scope="session")
 def builder() -> Builder:
-    """What builds the images of deploy/Dockerfile."""
+    """What builds the images of deploy/Dockerfile, for `COMMITTERD_IMAGE_ARCHITECTURE` if it is set."""
     try:
-        return Builder()
+        return Builder(os.environ.get("COMMITTERD_IMAGE_ARCHITECTURE", ""))
     except PartMissingError as error:
         pytest.skip(str(error))
 

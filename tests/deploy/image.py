@@ -5,7 +5,8 @@ what the base's image holds, and nothing of this machine but its certificate aut
 only the first build takes minutes. All of it needs root.
 
 An image runs as an engine would run it, in a mount namespace of its own: its user, its environment, a read-only root
-and an empty /tmp.
+and an empty /tmp. With `COMMITTERD_IMAGE_ARCHITECTURE=arm64` (`make test-arm64`) the images are those of arm64, and
+qemu runs the programs in them.
 
     python -m tests.deploy.image --fetch    only build both
 """
@@ -33,8 +34,13 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 _CODENAMES = {"12": "bookworm", "13": "trixie"}
 _ARCHIVE = "http://deb.debian.org/debian"
+_EMULATORS = {"arm64": "qemu-aarch64"}
+"""By Debian's name of an architecture: what the kernel calls the program that runs its programs."""
 _AUTHORITIES = Path("/usr/local/share/ca-certificates")
 """Where Debian keeps those of a site."""
+
+_RUN_SECONDS_MAX = 900
+"""Of one program of an image, with time for an emulator."""
 
 _CONFINED = """
 set -e
@@ -104,21 +110,29 @@ class Image:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=_RUN_SECONDS_MAX,
         )
 
 
 class Builder:
     """buildah with storage of its own in the cache."""
 
-    def __init__(self) -> None:
-        """Raises `PartMissingError` where nothing can be built."""
+    def __init__(self, architecture: str = "") -> None:
+        """`architecture`: as Debian names it; default that of this machine.
+
+        Raises `PartMissingError` where nothing can be built.
+        """
+        if architecture and not Path("/proc/sys/fs/binfmt_misc", _EMULATORS[architecture]).exists():
+            raise PartMissingError(
+                f"the kernel runs no programs of {architecture}: apt-get install qemu-user-static binfmt-support"
+            )
+        self._architecture = architecture
         missing = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
         if missing:
             raise PartMissingError(f"there is no {' and no '.join(missing)}: run scripts/install_deploy_parts.sh")
         if os.geteuid() != 0:
             raise PartMissingError("an image can be built by root only: run the tests of deploy/ as root")
-        self._storage = cache_folder() / "images"
+        self._storage = cache_folder() / (f"images-{architecture}" if architecture else "images")
         self._storage.mkdir(parents=True, exist_ok=True)
 
     def build(self, target: str) -> str:
@@ -129,8 +143,9 @@ class Builder:
             before = self._buildah("images", "--quiet", "--no-trunc", "--filter", f"reference={tag}").split()
             made = self._storage / f"{target}.id"
             self._buildah(
-                "build", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers", "--format", "docker",
-                "--file", str(DOCKERFILE), "--target", target, "--iidfile", str(made), "--tag", tag, str(ROOT),
+                "build", *self._platform(), "--isolation", "chroot", "--network", "host", "--pull-never", "--layers",
+                "--format", "docker", "--file", str(DOCKERFILE), "--target", target, "--iidfile", str(made),
+                "--tag", tag, str(ROOT),
             )  # fmt: skip
             image = made.read_text().strip()
             for old in before:
@@ -159,18 +174,22 @@ class Builder:
             return
         with tempfile.TemporaryDirectory(prefix="base-", dir=self._storage) as scratch:
             root, packed = Path(scratch, "root"), Path(scratch, "root.tar")
-            _run("debootstrap", "--variant=minbase", _CODENAMES[first[2]], str(root), _ARCHIVE)
+            arch = [f"--arch={self._architecture}"] if self._architecture else []
+            _run("debootstrap", *arch, "--variant=minbase", _CODENAMES[first[2]], str(root), _ARCHIVE)
             for authority in _AUTHORITIES.glob("*.crt"):
                 target = root / _AUTHORITIES.relative_to("/")
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy(authority, target)
             _run("tar", "-C", str(root), "-cf", str(packed), ".")
-            container = self._buildah("from", "scratch").strip()
+            container = self._buildah("from", *self._platform(), "scratch").strip()
             try:
                 self._buildah("add", "--quiet", container, str(packed), "/")
                 self._buildah("commit", "--quiet", "--format", "docker", container, tag)
             finally:
                 self._buildah("rm", container)
+
+    def _platform(self) -> list[str]:
+        return ["--platform", f"linux/{self._architecture}"] if self._architecture else []
 
     def _buildah(self, *words: str) -> str:
         place = ["--root", str(self._storage / "root"), "--runroot", str(self._storage / "run")]

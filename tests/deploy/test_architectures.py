@@ -1,4 +1,6 @@
-"""What the images install for arm64: the release workflow builds them for both architectures, this machine for one."""
+"""What the images install for arm64: the release workflow builds them for both architectures, the other tests
+for that of this machine. `make test-arm64` builds and runs them.
+"""
 
 from __future__ import annotations
 
