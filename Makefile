@@ -7,7 +7,7 @@
 REAL := kafka or pylance or s3 or dynamodb or azure or gcs or spark
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## All that the other targets need: .venv, pylance 4.0.0, Apache Kafka, and for the tests S3 servers
 	@sh scripts/setup.sh
