@@ -60,7 +60,7 @@ class Reach:
     def begin(self, offset: int, *, skips: bool = True) -> None:
         """Hold nothing, and read from this offset on. `skips` False: hold whatever comes."""
         self._skips = skips
-        self._held: dict[int, tuple[Collection[bytes], int]] = {}
+        self._held: dict[int, tuple[Sequence[bytes], int]] = {}
         """By offset: the record's lines, and its bytes."""
         self._records, self._bytes = Counter[bytes](), Counter[bytes]()
         """By line, what is held of it."""
@@ -101,7 +101,7 @@ class Reach:
         """What is skipped at the lowest offset. A position that passes records in order ends there."""
         return min(self._skipped.values(), default=None)
 
-    def holds(self, offset: int, lines: Collection[bytes], size: int, *, timestamp_ms: int = 0) -> bool:
+    def holds(self, offset: int, lines: Sequence[bytes], size: int, *, timestamp_ms: int = 0) -> bool:
         """Whether the next record that was read is to be held from now on; False = it is skipped, or held already.
 
         `size`: bytes that it takes in memory. `leave_out` is for records with an outcome.
@@ -143,10 +143,9 @@ class Reach:
         for offset in offsets:
             lines, size = self._held.pop(offset)
             self._all_bytes -= size
-            first = next(iter(lines))
-            self._waiting[first] -= 1
-            if self._waiting[first] < 1:
-                del self._waiting[first]
+            self._waiting[lines[0]] -= 1
+            if self._waiting[lines[0]] < 1:
+                del self._waiting[lines[0]]
             if offset == self._lowest:
                 self._lowest = None
             for line in lines:
@@ -178,10 +177,10 @@ class Reach:
         self._closed = {line for line, one in self._skipped.items() if one.offset < goal}
         return goal
 
-    def _move_on(self, offset: int, waiting: Collection[bytes] = ()) -> None:
+    def _move_on(self, offset: int, waiting: Sequence[bytes] = ()) -> None:
         """`waiting`: the lines of the record there, if it waits."""
         if waiting and offset >= self._seen:
-            self._waiting[next(iter(waiting))] += 1
+            self._waiting[waiting[0]] += 1
         self._next, self.has_read = offset + 1, True
         self._seen = max(self._seen, self._next)
 

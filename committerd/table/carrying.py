@@ -54,7 +54,7 @@ class Carrying:
             self._gap = True
             self._said_of_pause.append(None)
             return
-        self._said_of_pause.append(SaysOfPause(found.settled.ours, found.position is not None, found.pause))
+        self._said_of_pause.append(says_of_pause(found))
         # Other writers copy the keys that they found, or drop them. Higher ones are made up, unless an unreadable
         # version between may be ours.
         if found.settled.ours and found.position is not None and not self._gap:
@@ -81,6 +81,11 @@ class Carrying:
     def pause(self) -> Pause | None:
         """The pause of the queue."""
         return pause_of(self._said_of_pause)
+
+
+def says_of_pause(found: VersionSummary) -> SaysOfPause:
+    """What a version says of the pause."""
+    return SaysOfPause(ours=found.settled.ours, has_keys=found.position is not None, pause=found.pause)
 
 
 def summary(outline: Manifest, settled: Settled, *, is_latest: bool) -> VersionSummary:

@@ -8,7 +8,7 @@ from functools import partial
 from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.position import Pause, SaysOfPause, pause_of
-from committerd.table.carrying import summary_of
+from committerd.table.carrying import says_of_pause, summary_of
 from committerd.table.versions import Table
 
 _AT_ONCE_MAX = 256
@@ -63,4 +63,4 @@ async def _said(table: Table, version: int) -> SaysOfPause | None:
         found = await summary_of(table, version, is_latest=False)
     except (CorruptTable, RefusedToRun):
         return None
-    return None if found is None else SaysOfPause(found.settled.ours, found.position is not None, found.pause)
+    return None if found is None else says_of_pause(found)
