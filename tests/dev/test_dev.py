@@ -49,8 +49,18 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(folder), "JAVA_HOME": ""}
 
 
+def _remembered_port(cache: Path, uri: Path) -> Path:
+    """The file with the port that the Kafka of this table had last; its folder is made."""
+    folder = cache / "dev" / f"{uri.stem}-{hashlib.sha256(str(uri).encode()).hexdigest()[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "port.json"
+
+
 def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, no_java: dict[str, str]) -> None:
     uri = tmp_path / "events.lance"
+    _remembered_port(cache, uri).write_text(
+        str(free_port())
+    )  # other tests run at the same time, and take the usual port
     with Dev(uri, cache=cache, environment=no_java) as dev:
         facts = dev.ready()
         assert facts["dataset"] == "events"
@@ -248,12 +258,13 @@ def _java_of(dev: Dev) -> list[psutil.Process]:
 
 
 def test_a_kafka_that_ends_ends_it_with_the_reason(cache: Path, tmp_path: Path) -> None:
-    uri = str(tmp_path / "events.lance")
-    folder = cache / "dev" / f"events-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
-    (folder / "kafka-own" / "data").mkdir(parents=True)  # an earlier run ended while it formatted its data
-    (folder / "port.json").write_text("")
+    uri = tmp_path / "events.lance"
+    remembered = _remembered_port(cache, uri)
+    (remembered.parent / "kafka-own" / "data").mkdir(parents=True)  # an earlier run ended while it formatted its data
+    remembered.write_text("")
     with Dev(uri, cache=cache) as dev:
-        dev.ready()
+        facts = dev.ready()
+        assert facts["bootstrap_servers"] == f"127.0.0.1:{json.loads(remembered.read_text())}"
         (kafka,) = _java_of(dev)
         kafka.kill()
         assert dev.end() == 1
