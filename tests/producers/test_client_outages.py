@@ -97,10 +97,10 @@ async def test_closing_right_after_an_outage_brings_what_was_submitted_to_kafka(
     servers = breakable_kafka.bootstrap_servers
     make_topics(servers, dataset)
     wanted = [append() for _ in range(20)]
-    async with CommitClient(servers, dataset=dataset, close_timeout=30, kafka_options=IMPATIENT) as client:
+    async with CommitClient(servers, dataset=dataset, close_timeout=180, kafka_options=IMPATIENT) as client:
         await client.submit(wanted[0])
         breakable_kafka.freeze()
-        tasks = [asyncio.create_task(client.commit(one, timeout=60)) for one in wanted[1:]]
+        tasks = [asyncio.create_task(client.commit(one, timeout=180)) for one in wanted[1:]]
         await asyncio.sleep(AWAY_SECONDS)
         breakable_kafka.thaw()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -146,7 +146,7 @@ def test_commit_many_and_a_refusal(servers: str, dataset: str) -> None:
 def test_closing_and_starting(servers: str, dataset: str) -> None:
     before = set(threading.enumerate())
     client = SyncCommitClient(servers, dataset=dataset)
-    assert set(threading.enumerate()) == before, "nothing is contacted before the first call"
+    assert set(threading.enumerate()) <= before, "nothing is contacted before the first call"
     with answering(servers, dataset):
         client.commit(append())
     client.close()

@@ -385,7 +385,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.takes_a_lost_answer_for_a_good_one: ANYWHERE,
     m.leaves_transaction_files_to_who_died: OFTEN_DEAD,
     m.answers_without_the_transaction_file: BOTH_COMMIT,
-    m.believes_in_what_it_expected: ANYWHERE,
+    m.believes_in_what_it_expected: DAMAGED,
     m.acknowledges_before_it_publishes: ANYWHERE,
     m.acknowledges_what_no_version_carries: ANYWHERE,
     m.carries_no_position: ANYWHERE,
@@ -458,7 +458,6 @@ HUNTS: Mapping[Mutate, Hunt] = {
 RARE: Mapping[Mutate, int] = {
     m.compares_only_the_rows_of_members: 20,
     m.leaves_transaction_files_to_who_died: 35,
-    m.believes_in_what_it_expected: 64,
     m.answers_without_the_transaction_file: 15,
     m.compares_only_when_the_epoch_changes: 15,
     m.looks_only_above_the_read_version: 14,

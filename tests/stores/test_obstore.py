@@ -53,7 +53,7 @@ def silence_seconds(request: pytest.FixtureRequest) -> float:
     """Only a test whose server is silent waits for the end of a time limit."""
     params = getattr(request.node, "callspec", None)
     answer = params and params.params.get("answer")
-    return 0.5 if isinstance(answer, Answer) and answer.silent else 30
+    return 4 if isinstance(answer, Answer) and answer.silent else 30
 
 
 @pytest.fixture

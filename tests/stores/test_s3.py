@@ -42,7 +42,7 @@ THROTTLED = Answer(status=503, code="SlowDown")
 def silence_seconds(request: pytest.FixtureRequest) -> float:
     """How long the client waits for the server: long, unless the test is about a server that does not answer."""
     params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return 1 if isinstance(answer := params.get("answer"), Answer) and answer.silent else 30
+    return 4 if isinstance(answer := params.get("answer"), Answer) and answer.silent else 30
 
 
 @pytest.fixture
