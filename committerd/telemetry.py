@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from committerd import __version__
 from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.machine import SHORTAGES
+from committerd.parts import PARTS
 from committerd.queue.outcomes import Status
 from committerd.queue.race import Race
 from committerd.reasons import INVALID_REASONS, REFUSAL_CAUSES, UNSUPPORTED_REASONS
@@ -561,6 +562,13 @@ class ProcessTelemetry:
             "committerd_datasets_file_wrong",
             "1 while daemon.datasets_file can't be read or applied, so that the datasets stay as they were; the log "
             "and /readyz say why.",
+        )
+        self.part_failures = metrics.counter(
+            "committerd_part_failures_total",
+            "Unexpected errors in what all datasets of the process share, by part; the part began anew, and the log "
+            "has the traceback (`part.failed`).",
+            part=PARTS,
+            zeros=PARTS,
         )
         self.datasets_changes = metrics.counter(
             "committerd_datasets_changes_total",

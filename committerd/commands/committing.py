@@ -22,6 +22,7 @@ from committerd.errors import SettingsError
 from committerd.kafka.member import KafkaMember, open_kafka_queue, opened_member
 from committerd.kafka.options import topics_of
 from committerd.kafka.queue import KafkaQueue
+from committerd.parts import Parts
 from committerd.settings.load import ServedDatasets, Settings
 from committerd.stores.open import Stores
 from committerd.table.case import Sources
@@ -49,10 +50,10 @@ def pylance_for(uri: str, unknown: str) -> AbstractAsyncContextManager[PylancePr
     return PylanceProcess([sys.executable, "-m", "committerd.commands.build_with_pylance", uri])
 
 
-def opened_kafka(served: ServedDatasets) -> AbstractAsyncContextManager[KafkaMember]:
+def opened_kafka(served: ServedDatasets, parts: Parts) -> AbstractAsyncContextManager[KafkaMember]:
     """The clients of Kafka of a process that serves these datasets, as a member of their group."""
     kafka, name = served.shared.kafka, served.name
-    return opened_member(kafka, topics_of(kafka, name).group, name=name)
+    return opened_member(kafka, topics_of(kafka, name).group, name=name, parts=parts)
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from committerd.daemon.tracing import tracing
 from committerd.errors import SettingsError
 from committerd.kafka.options import topics_of
 from committerd.memory import return_large_blocks
+from committerd.parts import Parts
 from committerd.settings.load import ServedDatasets, Settings
 from committerd.stretches import Stretches
 from committerd.table.branches import require_branch
@@ -100,6 +101,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     work, stretches = HeavyThread(), Stretches()
+    parts = Parts(lambda part: metrics.process.part_failures.add(part=part))
     memory = ProcessMemory(served.shared.memory)
     traces = tracing(os.environ)
     async with AsyncExitStack() as stack:
@@ -108,7 +110,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
             (only,) = served.datasets.values()
             (await accounts.stores_of(only)).open(only.dataset.place)
             pylance_for(only.dataset.place, only.commit.unknown)
-        member = await stack.enter_async_context(opened_kafka(served))
+        member = await stack.enter_async_context(opened_kafka(served, parts))
 
         @asynccontextmanager
         async def open_dataset(configured: Settings, telemetry: Telemetry) -> AsyncIterator[Dependencies]:
@@ -150,6 +152,7 @@ async def commit_until_stopped(served: ServedDatasets) -> None:
                 serve=listening(served.shared.http, registry),
                 wall_clock=wall_clock,
                 monotonic=monotonic,
+                parts=parts,
                 handed_over=member.handed_over,
                 drained=checkpoint if traces is None else traces.close,
             ),

@@ -13,8 +13,9 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,7 @@ from committerd.errors import single_error
 from committerd.memory import limit_bytes
 from committerd.page.site import Page, pages
 from committerd.page.views import Process
+from committerd.parts import Parts
 from committerd.settings.load import ServedDatasets, SharedSettings
 from committerd.telemetry import Metrics, ProcessTelemetry
 
@@ -55,6 +57,7 @@ class Surroundings:
     """Makes a context manager that serves metrics, probes and the status page, and yields the URL."""
     wall_clock: Callable[[], datetime]
     monotonic: Callable[[], float]
+    parts: Parts = field(default_factory=Parts)
     handed_over: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     """Waits until other processes of the group have the datasets that are not served here any more."""
     drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
@@ -105,9 +108,9 @@ async def _run(served: ServedDatasets, around: Surroundings) -> None:
         _log.info("http.listening", extra={"url": url})
         tasks.start_soon(beat.run)
         tasks.start_soon(_load_ahead, hosting)
-        tasks.start_soon(_watch, shown)
+        tasks.start_soon(around.parts.keep, "status", partial(_watch, shown))
         if watch is not None:
-            tasks.start_soon(watch.run)
+            tasks.start_soon(around.parts.keep, "datasets_file", watch.run)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             tasks.start_soon(_stop_at, signals, hosting, tasks.cancel_scope, seconds)
             await hosting.run(served.datasets)

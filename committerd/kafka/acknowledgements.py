@@ -115,7 +115,11 @@ class Acknowledgements:
         if offsets:
             # Of several offsets of a partition, the last counts.
             last = {given.partition: OffsetAndMetadata(given.offset, given.metadata, -1) for given in offsets}
-            response = commit(consumer, last, self._timeout_ms)
+            try:
+                response = commit(consumer, last, self._timeout_ms)
+            except Exception as error:
+                _finish(offsets, error=errors.KafkaConnectionError(f"the consumer has failed: {error!r}"))
+                raise
             self._sent = _Sent(offsets, response, time.monotonic() + self._timeout_ms / 1000 + _SLACK_SECONDS)
             response.add_both(lambda _: self._wake())
         return bool(offsets or outdated)

@@ -12,7 +12,7 @@ import base64
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,11 +22,12 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from committerd.errors import QueueUnavailable, RefusedToRun, SettingsError
+from committerd.errors import CommitterError, QueueUnavailable, RefusedToRun, SettingsError
 from committerd.kafka.access import denied, lacking
 from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import admin_options
 from committerd.kafka.repairs import send_to, send_to_each
+from committerd.parts import Parts
 from committerd.queue.port import Acknowledged, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 
@@ -71,7 +72,10 @@ class TopicAdmin:
     A client that must be replaced is closed when the last request on it has ended.
     """
 
-    def __init__(self, settings: KafkaSettings, name: str, *, bootstrap_ms: int = _BOOTSTRAP_MS) -> None:
+    def __init__(
+        self, settings: KafkaSettings, name: str, *, bootstrap_ms: int = _BOOTSTRAP_MS, parts: Parts | None = None
+    ) -> None:
+        self._parts = parts or Parts()
         self._options = admin_options(settings, name) | {"bootstrap_timeout_ms": bootstrap_ms}
         self._timeout_ms = settings.request_timeout_ms
         self._opening = threading.Lock()
@@ -382,12 +386,18 @@ class TopicAdmin:
         lent = self._lend()
         try:
             yield lent.opened
+        except (errors.KafkaError, CommitterError):
+            raise
+        except Exception as error:
+            self._drop()
+            self._parts.failed("admin", error)
+            raise QueueUnavailable(f"the Kafka client has failed, and is replaced: {error!r}") from error
         finally:
             with self._lock:
                 lent.users -= 1
                 unused = lent.dropped and not lent.users
             if unused:
-                lent.opened.client.close()
+                _close(lent)
 
     def _lend(self) -> _Lent:
         with self._opening:
@@ -444,7 +454,13 @@ class TopicAdmin:
             lent.dropped = True
             unused = not lent.users
         if unused:
-            lent.opened.client.close()
+            _close(lent)
+
+
+def _close(lent: _Lent) -> None:
+    for close in (lent.opened.client.close, lent.opened.network.close):
+        with suppress(Exception):  # it may be dropped because it has failed
+            close()
 
 
 def _written(topic_id: UUID) -> str:

@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import anyio
@@ -37,7 +38,7 @@ from kafka.consumer.fetcher import RecordTooLargeError
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import MemberState
 
-from committerd.errors import CommitterError
+from committerd.errors import CommitterError, QueueUnavailable
 from committerd.kafka.access import denied, lacking
 from committerd.kafka.acknowledgements import Acknowledgements
 from committerd.kafka.assignment import Assignment, Delivery
@@ -110,21 +111,28 @@ class Call(Generic[Result]):
         self._work = work
         self._done = anyio.Event()
         self._results: list[Result] = []
-        self._error: errors.KafkaError | None = None
+        self._error: Exception | None = None
         self._abandoned = False
 
     def execute(self, consumer: Any) -> None:
-        """Execute the work, in the owner thread."""
+        """Execute the work, in the owner thread. Raises what the client should not raise."""
         if self._abandoned:
             return
         try:
             self._results.append(self._work(consumer))
         except errors.KafkaError as error:
             self._error = error
-        from_thread.run_sync(self._done.set)
+        except Exception as error:
+            self._error = QueueUnavailable(f"the Kafka consumer has failed: {error!r}")
+            raise
+        finally:
+            from_thread.run_sync(self._done.set)
 
     async def result(self) -> Result:
-        """Await the result. Raises the KafkaError of the work. If cancelled, work that has not begun is dropped."""
+        """Await the result. If cancelled, work that has not begun is dropped.
+
+        Raises the KafkaError of the work, and `QueueUnavailable` after any other error, when the consumer is replaced.
+        """
         try:
             await self._done.wait()
         finally:
@@ -159,6 +167,8 @@ class Share:
         self.renew_seconds = _REOPEN_SECONDS[0]
         self.taken_at = float("-inf")
         self.topic_id: object = None
+        self.missed_at: int | None = None
+        """The response with metadata in which its topic was missing at first; None if it was in the last one."""
         self.connection: object = None
         self._member = member
 
@@ -213,7 +223,8 @@ class GroupMember:
         self._broken: set[Share] = set()
         """The shares whose connection was lost since their last records."""
         self._connections: dict[object, object] = {}
-        self._metadata_came = False
+        self._metadata_came = self._metadata_seen = 0
+        """How many responses with metadata have come, and how many when the topics were last looked at."""
         self._metadata_at = 0.0
         self._watched: set[int] = set()
         self._warned_at = -_WARNING_AGE_SECONDS
@@ -348,7 +359,10 @@ class GroupMember:
     # The owner thread
 
     def run(self) -> None:
-        """Be a member of the group, while there are datasets to serve, until `stop`."""
+        """Be a member of the group, while there are datasets to serve, until `stop`.
+
+        Raises what the client should not raise; call it again then, which opens another consumer.
+        """
         wait = False
         while not self._stopping.is_set():
             self.turned_at = time.monotonic()
@@ -366,6 +380,9 @@ class GroupMember:
             began = time.monotonic()
             try:
                 wait = not self._serve(opened)
+            except Exception as error:
+                self.trouble = f"the consumer has failed: {error!r}"
+                raise
             finally:
                 self._close(opened)
             if time.monotonic() - began >= _LIVED_SECONDS:
@@ -376,7 +393,7 @@ class GroupMember:
         """Take part in the group. Returns False if the consumer must be replaced, True if nothing is left to serve."""
         consumer = opened.client
         self._consumer, self._network, self._replace_because = consumer, opened.network, ""
-        self._connections, self._metadata_came = {}, False
+        self._connections, self._metadata_seen = {}, self._metadata_came
         watch_consumer(consumer, opened.network, wake=self._woken.set, metadata_came=self._note_metadata)
         listener = _Listener(self, consumer)
         while not self._stopping.is_set():
@@ -452,8 +469,8 @@ class GroupMember:
             return True if survives else None
         self._hand_changes()
         now = time.monotonic()
-        if self._metadata_came:
-            self._metadata_came = False
+        if self._metadata_seen != self._metadata_came:
+            self._metadata_seen = self._metadata_came
             self._look_at_topics(consumer, now)
             self._note_connections(tuple(self._shares.values()))
         elif connections(self._network) != self._connections:
@@ -560,19 +577,28 @@ class GroupMember:
         """Suspend partitions whose topics are gone, may not be described, or were deleted and recreated.
 
         kafka-python fetches by name, and does not notice. A partition may be assigned before the first metadata of its
-        topic has come, so a topic that was never seen counts as gone after a while.
+        topic has come, so a topic that was never seen counts as gone after a while. The response to a request of before
+        the topic was subscribed to lacks it, so it counts as gone when a second response lacks it too.
         """
         cluster = self._network.cluster
         for share in tuple(self._shares.values()):
             topic, serves = share.staged.topic, share.assigned and share not in self._suspended
+            if topic not in self._subscribed:
+                continue  # its dataset leaves: the topic is not asked for any more
             if cluster.partitions_for_topic(topic) is None:
                 if topic in cluster.unauthorized_topics:
                     share.trouble = lacking("Describe", "Topic", topic)
                 elif share.topic_id is not None or (serves and now - share.taken_at > _METADATA_SECONDS):
+                    if share.missed_at is None:
+                        share.missed_at = self._metadata_came
+                        self._request_metadata(now)
+                    if self._metadata_seen <= share.missed_at:
+                        continue
                     share.trouble = f"there is no topic {topic}, or it has no leader"
                 if serves and share.trouble:
                     self._suspend(consumer, share, trouble=share.trouble)
                 continue
+            share.missed_at = None
             if not share.assigned:
                 share.trouble = ""
             before, share.topic_id = share.topic_id, cluster.topic_id(topic)
@@ -602,7 +628,7 @@ class GroupMember:
 
     def _note_metadata(self) -> None:
         """Called from kafka-python's IO thread."""
-        self._metadata_came = True
+        self._metadata_came += 1
 
     def _rest(self, consumer: Any, *, fruitful: bool) -> None:
         """Sleep until something is to be done."""
@@ -680,12 +706,13 @@ class GroupMember:
     def _close(self, opened: OpenClient[Any]) -> None:
         self._membership = MemberState.UNJOINED
         self._subscribed, self._to_subscribe_at, self._changing_since = frozenset(), None, None
-        try:
-            # Calls the listener, then leaves the group.
-            opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
-        except errors.KafkaError as error:
-            _log.warning("kafka.consumer_close_failed", extra={"error": str(error)})
-        opened.network.close()
+        # Calls the listener, then leaves the group.
+        leave = partial(opened.client.close, autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+        for close in (leave, opened.network.close):
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001  # whatever it is, the next consumer is another
+                _log.warning("kafka.consumer_close_failed", extra={"error": repr(error)})
         self._consumer = self._network = None
         if self._stopping.is_set() or not self._wanted():
             _log.info("kafka.left", extra={"group": self._group})
@@ -695,7 +722,7 @@ class GroupMember:
         self._broken.clear()
         for share in tuple(self._shares.values()):
             share.assigned, share.suspended_until, share.pending = False, None, ()
-            share.topic_id = share.connection = None
+            share.topic_id = share.connection = share.missed_at = None
             share.assignment.revoked(lost=True)  # in case the listener was not called
             self._changed.append(share)
         self._hand_changes()

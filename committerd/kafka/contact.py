@@ -17,6 +17,7 @@ from kafka import TopicPartition, errors
 from committerd.errors import CommitterError
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words
+from committerd.parts import Parts
 from committerd.settings.kafka import KafkaSettings
 
 _TIMEOUT_MS = 5_000
@@ -39,11 +40,12 @@ class Contact:
 class KafkaContact:
     """Asks Kafka; methods block."""
 
-    def __init__(self, settings: KafkaSettings, name: str) -> None:
+    def __init__(self, settings: KafkaSettings, name: str, parts: Parts) -> None:
         timeout = max(min(settings.request_timeout_ms, _TIMEOUT_MS), settings.fetch_max_wait_ms + 1)
         self._settings = settings.model_copy(update={"request_timeout_ms": timeout})
         self._seconds = timeout / 1000
         self._name = name
+        self._parts = parts
         self._admin: TopicAdmin | None = None
 
     def ask(self, partitions: Iterable[TopicPartition], *, ends: bool) -> Mapping[TopicPartition, Contact]:
@@ -61,7 +63,7 @@ class KafkaContact:
 
     def _ask(self, partitions: Iterable[TopicPartition], *, ends: bool) -> Mapping[TopicPartition, Contact]:
         if self._admin is None:
-            self._admin = TopicAdmin(self._settings, self._name, bootstrap_ms=_TIMEOUT_MS)
+            self._admin = TopicAdmin(self._settings, self._name, bootstrap_ms=_TIMEOUT_MS, parts=self._parts)
         leaders = self._admin.leaders([partition.topic for partition in partitions], seconds=self._seconds)
         led: dict[int | None, list[TopicPartition]] = {}
         said: dict[TopicPartition, Contact] = {}

@@ -28,6 +28,7 @@ from committerd.kafka.questions import Lanes, Questions
 from committerd.kafka.queue import KafkaQueue, SharedClients
 from committerd.kafka.reader import range_options
 from committerd.kafka.watch import Watch
+from committerd.parts import Parts
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.settings.kafka import KafkaSettings
 
@@ -49,8 +50,9 @@ _EVENT_THREADS = 4
 class KafkaMember:
     """The clients of one process; `opened_member` makes it."""
 
-    def __init__(self, settings: KafkaSettings, group: str, name: str, *, admin: TopicAdmin) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, name: str, *, admin: TopicAdmin, parts: Parts) -> None:
         self._settings = settings
+        self._parts = parts
         self._group = group
         self._admin = admin
         self._consumer = GroupMember(settings, group, name)
@@ -61,14 +63,14 @@ class KafkaMember:
             settings=settings,
             admin=admin,
             consumer=self._consumer,
-            outcomes=Producers(settings, "outcomes", name, record_bytes_max=settings.max_record_bytes),
-            letters=Producers(settings, "dead", name, record_bytes_max=letter_bytes_max),
-            events=Producers(settings, "events", name, record_bytes_max=settings.max_record_bytes),
+            outcomes=Producers(settings, "outcomes", name, record_bytes_max=settings.max_record_bytes, parts=parts),
+            letters=Producers(settings, "dead", name, record_bytes_max=letter_bytes_max, parts=parts),
+            events=Producers(settings, "events", name, record_bytes_max=settings.max_record_bytes, parts=parts),
             lanes=lanes,
-            questions=Questions(admin, group, lanes, reads),
+            questions=Questions(admin, group, lanes, reads, parts=parts),
             event_lane=CapacityLimiter(_EVENT_THREADS),
         )
-        self._watch = Watch(settings, group, name, admin=admin)
+        self._watch = Watch(settings, group, name, admin=admin, parts=parts)
         self._session_seconds = settings.session_timeout_ms / 1000
         self._preparation = TopicPreparation(settings, group, admin=admin)
 
@@ -104,18 +106,21 @@ class KafkaMember:
 
     async def run(self) -> None:
         """Be a member of the group while there are datasets to serve, until `leave`."""
-        await to_thread.run_sync(self._consumer.run, limiter=CapacityLimiter(1))
+        await self._parts.keep("consumer", partial(to_thread.run_sync, self._consumer.run, limiter=CapacityLimiter(1)))
 
     async def prepare(self) -> None:
         """Prepare the topics of the datasets that begin to be served."""
-        await self._preparation.run()
+        await self._parts.keep("topics", self._preparation.run)
 
     async def watch(self) -> None:
         """Keep what the queues know about their topics up to date."""
-        await self._watch.run()
+        await self._parts.keep("watch", self._watch.run)
 
     async def watch_consumer(self) -> None:
         """Replace a consumer that receives nothing, or doesn't join, although Kafka responds to other clients."""
+        await self._parts.keep("consumer_watch", self._watch_consumer)
+
+    async def _watch_consumer(self) -> None:
         consumer = self._consumer
         unwell_since: float | None = None
         while True:
@@ -154,17 +159,18 @@ class KafkaMember:
 
 @asynccontextmanager
 async def opened_member(
-    settings: KafkaSettings, group: str, *, name: str, join: bool = True
+    settings: KafkaSettings, group: str, *, name: str, join: bool = True, parts: Parts | None = None
 ) -> AsyncIterator[KafkaMember]:
     """Connect one process to Kafka, as a member of a group while it serves datasets.
 
     On exit the member leaves the group, and other members take over within a second. With `join` False it never joins.
-    `name`: the name of the clients, in the broker's logs and quotas.
+    `name`: the name of the clients, in the broker's logs and quotas. `parts`: counts what fails.
 
     Raises `QueueUnavailable`, with the lines that kafka-python logged, if it can't use any broker.
     """
-    admin = await to_thread.run_sync(_first_admin, settings, name)
-    member = KafkaMember(settings, group, name, admin=admin)
+    parts = parts or Parts()
+    admin = await to_thread.run_sync(_first_admin, settings, name, parts)
+    member = KafkaMember(settings, group, name, admin=admin, parts=parts)
     try:
         with _alone():
             async with anyio.create_task_group() as tasks:
@@ -201,14 +207,14 @@ def _alone() -> Iterator[None]:
         raise
 
 
-def _first_admin(settings: KafkaSettings, name: str) -> TopicAdmin:
+def _first_admin(settings: KafkaSettings, name: str, parts: Parts) -> TopicAdmin:
     """Connect an admin client, in a worker thread: try for as long as the settings allow, or until cancelled."""
     given_up = time.monotonic() + settings.bootstrap_timeout_ms / 1000
     with recent_lines() as lines:
         while True:
             left_ms = max(1_000, int((given_up - time.monotonic()) * 1000))
             try:
-                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS))
+                return TopicAdmin(settings, name, bootstrap_ms=min(left_ms, _BOOTSTRAP_MS), parts=parts)
             except QueueUnavailable as error:
                 cause = error.__cause__
                 if time.monotonic() >= given_up and isinstance(cause, errors.KafkaError):

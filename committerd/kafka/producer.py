@@ -34,11 +34,12 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from kafka import KafkaProducer, errors
 
-from committerd.errors import QueueUnavailable
+from committerd.errors import CommitterError, QueueUnavailable
 from committerd.kafka.access import denied
 from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import producer_options
 from committerd.kafka.repairs import abandon, partitions_known, request_topic, without_haste
+from committerd.parts import Parts
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
 
@@ -57,7 +58,7 @@ _NOT_ALLOWED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizatio
 """Errors that are about all records of a topic."""
 
 Smaller = Callable[[Publication], Publication | None]
-Failure = tuple[Publication, errors.KafkaError]
+Failure = tuple[Publication, Exception]
 
 
 @dataclass(eq=False, slots=True)
@@ -72,7 +73,8 @@ class _Lent:
 class SharedProducer:
     """A producer for all datasets, which is replaced when it has died. Its methods run on the event loop."""
 
-    def __init__(self, settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int) -> None:
+    def __init__(self, settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int, parts: Parts) -> None:
+        self._parts = parts
         self._options = producer_options(settings, role, name, record_bytes_max=record_bytes_max)
         self._opening = anyio.Lock()
         self._current: _Lent | None = None
@@ -82,7 +84,10 @@ class SharedProducer:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[_Lent]:
-        """The producer, for as long as the block runs. Raises `QueueUnavailable` if no broker can be used."""
+        """The producer, for as long as the block runs. It is replaced if the block raises what it should not.
+
+        Raises `QueueUnavailable` then, and if no broker can be used.
+        """
         async with self._opening:
             if self._closed:
                 raise QueueUnavailable("the Kafka producer is closed")
@@ -92,6 +97,12 @@ class SharedProducer:
             lent.users += 1
         try:
             yield lent
+        except CommitterError:
+            raise
+        except Exception as error:
+            self.retire(lent)
+            self._parts.failed("producer", error)
+            raise QueueUnavailable(f"the Kafka producer has failed, and is replaced: {error!r}") from error
         finally:
             lent.users -= 1
             self._close_unused(lent)
@@ -126,10 +137,10 @@ class SharedProducer:
 class Producers:
     """The producers of a member for one kind of record: outcomes, or dead letters."""
 
-    def __init__(self, settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int) -> None:
-        self.all = SharedProducer(settings, role, name, record_bytes_max=record_bytes_max)
+    def __init__(self, settings: KafkaSettings, role: str, name: str, *, record_bytes_max: int, parts: Parts) -> None:
+        self.all = SharedProducer(settings, role, name, record_bytes_max=record_bytes_max, parts=parts)
         """For every dataset."""
-        self.suspects = SharedProducer(settings, role, name, record_bytes_max=record_bytes_max)
+        self.suspects = SharedProducer(settings, role, name, record_bytes_max=record_bytes_max, parts=parts)
         """For a dataset whose records failed, perhaps because of another dataset's."""
         self.one_suspect = anyio.Lock()
         self.threads = CapacityLimiter(_THREADS)
@@ -203,10 +214,10 @@ class RecordSender:
                 f"{self._topic} refuses {len(refused)} of {len(failed)} records: {why}", code="record_refused"
             ) from error
 
-    async def _send_one(self, publication: Publication) -> errors.KafkaError | None:
+    async def _send_one(self, publication: Publication) -> Exception | None:
         """Send one record, or its smaller form; returns the error if the broker refuses it."""
         left: Publication | None = publication
-        error: errors.KafkaError | None = None
+        error: Exception | None = None
         while left is not None:
             failed = await self._attempt_alone([left])
             if not failed:
@@ -225,7 +236,7 @@ class RecordSender:
 
     def _raise_retriable(self, failed: Sequence[Failure]) -> None:
         _, error = failed[0]
-        if isinstance(error, errors.RetriableError):
+        if isinstance(error, errors.RetriableError) or not isinstance(error, errors.KafkaError):
             raise QueueUnavailable(f"writing to {self._topic}: {in_words(error)}") from error
 
     async def _attempt_alone(self, publications: Sequence[Publication]) -> list[Failure]:

@@ -17,6 +17,7 @@ from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.reader import read_batches
 from committerd.kafka.records import to_record
 from committerd.kafka.together import Together
+from committerd.parts import Parts
 from committerd.queue.port import Acknowledged, Record, TopicIdentity
 
 _REQUESTS_AT_ONCE = 8
@@ -45,9 +46,12 @@ class Questions:
     All raise `QueueUnavailable` if Kafka does not respond; `TopicAdmin` says what else.
     """
 
-    def __init__(self, admin: TopicAdmin, group: str, lanes: Lanes, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, admin: TopicAdmin, group: str, lanes: Lanes, options: Mapping[str, Any], *, parts: Parts
+    ) -> None:
         """`options`: of the consumers that read records (`reader_options`)."""
         self._admin = admin
+        self._parts = parts
         self._group = group
         self._lanes = lanes
         self._options = options
@@ -118,7 +122,7 @@ class Questions:
     ) -> Result:
         key = (question, leader)
         if key not in self._asked:
-            self._asked[key] = Together(one=one, many=many, lane=self._lanes.of(leader, reads=reads))
+            self._asked[key] = Together(one=one, many=many, lane=self._lanes.of(leader, reads=reads), parts=self._parts)
         return cast(Result, await self._asked[key].of(item))
 
     def _bounds_of(self, staged: TopicPartition) -> tuple[int, int]:

@@ -13,6 +13,8 @@ when a newer version needs no repair. Patched are:
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 * Metadata. If one topic may not be described, a consumer in a group takes notice of no metadata at all. Our assignor
   needs none, so we drop what the coordinator does with it; a consumer with an assignor of the library keeps it.
+* Metadata that stops. An unexpected error ends the loop that requests metadata, and kafka-python never begins it anew;
+  the client seems well. We look whether it has ended, so that the client is replaced.
 * Unreadable records. The error does not say which partition it is about, and the next `poll` never returns, because it
   goes on with records that have ended. We note the partition, and drop its records.
 * Backoff. A connection that the broker refuses after the handshake of TCP or TLS counts as a success, so kafka-python
@@ -138,10 +140,21 @@ def partitions_known(producer: KafkaProducer, topic: str) -> set[int] | None:
 
 
 def request_topic(producer: KafkaProducer, topic: str) -> None:
-    """Request the metadata of a topic, without a wait."""
+    """Request the metadata of a topic, without a wait. Raises `MetadataStopped`."""
+    _require_metadata(producer._metadata)
     producer._sender.add_topic(topic)
     producer._metadata.request_update()
     producer._sender.wakeup()
+
+
+class MetadataStopped(Exception):
+    """The client requests metadata no more, and must be replaced: it would not learn of new topics and leaders."""
+
+
+def _require_metadata(cluster: Any) -> None:
+    loop = cluster._refresh_loop_future
+    if loop is not None and loop.is_done and loop.exception is not None:
+        raise MetadataStopped(repr(loop.exception)) from loop.exception
 
 
 # The consumer of a member: `poll` would fetch nothing while the group rebalances, and can't be woken.
@@ -169,9 +182,10 @@ def watch_consumer(
 def take_part(consumer: KafkaConsumer, milliseconds: int) -> None:
     """Do what the group asks of this member: find its coordinator, join, and show that this thread is alive.
 
-    Does not wait for longer than this. Raises KafkaError.
+    Does not wait for longer than this. Raises KafkaError and `MetadataStopped`.
     """
     coordinator = consumer._coordinator
+    _require_metadata(coordinator._cluster)
     settled = coordinator.stable() and not coordinator.need_rejoin() and not coordinator.coordinator_unknown()
     coordinator.poll(timeout_ms=0 if settled else milliseconds)
 

@@ -16,6 +16,7 @@ from anyio import CapacityLimiter, to_thread
 from kafka import errors
 
 from committerd.errors import CommitterError
+from committerd.parts import Parts
 
 _TOGETHER_MAX = 16
 _SILENCE = (
@@ -49,8 +50,13 @@ class Together(Generic[Item, Result]):
         one: Callable[[Item], Result],
         many: Callable[[Sequence[Item]], Mapping[Item, Result]],
         lane: CapacityLimiter,
+        parts: Parts,
     ) -> None:
-        """`one`: asks about an item. `many`: asks about several, and leaves out those about which `one` must ask."""
+        """`one`: asks about an item. `many`: asks about several, and leaves out those about which `one` must ask.
+
+        If `many` raises what it should not, `one` asks about each: who may be to blame has that error alone.
+        """
+        self._parts = parts
         self._ask_one = one
         self._ask_many = many
         self._lane = lane
@@ -98,3 +104,6 @@ class Together(Generic[Item, Result]):
             return self._ask_many(items)
         except CommitterError as error:
             return dict.fromkeys(items, error) if isinstance(error.__cause__, _SILENCE) else {}
+        except Exception as error:  # noqa: BLE001  # logged, and of no table alone
+            self._parts.failed("questions", error)
+            return {}

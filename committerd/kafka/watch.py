@@ -22,6 +22,7 @@ from committerd.kafka.contact import KafkaContact
 from committerd.kafka.queue import KafkaQueue
 from committerd.kafka.topics import topic_problems
 from committerd.machine import unavailable
+from committerd.parts import Parts
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -40,11 +41,11 @@ Result = TypeVar("Result")
 class Watch:
     """Keeps what the queues of a member know about their topics up to date, while `run` runs."""
 
-    def __init__(self, settings: KafkaSettings, group: str, name: str, *, admin: TopicAdmin) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, name: str, *, admin: TopicAdmin, parts: Parts) -> None:
         self._settings = settings
         self._group = group
         self._admin = admin
-        self._contact = KafkaContact(settings, name)
+        self._contact = KafkaContact(settings, name, parts)
         self._queues: dict[KafkaQueue, None] = {}
         self._came = anyio.Event()
         self._asks = CapacityLimiter(1)

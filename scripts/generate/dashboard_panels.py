@@ -117,6 +117,7 @@ _ANSWERS = "committerd_submit_to_outcome_seconds_count"
 _CONFLICTS = 'outcome=~"retryable|incompatible"'
 _GROUP = "committerd_commit_transactions"
 _FILE_CHANGES = f"sum without (change) (increase({of_process('committerd_datasets_changes_total')}[1h]))"
+_PART_FAILURES = f"sum without (part) (increase({of_process('committerd_part_failures_total')}[1h]))"
 _FAILED = f"rate({of_process('committerd_store_failed_requests_total')}[$__rate_interval])"
 
 NOW = Row(
@@ -174,6 +175,13 @@ NOW = Row(
             expr=f"sum by (dataset) (increase({metric('committerd_restarts_total')}[1h]))",
             kind="stat",
             red_from=1,
+        ),
+        Panel(
+            title="Failures of what all datasets share, in an hour",
+            expr=f"sum ({of_members(_PART_FAILURES)})",
+            kind="stat",
+            red_from=1,
+            description="Unexpected errors; the part began anew, and the log has the traceback (part.failed).",
         ),
         Panel(
             title="Changes of the datasets file, in an hour",

@@ -257,6 +257,30 @@ async def test_a_dataset_that_only_some_serve_goes_to_them(
                 await queue.seek(await assignment(queue), 0)
 
 
+async def test_a_dataset_that_leaves_while_the_member_joins_is_not_taken_for_a_topic_that_is_gone(
+    kafka: KafkaBroker | RunningKafka, dataset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topic is not asked for any more, and the group assigns it to this member until that has joined again."""
+    stays, goes, follows = named(dataset, 3)
+    # The others hear of it with their next heartbeat, and so long joining takes.
+    slow = settings_for(kafka.bootstrap_servers, **PATIENT, heartbeat_interval_ms=2_000)
+    members = Members(slow, f"group-of-{dataset}")
+    async with (
+        members.member([stays]) as (member, first),
+        member.serving(goes) as leaves,
+        member.serving(follows) as leaves_too,
+        members.member([stays]) as (_, second),
+    ):
+        await until(lambda: all(one[stays].queue.member_state() != "joining" for one in (first, second)))
+        await assignment(leaves)
+        await assignment(leaves_too)
+        leaves.leave()
+        await revocation(leaves)
+        leaves_too.leave()
+        await revocation(leaves_too)
+    assert "kafka.suspended" not in caplog.messages
+
+
 async def test_a_deleted_topic_is_its_own_trouble_and_comes_back(
     kafka: KafkaBroker | RunningKafka, dataset: str
 ) -> None:

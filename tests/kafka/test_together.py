@@ -12,8 +12,9 @@ from kafka import errors
 
 from committerd.errors import CommitterError, QueueUnavailable
 from committerd.kafka.together import Together
+from committerd.parts import Parts
 
-BAD, ODD, ALONE = "bad", "odd", "alone"
+BAD, ODD, ALONE, BROKEN = "bad", "odd", "alone", "broken"
 
 
 class Asked:
@@ -25,7 +26,10 @@ class Asked:
         self._answer = threading.Event()
         self.first = anyio.Event()
         """Set by the first request."""
-        self.together = Together[str, int](one=self.one, many=self.many, lane=CapacityLimiter(2))
+        self.failed: list[str] = []
+        self.together = Together[str, int](
+            one=self.one, many=self.many, lane=CapacityLimiter(2), parts=Parts(self.failed.append)
+        )
 
     def one(self, item: str) -> int:
         return self._asked([item])[item]
@@ -46,6 +50,8 @@ class Asked:
             raise QueueUnavailable("no rights") from errors.TopicAuthorizationFailedError()
         if ODD in items:
             raise QueueUnavailable("no leader")  # the client's own error, about one of them
+        if BROKEN in items and len(items) > 1:
+            raise AssertionError("nobody expects this")
         return {item: len(item) for item in items}
 
 
@@ -87,6 +93,12 @@ async def test_an_error_about_one_is_no_error_of_the_others(wrong: str) -> None:
     found = await ask_all(asked, ["a", "bb", wrong, "ccc"])
     assert isinstance(found.pop(wrong), QueueUnavailable)
     assert found == {"a": 1, "bb": 2, "ccc": 3}
+
+
+async def test_an_unexpected_error_about_some_is_told_and_each_is_asked_about_alone() -> None:
+    asked = Asked()
+    assert await ask_all(asked, ["a", "bb", BROKEN]) == {"a": 1, "bb": 2, BROKEN: 6}
+    assert asked.failed == ["questions"]
 
 
 async def test_while_kafka_is_silent_all_fail_with_one_request() -> None:
