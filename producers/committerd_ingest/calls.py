@@ -1,4 +1,4 @@
-"""Calls into the code of a reader, which may take any time, raise anything, or never return."""
+"""Calls that may take any time, raise anything, or never return: into the code of a reader, and of Kafka's producer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from committerd_ingest.futures import fail, succeed
 
 _T = TypeVar("_T")
 
-_NAME = "ingest-reader"
+_NAME = "ingest-calls"
 
 
 class Calls:

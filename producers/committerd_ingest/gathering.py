@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from committerd_client.errors import StagingError
+from committerd_client.panics import PANIC
 from committerd_ingest.buffering import FlushLimits
 from committerd_ingest.reading import BadRow, Part
 
@@ -27,6 +28,10 @@ class BadRows(Exception):
 
 class OneByOne(Exception):
     """Some of these rows can't be used: they are to be read again, a transaction for each token."""
+
+
+class Panicked(Exception):
+    """pylance panicked over rows that may be good."""
 
 
 class Ending(Exception):
@@ -88,8 +93,8 @@ class Gathering:
     def take(self, write: Callable[[pa.RecordBatchReader], None]) -> Gathered | None:
         """The next transaction; None if nothing has come. It blocks.
 
-        `write` reads all rows, if there are any. Raises `BadRows`, `OneByOne`, `Ending`, `BrokenReader`, and what the
-        reader and `write` raise.
+        `write` reads all rows, if there are any. Raises `BadRows`, `OneByOne`, `Panicked`, `Ending`, `BrokenReader`,
+        and what the reader and `write` raise.
         """
         self._rows = self._bytes = self._tokens = 0
         self._at_ms, self._bad, self._clean, self._began = None, [], True, time.monotonic()
@@ -101,10 +106,13 @@ class Gathering:
                 self._under_way, self._origin, self._began = first, first.origin, time.monotonic()
                 write(pa.RecordBatchReader.from_batches(first.rows.schema, self._stream(first)))
         except StagingError as error:
-            if self._one_by_one:
-                origin = self._origin
-                raise BadRows(self._behind(), f"{origin}: {error}" if origin else str(error), origin) from error
-            raise OneByOne(str(error)) from error
+            if not self._one_by_one:
+                raise OneByOne(str(error)) from error
+            origin = self._origin
+            why = f"{origin}: {error}" if origin else str(error)
+            if error.code == PANIC:
+                raise Panicked(why) from error
+            raise BadRows(self._behind(), why, origin) from error
         except BadRows:
             if not self._one_by_one and self._tokens:
                 raise OneByOne from None

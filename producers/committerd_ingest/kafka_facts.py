@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from kafka import TopicPartition, errors
 from kafka.admin import OffsetSpec
 
+from committerd_ingest.calls import Calls
 from committerd_ingest.dead_letters import Letter, Origin, headers_of
 from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
 
-_SEND_SECONDS = 60.0
-_CLOSE_SECONDS = 5.0
+_SILENT_SECONDS = 10.0
+"""How long Kafka may take none of the bad records that are published. They hold memory meanwhile."""
 
 Result = TypeVar("Result")
 
@@ -118,27 +119,45 @@ class BadRecords:
     At least once: a process that is killed may publish them again.
     """
 
-    def __init__(self, open_producer: Callable[[], Any], topic: str, *, pipeline: str) -> None:
-        """`pipeline`: its name, which the records get, so that its replays find them."""
-        self._open, self._topic, self._pipeline = open_producer, topic, pipeline
+    def __init__(
+        self, open_producer: Callable[[], Any], topic: str, *, pipeline: str, abandon: Callable[[Any], None]
+    ) -> None:
+        """`pipeline`: its name, which the records get, so that its replays find them. `abandon`: closes a producer
+        without waiting for its records."""
+        self._open, self._abandon, self._topic, self._pipeline = open_producer, abandon, topic, pipeline
+        self._calls = Calls()
         self._producer: Any = None
-        self._one = threading.Lock()
+        self._failed_at = 0.0
+        """When Kafka last took no records (monotonic seconds)."""
+        self._error: Exception | None = None
+        """What was wrong then."""
 
     async def publish(self, origin: Origin, bad: Sequence[BadRecord]) -> None:
-        """Returns when Kafka has them. Raises KafkaError."""
-        await asyncio.to_thread(self._publish, origin, bad)
+        """Returns when Kafka has them. Raises KafkaError, also if Kafka takes none of them for ten seconds, and what
+        `open_producer` raises.
 
-    def _publish(self, origin: Origin, bad: Sequence[BadRecord]) -> None:
-        with self._one:
+        One call goes on after the other, in a thread of their own. Calls that wait meanwhile fail with one that fails
+        because nothing is taken, so none waits longer the more there are.
+        """
+        await self._calls(partial(self._publish, origin, bad, time.monotonic()))
+
+    def close(self) -> None:
+        """Returns at once. What is not published then is published by whoever reads it again."""
+        self._calls.end(self._close)
+
+    def _publish(self, origin: Origin, bad: Sequence[BadRecord], asked_at: float) -> None:
+        if self._error is not None and self._failed_at > asked_at:
+            raise self._error
+        try:
             if self._producer is None:
                 self._producer = self._open()
-            try:
-                self._send(self._producer, origin, bad)
-            except errors.KafkaTimeoutError:
-                raise  # it goes on by itself, and can't be closed without waiting
-            except errors.KafkaError:
-                self._close(_CLOSE_SECONDS)  # after a fatal error, it sends nothing any more
-                raise
+            self._send(self._producer, origin, bad)
+        except Exception as error:
+            if self._producer is None or isinstance(error, errors.RetriableError):
+                self._failed_at, self._error = time.monotonic(), error
+            # After a fatal error or the delivery timeout it sends nothing any more (docs/upstream/silent-producer.md).
+            self._close()
+            raise
 
     def _send(self, producer: Any, origin: Origin, bad: Sequence[BadRecord]) -> None:
         sent = [
@@ -151,15 +170,10 @@ class BadRecords:
             )
             for one in bad
         ]
-        producer.flush(_SEND_SECONDS)
         for future in sent:
-            future.get(_SEND_SECONDS)
+            future.get(_SILENT_SECONDS)
 
-    def close(self) -> None:
-        self._close(_SEND_SECONDS)
-
-    def _close(self, seconds: float) -> None:
+    def _close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(errors.KafkaError):
-                producer.close(seconds)
+            self._abandon(producer)

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -630,7 +631,8 @@ class PartitionWork:
         if self._pipeline.on_error != "dead-letter":
             return
         try:
-            await self._bad_records.publish(Origin(self.partition, self._topic_id), bad)
+            async with self._without_its_turn():
+                await self._bad_records.publish(Origin(self.partition, self._topic_id), bad)
         except MessageSizeTooLargeError as error:
             raise Stopped(
                 "bad_record",
@@ -639,6 +641,15 @@ class PartitionWork:
                 f"kafka.max_record_bytes. {self._way_out()}",
                 costly=True,
             ) from error
+
+    @asynccontextmanager
+    async def _without_its_turn(self) -> AsyncIterator[None]:
+        """Let other partitions write meanwhile: where bad records go may not respond."""
+        self._writing.release()
+        try:
+            yield
+        finally:
+            await self._writing.acquire()
 
     def _stop_before_unreadable(self) -> NoReturn:
         raise Stopped(

@@ -48,7 +48,6 @@ class Ingest:
         self._writing = asyncio.Semaphore(pipeline.writes_max)
         self._full: set[Partition] = set()
         """Those that are paused until there is room again."""
-        self._draining = False
 
     async def run(self, stopped: asyncio.Event, *, drain_seconds: float) -> None:
         """Work until `stopped`; then write what waits, for at most `drain_seconds`, and leave the group."""
@@ -70,7 +69,7 @@ class Ingest:
                 self._end(partition)
             await self._source.stop()
             await asyncio.to_thread(self._topics.close)
-            await asyncio.to_thread(self._bad_records.close)
+            self._bad_records.close()
 
     def live(self) -> list[str]:
         """What is stuck, so that only a restart can help."""
@@ -173,7 +172,7 @@ class Ingest:
 
     def _unbound(self) -> None:
         """Go on with the partitions that were paused, when there is room again."""
-        if self._full and not self._draining and self._held() <= self._pipeline.buffer_bytes_max // 2:
+        if self._full and self._held() <= self._pipeline.buffer_bytes_max // 2:
             again, self._full = sorted(self._full), set()
             self._source.resume([one for one in again if one in self._works and self._works[one][0].fetches])
 
@@ -200,8 +199,7 @@ class Ingest:
 
     async def _drain(self, seconds: float) -> None:
         """Write what waits, and fetch nothing more."""
-        self._draining = True
-        self._source.pause(sorted(self._works))
+        self._source.fetch_no_more()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             works = [work for work, _ in self._works.values() if not work.stopped]

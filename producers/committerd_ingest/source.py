@@ -111,6 +111,7 @@ class Source:
         """When the thread last polled (monotonic seconds)."""
         self.joined = False
         """Whether the group has given this process its share, which may be none."""
+        self._fetches = True
 
     async def start(self) -> None:
         """Connect, and begin to poll. Raises what `open_consumer` raises."""
@@ -144,7 +145,8 @@ class Source:
         def work(consumer: Any) -> None:
             if place in self._owned:
                 consumer.seek(place, offset)
-                consumer.resume(place)
+                if self._fetches:
+                    consumer.resume(place)
                 self._seeks[place] += 1
                 self._later(self._tell, Sought(partition, self._seeks[place], by))
 
@@ -156,7 +158,18 @@ class Source:
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Go on with them."""
-        self._on_owned(partitions, "resume")
+        if self._fetches:
+            self._on_owned(partitions, "resume")
+
+    def fetch_no_more(self) -> None:
+        """From now on, fetch nothing of any partition, whoever seeks or resumes it; stay in the group."""
+        self._fetches = False
+
+        def work(consumer: Any) -> None:
+            for place in self._owned:
+                consumer.pause(place)
+
+        self._calls.put((work, self._loop.create_future()))
 
     def _on_owned(self, partitions: Sequence[Partition], method: str) -> None:
         def work(consumer: Any) -> None:

@@ -71,13 +71,13 @@ class ReaderIngest:
                 extra = {"split": tasks[one].split, "silent_seconds": round(tasks[one].silent_seconds())}
                 _log.warning("ingest.not_drained", extra=extra)
                 one.cancel()
-        for close in (self._reader.close, self._bad_records.close):
-            closing = Calls()
-            try:
-                await asyncio.wait_for(closing(close), max(until - time.monotonic(), _CLOSE_SECONDS_MIN))
-            except Exception as error:  # noqa: BLE001  # whatever it is: the process ends
-                _log.warning("ingest.not_closed", extra={"error": f"{type(error).__name__}: {error}"})
-            closing.end()
+        self._bad_records.close()
+        closing = Calls()
+        try:
+            await asyncio.wait_for(closing(self._reader.close), max(until - time.monotonic(), _CLOSE_SECONDS_MIN))
+        except Exception as error:  # noqa: BLE001  # whatever it is: the process ends
+            _log.warning("ingest.not_closed", extra={"error": f"{type(error).__name__}: {error}"})
+        closing.end()
 
     def live(self) -> list[str]:
         """What is stuck, so that only a restart can help."""

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from committerd_client.errors import StagingError
+from committerd_client.panics import PANIC
 from committerd_ingest.buffering import FlushLimits
-from committerd_ingest.gathering import BadRows, BrokenReader, Ending, Gathering, OneByOne
+from committerd_ingest.gathering import BadRows, BrokenReader, Ending, Gathering, OneByOne, Panicked
 from committerd_ingest.reading import BadRow, Part
 
 SOON = FlushLimits(rows=5, bytes=10**9, seconds=3600)
@@ -138,6 +139,17 @@ def test_rows_that_do_not_fit_are_bad_up_to_their_token(parts: Sequence[Part | N
     with pytest.raises(BadRows, match=r"^f: ") as found:
         Run(parts, one_by_one=True).take()
     assert found.value.token == token
+
+
+def test_a_panic_makes_no_rows_bad() -> None:
+    def panics(reader: pa.RecordBatchReader) -> None:
+        reader.read_next_batch()
+        raise StagingError("pylance panicked", code=PANIC)
+
+    for one_by_one, raised in ((False, OneByOne), (True, Panicked)):
+        run = Run([part(1, token="1"), None], one_by_one=one_by_one)
+        with pytest.raises(raised, match="pylance panicked"):
+            run.gathering.take(panics)
 
 
 def test_one_by_one_each_token_is_a_transaction() -> None:

@@ -31,7 +31,7 @@ from committerd_ingest.kafka_facts import Topics
 from committerd_ingest.marks import Note
 from committerd_ingest.partition import PartitionWork
 from committerd_ingest.pipeline import Ingest
-from committerd_ingest.records import Partition, Record, Records
+from committerd_ingest.records import NO_TIMESTAMP, Partition, Record, Records
 from committerd_ingest.routing import Filter
 from committerd_ingest.settings import Pipeline
 from committerd_ingest.source import Arrived, Assigned, Event, Sought, Source, Unreadable
@@ -152,15 +152,24 @@ class Marked:
     def passed(self, records: int, *, unmatched: int) -> None:
         pass
 
+    def wrote(self, **figures: int) -> None:
+        pass
 
-def work_with(marked: Any, *, pipeline: Pipeline = PIPELINE, writing: asyncio.Semaphore | None = None) -> PartitionWork:
+
+def work_with(
+    marked: Any,
+    *,
+    pipeline: Pipeline = PIPELINE,
+    writing: asyncio.Semaphore | None = None,
+    bad_records: object = None,
+) -> PartitionWork:
     return PartitionWork(
         Partition("t", 0),
         pipeline,
         source=Noted(lambda event: None),
         table=marked,
         topics=marked,
-        bad_records=cast("Any", None),
+        bad_records=cast("Any", bad_records),
         figures=marked,
         writing=writing or asyncio.Semaphore(),
     )
@@ -206,11 +215,6 @@ async def test_a_partition_that_begins_again_while_memory_is_full_is_paused_agai
     happens(Sought(one, 2, by=ingest._works[one][0]))
     happens(Arrived(one, 2, Records.of([Record(1, 0, None, b"x" * 6_000)])))
     assert source.paused == {one, other}
-    await ingest._drain(0)
-    for place in (one, other):
-        ingest._works[place][0].buffer.clear()
-    ingest._unbound()
-    assert source.paused == {one, other}  # there is room again, but the process ends
     for place in (one, other):
         ingest._end(place)
 
@@ -357,6 +361,35 @@ async def test_records_that_come_behind_a_gap_are_not_written(monkeypatch: pytes
     assert not work.busy
 
 
+async def test_bad_records_that_nobody_takes_hold_up_no_other_partition() -> None:
+    """As many partitions as may write at once wait until their bad records are published."""
+
+    class Held:
+        def __init__(self) -> None:
+            self.waits, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def publish(self, origin: object, bad: object) -> None:
+            self.waits.set()
+            await self.go_on.wait()
+
+    held, writing, marked = Held(), asyncio.Semaphore(1), cast("Any", Marked())
+    work = work_with(marked, pipeline=replace(PIPELINE, on_error="dead-letter"), writing=writing, bad_records=held)
+    work._topic_id = "id"
+    work.sought(1)
+    work.arrived(1, Records.of([Record(0, NO_TIMESTAMP, None, b"{")]), 0)
+    work.press()
+    following = asyncio.create_task(work._next())
+    await asyncio.wait_for(held.waits.wait(), 60)
+    async with writing:  # another partition writes, and this one waits for its turn
+        held.go_on.set()
+        await turned()
+        assert marked.moves == []
+        assert work.busy
+    await asyncio.wait_for(following, 60)
+    assert (marked.moves, work.mark) == ([(1, 0)], 1)
+    assert not writing.locked()
+
+
 async def test_records_that_arrive_while_the_mark_is_moved_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the last records before a quiet hour would stay in memory for that hour."""
 
@@ -482,6 +515,51 @@ async def test_a_partition_that_waits_for_schemas_leaves_the_memory_to_the_other
         await come(BAD, offset, offset + 1)
     assert written[BAD] == [3, 4, 5, 6, 7, 8, 9]
     for number in places:
+        ingest._end(Partition("t", number))
+
+
+async def test_a_process_that_ends_fetches_nothing_more_whoever_seeks_or_resumes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partition has given records back, and seeks when the registry answers. Another one was paused for its memory,
+    and there is room again. Otherwise the process would fetch and write until `daemon.drain_seconds` is over."""
+    written: list[int] = []
+
+    async def write(work: PartitionWork, records: Records, schemas: object) -> None:
+        written.extend(records.offsets)
+
+    monkeypatch.setattr(PartitionWork, "_write", write)
+    each = FlushLimits(rows=1, bytes=10_000, seconds=3600)
+    registry: Any = Silent()
+    ingest, source = opened(Marked(MARK), replace(PIPELINE, format="avro", flush=each), registry)
+    consumer, places = Fetching(), [TopicPartition("t", number) for number in (BAD, GOOD)]
+
+    async def run() -> None:
+        for _ in range(5):
+            await turned()
+            source._run_calls(consumer)
+        await turned()
+
+    source.assigned(consumer, places)
+    await run()
+    assert consumer.paused == set()
+    value = BAD.to_bytes(5, "big") + b"x" * 2_000
+    for begin, end in ((3, 4), (4, 10)):
+        records = Records.of([Record(offset, 0, None, value) for offset in range(begin, end)])
+        source._later(source._tell, Arrived(Partition("t", BAD), source._seeks[places[0]], records))
+        await run()
+    assert consumer.paused == {places[0]}
+    ingest._full.add(Partition("t", GOOD))
+    draining = asyncio.create_task(ingest._drain(3600))
+    await run()
+    registry.answers.set()
+    await run()
+    ingest._unbound()
+    await run()
+    assert (written, consumer.places[places[0]]) == ([3], 4)
+    assert consumer.paused == set(places)
+    await asyncio.wait_for(draining, 60)
+    for number in (BAD, GOOD):
         ingest._end(Partition("t", number))
 
 

@@ -38,6 +38,7 @@ from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.daemon.tracing import traced_clients
 from committerd.errors import SettingsError
+from committerd.kafka.repairs import abandon
 from committerd.memory import return_large_blocks, share_arenas
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
@@ -177,7 +178,9 @@ class _Running:
     def _bad_records(self) -> BadRecords:
         configured = self._member.settings
         name = group_name(configured)
-        return BadRecords(partial(open_producer, configured), dead_letter_topic(configured), pipeline=name)
+        return BadRecords(
+            partial(open_producer, configured), dead_letter_topic(configured), pipeline=name, abandon=abandon
+        )
 
 
 class _Figures:
