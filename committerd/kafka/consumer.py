@@ -50,6 +50,7 @@ from committerd.kafka.repairs import (
     connections,
     fetch,
     forget_fetched,
+    has_fetched,
     must_join,
     only_topics,
     partition_of,
@@ -641,6 +642,8 @@ class GroupMember:
         self._watched = {id(request) for request in requests}
         if not fruitful:
             self._stopping.wait(_FRUITLESS_SECONDS)
+        if has_fetched(consumer):
+            return  # more than one turn takes, or what came since the last one
         unsettled = not requests and any(
             share.assignment.owned and not share.assignment.idle for share in tuple(self._shares.values())
         )

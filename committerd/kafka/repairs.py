@@ -220,6 +220,16 @@ def _taken(consumer: KafkaConsumer, waiting: deque[Any]) -> Any:
     return None
 
 
+def has_fetched(consumer: KafkaConsumer) -> bool:
+    """Whether records were fetched that `fetch` has not returned; those of paused partitions don't count."""
+    fetcher, is_paused = consumer._fetcher, consumer._subscription.is_paused
+    current = fetcher._next_partition_records
+    if current and not is_paused(current.topic_partition):
+        return True
+    # kafka-python's thread appends to the responses that wait.
+    return any(not is_paused(completed.topic_partition) for completed in tuple(fetcher._completed_fetches))
+
+
 def requests_of(consumer: KafkaConsumer) -> list[Future]:
     """The fetch requests that have no response yet, and a join that is under way."""
     waiting = [*consumer._fetcher._fetch_futures, consumer._coordinator._join_task]

@@ -14,7 +14,7 @@ from anyio import CapacityLimiter, to_thread
 from kafka import KafkaProducer, TopicPartition
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka import watch
+from committerd.kafka import consumer, watch
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
@@ -66,6 +66,23 @@ async def test_delivers_records_in_order_and_whole(settings: KafkaSettings, data
     assert (first.key, first.headers) == (b"key", (("producer", b"spark"), ("empty", b"")))
     assert first.leader_epoch >= 0
     assert abs(first.timestamp_ms - before_ms) < 60_000
+
+
+async def test_what_was_fetched_is_delivered_without_a_rest(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_POLL_RECORDS_MAX", 10)
+    async with open_kafka_queue(settings, dataset) as queue:
+        await stage(queue, settings, [b"x"] * 2_000)
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        records = await take(queue, 10)
+        for name in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
+            monkeypatch.setattr(consumer, name, 3_600)
+        with anyio.fail_after(120):
+            while len(records) < 2_000:
+                records += await take(queue, 1)
+        assert [record.offset for record in records] == list(range(2_000))
 
 
 async def test_the_broker_dates_records(settings: KafkaSettings, dataset: str) -> None:
