@@ -51,5 +51,5 @@ def test_a_heartbeat_that_nobody_answered_in_time_is_never_committed(scene: Scen
     said = scene.command("heartbeat", "--timeout", "8", good=False)
     assert "committerd: timeout: " in said
     again = scene.started()
-    until(lambda: again.metric("committerd_transactions_total", outcome="expired") == 1, seconds=60)
+    until(lambda: again.metric("committerd_transactions_total", outcome="expired") >= 1)
     assert "heartbeat" not in scene.table.metadata()

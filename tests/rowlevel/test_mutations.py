@@ -12,7 +12,7 @@ from tests.rowlevel.mutations import MUTATIONS, Mutate
 
 pytestmark = pytest.mark.pylance
 
-SEEDS = range(25)
+SEEDS = range(100)
 """Enough to notice each mutation, whatever else the histories have come to hold."""
 
 

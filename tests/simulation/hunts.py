@@ -465,6 +465,10 @@ RARE: Mapping[Mutate, int] = {
     m.passes_every_append_that_names_keys: 41,
     m.believes_that_a_taken_number_is_foreign: 7,
     m.takes_a_lost_answer_for_a_good_one: 14,
+    m.does_not_wait_for_the_older_history: 16,
+    m.takes_what_is_unread_for_new: 16,
+    m.acknowledges_what_no_version_carries: 19,
+    m.looks_above_a_head_of_long_ago: 12,
 }
 """Mutations that few seeds notice, each with a seed that does: the suite tries it first."""
 
