@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
@@ -61,6 +63,46 @@ async def map_each(
 
     await for_each(range(len(given)), put, at_once=at_once)
     return [found[place] for place in range(len(given))]
+
+
+async def in_order(
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[_T]],
+    take: Callable[[Item, _T], Awaitable[bool]],
+    *,
+    at_once: int,
+    size: Callable[[Item], int] = lambda _: 1,
+) -> None:
+    """Call `work` for every item, several at a time, and `take` with each item and its result, in their order.
+
+    `work` goes on with the next items while `take` runs. Those that were begun and not taken have at most the size
+    `at_once` together, unless it is a single one. Once `take` returns False, or one of the two raises a
+    `CommitterError`, no further call starts. That error is raised when all running calls have ended, as by `for_each`.
+    """
+    left, running, together = deque(items), deque[tuple[Item, Concurrently[_T], anyio.Event]](), 0
+    failed: CommitterError | None = None
+
+    async def run(call: Concurrently[_T], ended: anyio.Event) -> None:
+        await call.run()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        while left or running:
+            while left and (not together or together + size(left[0]) <= at_once):
+                together += size(left[0])
+                running.append((left[0], Concurrently(partial(work, left.popleft())), anyio.Event()))
+                tasks.start_soon(run, *running[-1][1:])
+            item, call, ended = running.popleft()
+            await ended.wait()
+            try:
+                if not await take(item, call.required()):
+                    break
+            except CommitterError as error:
+                failed = error
+                break
+            together -= size(item)
+    if failed is not None:
+        raise failed
 
 
 @asynccontextmanager

@@ -19,14 +19,15 @@ from committerd.committer.head import Head, StartAgain
 from committerd.committer.ledgers import LedgerPart, lone_part
 from committerd.committer.older_history import BATCH_MAX, FIRST_BATCH, OlderHistory, brief_of
 from committerd.concurrency import map_each
-from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.errors import CommitterError, CorruptTable, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import require_supported
 from committerd.queue.ledger import LEDGER_BYTES, Ledger
 from committerd.queue.outcomes import settled_by
 from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
-from committerd.table.carrying import Carrying, summary, summary_of
+from committerd.table.carrying import Carrying, summaries_of, summary
+from committerd.table.many_versions import read_in_order
 from committerd.table.versions import History, Table, VersionState
 
 _log = logging.getLogger(__name__)
@@ -37,10 +38,6 @@ _WHOLE_MAX = 30
 """Versions below the latest that are read as a whole, and so stay in the table's cache: the next records are often
 judged against these. Of those below, only what they say of the queue is read.
 """
-_BRIEFLY_AT_ONCE = 128
-"""Versions to read concurrently for what they say of the queue. Each takes 64 KiB of memory at least."""
-_BRIEFLY_MAX = 1024
-"""Versions to read before the next look whether one of them is of the queue. The batches grow up to it."""
 _SMALL_BYTES = 1024 * 1024
 """Manifests up to this size are read several at once, with all their fragments."""
 _NEW_MAX = 1000
@@ -260,15 +257,6 @@ async def _read_old(table: Table, version: int, *, is_latest: bool = False) -> _
         return None
 
 
-async def _brief_old(table: Table, version: int) -> VersionSummary | None:
-    """What the queue knows of a version that is not the latest; None when it has no manifest, or is damaged."""
-    try:
-        return await summary_of(table, version, is_latest=False)
-    except CorruptTable as error:
-        _log_damaged(version, error)
-        return None
-
-
 def _log_damaged(version: int, error: CorruptTable) -> None:
     _log.warning("version.damaged", extra={"version": version, "code": error.code, "error": str(error)})
 
@@ -287,20 +275,27 @@ class _Downwards:
         carrying = Carrying()
         self._take(carrying, latest.found)
         size, size_max = 1, _WHOLE_AT_ONCE if latest.manifest.fragments.size <= _SMALL_BYTES else 1
-        while not carrying.newest_ours and self._older.has_next:
+        while not carrying.newest_ours and self._older.has_next and self._older.read_versions <= _WHOLE_MAX:
             size = min(2 * size, size_max)
-            if self._older.read_versions > _WHOLE_MAX:
-                size_max = _BRIEFLY_MAX
-                batch = await map_each(
-                    self._older.next(size), partial(_brief_old, self._table), at_once=_BRIEFLY_AT_ONCE
-                )
-            else:
-                whole = await map_each(self._older.next(size), partial(_read_old, self._table))
-                batch = [read.found if read is not None else None for read in whole]
-            for found in batch:
-                self._take(carrying, found)
+            for read in await map_each(self._older.next(size), partial(_read_old, self._table)):
+                self._take(carrying, read.found if read is not None else None)
             await self._report()
+        if not carrying.newest_ours:
+            await self._read_carrying_briefly(carrying)
         return carrying
+
+    async def _read_carrying_briefly(self, carrying: Carrying) -> None:
+        async def take(versions: Sequence[int], found: Sequence[VersionSummary | CommitterError | None]) -> bool:
+            for version, one in zip(versions, found, strict=True):
+                if isinstance(one, CorruptTable):
+                    _log_damaged(version, one)
+                elif isinstance(one, CommitterError):
+                    raise one
+                self._take(carrying, one if isinstance(one, VersionSummary) else None)
+            await self._report()
+            return not carrying.newest_ours
+
+        await read_in_order(self._older.next(self._older.versions), partial(summaries_of, self._table), take)
 
     def _take(self, carrying: Carrying, found: VersionSummary | None) -> None:
         self._older.add([brief_of(found.settled) if found is not None else None])

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from committerd.concurrency import map_each
 from committerd.errors import CommitterError, CorruptTable, ObjectUnreadable, UnsupportedTable
 from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.maintenance.bodies import BYTES_AT_ONCE, Bodies, each_body
 from committerd.maintenance.names import Names, new_chunks, require_known
 from committerd.stores.port import ObjectStore
 from committerd.table.branches import branches
 from committerd.table.versions import Table
-from committerd_common.paths import NamingScheme, manifest_key
-
-_AT_ONCE = 4
-"""Manifests of another branch that are in memory at once."""
+from committerd_common.paths import VERSIONS, NamingScheme, manifest_key
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,20 +57,24 @@ class OtherBranches:
 
     async def _names_of(self, branch: str) -> set[str]:
         table, read = Table(self.open(branch)), self._read.setdefault(branch, set())
+        sizes = {one.key: one.size async for batch in table.store.walk(VERSIONS) for one in batch}
         versions = reversed(await table.versions())
         scheme = table.scheme or NamingScheme.V2
         keys = [*(manifest_key(one, scheme) for one in versions), *await table.detached_manifests()]
-        keys = [key for key in keys if key not in read]
         names, above = Names(), list[bytes]()
-        for start in range(0, len(keys), _AT_ONCE):
-            batch = keys[start : start + _AT_ONCE]
-            try:
-                for body in await map_each(batch, table.store.get, at_once=_AT_ONCE):
-                    if body is not None:  # None: a cleanup of that branch has deleted it since
-                        above = _add(names, decode(body), above)
-            except (ObjectUnreadable, CorruptTable, UnsupportedTable) as error:
-                raise _unknown(table.uri, error) from error
-            read.update(batch)
+
+        async def take(bodies: Bodies) -> None:
+            nonlocal above
+            for body in bodies.values():
+                if body is not None:  # None: a cleanup of that branch has deleted it since
+                    above = _add(names, decode(body), above)
+            read.update(bodies)
+
+        unread = {key: sizes.get(key, BYTES_AT_ONCE) for key in keys if key not in read}
+        try:
+            await each_body(table.store, unread, take)
+        except (ObjectUnreadable, CorruptTable, UnsupportedTable) as error:
+            raise _unknown(table.uri, error) from error
         return names.keys
 
 

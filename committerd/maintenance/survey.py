@@ -15,8 +15,9 @@ from pyroaring import BitMap64
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, ObjectUnreadable, RefusedToRun
-from committerd.lance.format.manifest_file import TAIL_BYTES, ManifestFile, decode
+from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.lance.format.timestamps import to_ms
+from committerd.maintenance.bodies import BYTES_AT_ONCE, Bodies, each_body
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.names import Names, new_chunks
@@ -30,9 +31,6 @@ from committerd_common.branches import BRANCHES, MAIN, branch_file
 from committerd_common.messages import Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
-_VERSIONS_AT_ONCE = 256
-_BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Maximum bytes of manifests in memory, unless a single manifest has more."""
 _REFERENCES_AT_ONCE = 8
 _OURS = "committerd."
 _TAGS = "_refs/tags/"
@@ -93,48 +91,22 @@ async def survey(
     versions.reverse()
     latest = max(versions, default=0)
     reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
-    sizes, report = {one: _size(table, manifests, one) for one in versions}, progress(len(versions))
-    for batch in _batches(sizes):
-        bodies = await _bodies(table, batch, are_small=all(sizes[one] <= TAIL_BYTES for one in batch))
-        for version in batch:
-            body = bodies.pop(version)
+    keys, report = {_key(table, one): one for one in versions}, progress(len(versions))
+
+    async def take(bodies: Bodies) -> None:
+        for key, body in bodies.items():
             if body is not None:
-                await reading.add(version, body)
-        report(len(batch))
+                await reading.add(keys[key], body)
+        report(len(bodies))
+
+    await each_body(table.store, {key: size_of(manifests.get(key)) for key in keys}, take)
     found.position = highest(one for one in (reading.position, found.position) if one is not None)
     return found
 
 
-def _batches(sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """The versions in runs that are read at once. `sizes`: of their manifests, in bytes."""
-    run: list[int] = []
-    taken = 0
-    for version, size in sizes.items():
-        if run and (len(run) == _VERSIONS_AT_ONCE or taken + size > _BYTES_AT_ONCE):
-            yield run
-            run, taken = [], 0
-        run.append(version)
-        taken += size
-    if run:
-        yield run
-
-
-async def _bodies(table: Table, versions: Sequence[int], *, are_small: bool) -> dict[int, bytes | None]:
-    """The manifests of these versions; None for one that another cleanup has deleted since the listing."""
-    found = dict(zip(versions, await table.small_bodies(versions), strict=True)) if are_small else {}
-
-    async def read(version: int) -> None:
-        found[version] = await table.store.get(_key(table, version))
-
-    missing = [one for one in versions if found.get(one) is None]
-    await for_each(missing, read, at_once=_VERSIONS_AT_ONCE)
-    return found
-
-
-def _size(table: Table, manifests: Mapping[str, File], version: int) -> int:
-    """The size of a manifest in bytes; a manifest that came after the listing counts as large."""
-    listed = manifests.get(_key(table, version))
-    return listed.size if listed is not None else _BYTES_AT_ONCE
+def size_of(listed: File | None) -> int:
+    """The size of a manifest in bytes, as a listing says it; a manifest that came after the listing counts as large."""
+    return listed.size if listed is not None else BYTES_AT_ONCE
 
 
 @dataclass(slots=True)

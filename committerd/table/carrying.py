@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun
 from committerd.queue.outcomes import Settled
@@ -26,16 +26,24 @@ from committerd_common.messages import Manifest
 _log = logging.getLogger(__name__)
 
 
-async def summary_of(table: Table, version: int, *, is_latest: bool) -> VersionSummary | None:
-    """Return what the queue knows of one version, without decoding its fragments; None when it has no manifest.
+async def summaries_of(
+    table: Table, versions: Sequence[int], *, latest: int = 0
+) -> list[VersionSummary | CorruptTable | RefusedToRun | None]:
+    """Return what the queue knows of each of these versions, without its fragments; None when it has no manifest.
 
-    Nothing is cached. Raises `CorruptTable`, `RefusedToRun` and `StoreUnavailable`.
+    Reads them together, and caches nothing. What is wrong with a version is returned in its place. `latest`: the latest
+    version, if it may be among them. Raises `StoreUnavailable`.
     """
-    found = await table.skim_settled(version)
-    if found is None:
-        return None
-    skimmed, _, settled = found
-    return summary(skimmed.outline, settled, is_latest=is_latest)
+    found: list[VersionSummary | CorruptTable | RefusedToRun | None] = []
+    for version, one in zip(versions, await table.outline_settled_of_each(versions), strict=True):
+        if one is None or isinstance(one, CorruptTable):
+            found.append(one)
+            continue
+        try:
+            found.append(summary(*one, is_latest=version == latest))
+        except (CorruptTable, RefusedToRun) as error:
+            found.append(error)
+    return found
 
 
 class Carrying:

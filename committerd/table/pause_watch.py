@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from committerd.concurrency import map_each
-from committerd.errors import CorruptTable, RefusedToRun
+from committerd.errors import CommitterError
 from committerd.queue.position import Pause, SaysOfPause, pause_of
-from committerd.table.carrying import says_of_pause, summary_of
+from committerd.queue.race import VersionSummary
+from committerd.table.carrying import says_of_pause, summaries_of
+from committerd.table.many_versions import read_in_order
 from committerd.table.versions import Table
-
-_AT_ONCE_MAX = 256
-"""Versions that are read at once: the number grows from one, as most often one is enough."""
 
 
 class PauseWatch:
@@ -49,18 +47,13 @@ async def said_of_pause(table: Table, versions: Iterable[int]) -> list[SaysOfPau
 
     Raises `StoreUnavailable`.
     """
-    said, newest_first = list[SaysOfPause | None](), sorted(versions, reverse=True)
-    size, start = 1, 0
-    while start < len(newest_first) and not any(one is not None and one.ours for one in said):
-        said += await map_each(newest_first[start : start + size], partial(_said, table), at_once=size)
-        start, size = start + size, min(2 * size, _AT_ONCE_MAX)
+    said = list[SaysOfPause | None]()
+
+    async def take(_: Sequence[int], found: Sequence[VersionSummary | CommitterError | None]) -> bool:
+        # Of a missing or damaged version nothing is known, nor of keys that another writer has spoilt.
+        some = [says_of_pause(one) if isinstance(one, VersionSummary) else None for one in found]
+        said.extend(some)
+        return not any(one is not None and one.ours for one in some)
+
+    await read_in_order(sorted(versions, reverse=True), partial(summaries_of, table), take)
     return said
-
-
-async def _said(table: Table, version: int) -> SaysOfPause | None:
-    """What one version says; None if it is missing or damaged. Keys that another writer has spoilt count as none."""
-    try:
-        found = await summary_of(table, version, is_latest=False)
-    except (CorruptTable, RefusedToRun):
-        return None
-    return None if found is None else says_of_pause(found)

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from committerd.concurrency import map_each
-from committerd.errors import CorruptTable
+from committerd.errors import CorruptTable, RefusedToRun
 from committerd.queue.position import AppMark, Pause, Position
 from committerd.queue.race import VersionSummary
-from committerd.table.carrying import Carrying, summary_of
+from committerd.table.carrying import Carrying, summaries_of
 from committerd.table.versions import Table
 
 _NEWEST = 16
@@ -147,16 +146,11 @@ class _Search:
     async def _look(self, places: Iterable[int]) -> None:
         given = list(places)
         latest = len(self._versions) - 1
-
-        async def one(place: int) -> VersionSummary | None:
-            try:
-                return await summary_of(self._table, self._versions[place], is_latest=place == latest)
-            except CorruptTable:
-                if place == latest:
-                    raise
-                return None
-
-        self._read.update(zip(given, await map_each(given, one, at_once=_SAMPLE), strict=True))
+        versions = [self._versions[place] for place in given]
+        for place, one in zip(given, await summaries_of(self._table, versions, latest=self._versions[-1]), strict=True):
+            if isinstance(one, RefusedToRun) or (place == latest and isinstance(one, CorruptTable)):
+                raise one
+            self._read[place] = one if isinstance(one, VersionSummary) else None
         self._report(len(given))
 
 

@@ -76,7 +76,9 @@ async def test_the_versions_above_another_one(scene: Scene, monkeypatch: pytest.
     """In pages of three names, of which some are no versions."""
     monkeypatch.setattr(manifests_module, "_LISTED_MAX", 3)
     assert await scene.table().versions_above(0) == []
-    scene.write_versions(*range(1, 12))
+    scene.write_versions(*range(1, 10))  # whole pages, and nothing else
+    assert await scene.table().versions_above(0) == list(range(1, 10))
+    scene.write_versions(10, 11)
     detached = "_versions/d9223372036854775809.manifest"
     for key in (detached, "_versions/latest_version_hint.json", "_versions/18446744073709551604.manifest-x"):
         scene.path(key).write_bytes(b"")
@@ -377,9 +379,11 @@ class TestSkim:
         scene.write_version(made)
         table = scene.table()
         await table.latest_version()
-        found = await table.skim(2)
+        found = await table.skim_settled(2)
         assert found is not None
-        (outline, count, data_bytes), size = found
+        (outline, count, data_bytes), size, settled = found
+        assert await table.outline(2) == outline
+        assert await table.outline_settled(2) == (outline, settled)
         assert (outline.version, len(outline.fragments), count) == (2, 0, fragments)
         assert data_bytes == sum(file.file_size_bytes for one in made.fragments for file in one.files)
         assert size == scene.path(manifest_key(2, scene.scheme)).stat().st_size
@@ -388,7 +392,8 @@ class TestSkim:
         scene.write_version(samples.manifest(*(samples.fragment(number) for number in range(3000))))
         table = scene.table()
         await table.latest_version()
-        assert await table.skim(1) is None
+        for read in (table.skim_settled, table.outline, table.outline_settled):
+            assert await read(1) is None
 
         class Vanishing(LocalStore):
             async def get_range(self, key: str, start: int, end: int) -> bytes | None:
@@ -396,7 +401,22 @@ class TestSkim:
 
         table = Table(Vanishing(scene.root, durable=False))
         await table.latest_version()
-        assert await table.skim(5) is None
+        for read in (table.skim_settled, table.outline, table.outline_settled):
+            assert await read(5) is None
+        assert await table.outline_settled_of_each([5, 1]) == [None, None]
+
+    async def test_of_many_reads_all_that_can_be_read(self, scene: Scene) -> None:
+        for version in range(1, 5):
+            fragments = (samples.fragment(number) for number in range(3000 if version % 2 else 2))
+            scene.write_version(samples.manifest(*fragments, version=version))
+        scene.path(manifest_key(3, scene.scheme)).write_bytes(b"no manifest")
+        table = scene.table()
+        await table.latest_version()
+        *found, damaged = await table.outline_settled_of_each([4, 9, 1, 2, 3])
+        assert found == [await table.outline_settled(version) for version in (4, 9, 1, 2)]
+        assert isinstance(damaged, CorruptTable)
+        with pytest.raises(CorruptTable):
+            await table.outline_settled(3)
 
 
 class TestSettled:

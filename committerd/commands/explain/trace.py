@@ -24,13 +24,14 @@ from committerd.queue.dead_letter import Letter, decode_letter
 from committerd.queue.outcomes import Settled
 from committerd.queue.port import Record
 from committerd.queue.position import Pause, Position, decode_position
+from committerd.table.manifests import OutlineSettled
+from committerd.table.many_versions import read_in_order
 from committerd.table.versions import Table
-from committerd_common.messages import DecodeError, Manifest, Member, Outcome, Refusal, Transaction, TransactionLabel
+from committerd_common.messages import DecodeError, Member, Outcome, Refusal, Transaction, TransactionLabel
 from committerd_common.messages import Status as Number
 
 _OUTCOMES_FIRST, _OUTCOMES_FACTOR = 1_000, 4
 """Records of each partition that are read first, from the newest on; how much larger each further part is."""
-_VERSIONS_AT_ONCE = 256
 _TOLD_MIN = 1_000
 """If more versions are searched, the command says so first: that takes seconds."""
 _LETTER_EARLIER_MS = 3_600_000
@@ -260,20 +261,22 @@ class Tracer:
         if len(versions) > _TOLD_MIN:
             missing = "no outcome of it was found" if self._trace.reach.get("topics") is None else "Kafka says nothing"
             click.echo(f"{missing}: looks for it in all {len(versions)} versions, from the newest on", err=True)
-        progress = ProgressLine("versions read", len(versions))
-        newest_first = list(reversed(versions))
-        for start in range(0, len(newest_first), _VERSIONS_AT_ONCE):
-            part = newest_first[start : start + _VERSIONS_AT_ONCE]
-            for version, settled in zip(part, await table.settled_of_each(part), strict=True):
-                if settled is None or not _names(settled, self._trace.uuid):
-                    continue
-                place = await self._at(table, version)
-                entry = place.entry if place is not None else None
-                if isinstance(entry, Refusal) and entry.version:  # a duplicate: the transaction is in that version
-                    return await self._at(table, entry.version) or place
-                return place
-            progress.add(len(part))
-        return None
+        progress, holders = ProgressLine("versions read", len(versions)), list[int]()
+
+        async def take(batch: Sequence[int], found: Sequence[Settled | None]) -> bool:
+            progress.add(len(batch))
+            named = [one.version for one in found if one is not None and _names(one, self._trace.uuid)]
+            holders.extend(named[:1])
+            return not named
+
+        await read_in_order(versions[::-1], table.settled_of_each, take)
+        if not holders:
+            return None
+        place = await self._at(table, holders[0])
+        entry = place.entry if place is not None else None
+        if isinstance(entry, Refusal) and entry.version:  # a duplicate: the transaction is in that version
+            return await self._at(table, entry.version) or place
+        return place
 
     async def _at(self, table: Table, version: int, outcome: Outcome | None = None) -> Place | None:
         """This version, if it names the transaction, or the record of the outcome."""
@@ -332,13 +335,12 @@ def _names(settled: Settled, uuid: str) -> bool:
     return settled.uuid == uuid or any(one.uuid == uuid for one in settled.entries())
 
 
-async def _skimmed(table: Table, version: int) -> tuple[Manifest, Settled] | None:
+async def _skimmed(table: Table, version: int) -> OutlineSettled | None:
     """What one version says of itself and of the queue; None if it is missing or damaged."""
     try:
-        found = await table.skim_settled(version) if version > 0 else None
+        return await table.outline_settled(version) if version > 0 else None
     except CorruptTable:
         return None
-    return None if found is None else (found[0].outline, found[2])
 
 
 async def _settled(table: Table, version: int) -> Settled | None:
@@ -351,10 +353,9 @@ async def _settled(table: Table, version: int) -> Settled | None:
 async def _passes(table: Table, version: int, outcome: Outcome) -> bool:
     """Whether this version's position passes the record. One that can't be read counts as one that does not."""
     try:
-        skimmed = await table.skim(version)
-        if skimmed is None:
+        outline = await table.outline(version)
+        if outline is None:
             return False
-        outline = skimmed[0][0]
         position = decode_position(outline.table_metadata, branch=outline.branch)
     except CommitterError:
         return False

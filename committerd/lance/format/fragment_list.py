@@ -270,14 +270,30 @@ def skim(body: bytes) -> ManifestSummary:
     Raises `DecodeError`.
     """
     packed = PackedManifest.FromString(body)
-    fragments = packed.fragments
-    count, data_bytes = len(fragments), 0
-    for start in range(0, count, _DECODED_AT_ONCE):
-        part = PackedManifest(fragments=fragments[start : start + _DECODED_AT_ONCE]).SerializeToString()
-        sized = SizedManifest.FromString(part)
-        data_bytes += sum([file.file_size_bytes for fragment in sized.fragments for file in fragment.files])
+    count, data_bytes = len(packed.fragments), 0
+    for part in _sized(packed):
+        data_bytes += sum([file.file_size_bytes for fragment in part.fragments for file in fragment.files])
+    return ManifestSummary(_outline(packed), count, data_bytes)
+
+
+def outline_of(body: bytes) -> Manifest:
+    """As `skim`, without the figures; takes a fraction of the time."""
+    packed = PackedManifest.FromString(body)
+    for _ in _sized(packed):
+        pass  # decoding is the check
+    return _outline(packed)
+
+
+def _sized(packed: PackedManifest) -> Iterator[SizedManifest]:
+    """Decode the fragments, a thousand at a time, as far as the sizes of their files need it."""
+    for start in range(0, len(packed.fragments), _DECODED_AT_ONCE):
+        part = PackedManifest(fragments=packed.fragments[start : start + _DECODED_AT_ONCE])
+        yield SizedManifest.FromString(part.SerializeToString())
+
+
+def _outline(packed: PackedManifest) -> Manifest:
     packed.ClearField("fragments")
-    return ManifestSummary(Manifest.FromString(packed.SerializeToString()), count, data_bytes)
+    return Manifest.FromString(packed.SerializeToString())
 
 
 def fragments_range(
@@ -356,8 +372,7 @@ def _parted(body: bytes, chunk_of: Callable[[bytes, int], Chunk]) -> tuple[Manif
         chunk_of(PackedManifest(fragments=part).SerializeToString(), len(part))
         for part in (fragments[start : start + each] for start in range(0, len(fragments), each))
     ]
-    packed.ClearField("fragments")
-    return Manifest.FromString(packed.SerializeToString()), FragmentList(chunks)
+    return _outline(packed), FragmentList(chunks)
 
 
 def _checked(body: bytes, count: int) -> Chunk:

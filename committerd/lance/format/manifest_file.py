@@ -25,6 +25,7 @@ from committerd.lance.format.fragment_list import (
     FragmentList,
     ManifestSummary,
     fragments_range,
+    outline_of,
     skim,
     unpack,
 )
@@ -259,6 +260,11 @@ def skim_manifest(body: bytes, size: int) -> ManifestSummary:
     Raises `CorruptTable` as `decode` does.
     """
     return _blamed(skim, _manifest_bytes(body, size, manifest_position(body, size)), size)
+
+
+def skim_outline(body: bytes, size: int) -> Manifest:
+    """The manifest of an object without its fragments, as `skim_manifest`; takes a fraction of its time."""
+    return _blamed(outline_of, _manifest_bytes(body, size, manifest_position(body, size)), size)
 
 
 class ShallowManifest(NamedTuple):

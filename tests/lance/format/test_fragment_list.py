@@ -16,12 +16,22 @@ from committerd.lance.format.fragment_list import (
     FragmentList,
     cut,
     fragments_range,
+    outline_of,
     pack,
     pack_fragments,
     skim,
     unpack,
 )
-from committerd.lance.format.manifest_file import Body, ManifestFile, assemble, decode, encode, examine, skim_manifest
+from committerd.lance.format.manifest_file import (
+    Body,
+    ManifestFile,
+    assemble,
+    decode,
+    encode,
+    examine,
+    skim_manifest,
+    skim_outline,
+)
 from committerd_common.messages import (
     DataFile,
     DataFragment,
@@ -338,12 +348,21 @@ def test_skimming_an_object_says_what_decoding_it_says(version: tuple[str, str, 
     file = decode(body)
     skimmed = skim_manifest(body, len(body))
     assert (skimmed.outline, skimmed.fragments) == (file.outline, len(file.fragments))
+    assert skim_outline(body, len(body)) == file.outline
 
 
 def test_an_object_that_is_damaged_is_not_skimmed() -> None:
     body = encode(Manifest(version=1), [], Transaction(uuid="u"))
     with pytest.raises(CorruptTable, match="can't be decoded"):
         skim_manifest(body[:-17] + b"\xff" + body[-16:], len(body))
+
+
+def test_skimming_finds_a_damaged_fragment_whatever_is_asked_for() -> None:
+    body = Manifest(version=1, fragments=[DataFragment(id=1, files=[DataFile(path="a")])]).SerializeToString()
+    damaged = body.replace(b"\x01a", b"\x02a")
+    for read in (skim, outline_of):
+        with pytest.raises(DecodeError):
+            read(damaged)
 
 
 @settings(deadline=None)
