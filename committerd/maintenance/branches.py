@@ -14,6 +14,7 @@ from committerd.errors import CommitterError, CorruptTable, ObjectUnreadable, Un
 from committerd.lance.format.manifest_file import ManifestFile, decode
 from committerd.maintenance.bodies import BYTES_AT_ONCE, Bodies, each_body
 from committerd.maintenance.names import Names, new_chunks, require_known
+from committerd.maintenance.survey import Progress
 from committerd.stores.port import ObjectStore
 from committerd.table.branches import branches
 from committerd.table.versions import Table
@@ -43,21 +44,22 @@ class OtherBranches:
         names = await branches(self.root)
         return tuple(f"{one.removeprefix(inside)}/" for one in names if one.startswith(inside))
 
-    async def names(self) -> set[str]:
+    async def names(self, progress: Progress) -> set[str]:
         """The files that versions name which were not read yet, as if they lay in the own folder.
 
+        `progress`: for each branch, given the number of versions that are read, returns what is called with the number
+        of those that were just read.
         Raises `StoreUnavailable`, `CorruptTable` and `UnsupportedTable` if a version can't be read: what it names is
         not known then.
         """
         found: set[str] = set()
         for branch in ["", *await branches(self.root)]:
             if branch != self.own:
-                found |= await self._names_of(branch)
+                found |= await self._names_of(branch, progress)
         return found
 
-    async def _names_of(self, branch: str) -> set[str]:
+    async def _names_of(self, branch: str, progress: Progress) -> set[str]:
         table, read = Table(self.open(branch)), self._read.setdefault(branch, set())
-        sizes = {one.key: one.size async for batch in table.store.walk(VERSIONS) for one in batch}
         versions = reversed(await table.versions())
         scheme = table.scheme or NamingScheme.V2
         keys = [*(manifest_key(one, scheme) for one in versions), *await table.detached_manifests()]
@@ -69,10 +71,15 @@ class OtherBranches:
                 if body is not None:  # None: a cleanup of that branch has deleted it since
                     above = _add(names, decode(body), above)
             read.update(bodies)
+            report(len(bodies))
 
-        unread = {key: sizes.get(key, BYTES_AT_ONCE) for key in keys if key not in read}
+        unread = [key for key in keys if key not in read]
+        if not unread:
+            return names.keys
+        report = progress(len(unread))
+        sizes = {one.key: one.size async for batch in table.store.walk(VERSIONS) for one in batch}
         try:
-            await each_body(table.store, unread, take)
+            await each_body(table.store, {key: sizes.get(key, BYTES_AT_ONCE) for key in unread}, take)
         except (ObjectUnreadable, CorruptTable, UnsupportedTable) as error:
             raise _unknown(table.uri, error) from error
         return names.keys

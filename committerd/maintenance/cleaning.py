@@ -269,7 +269,7 @@ class Cleanup:
         detached = detached_manifests(manifests)
         for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
             lists.keep(await named_by_version(self._table, key))
-        await to_thread.run_sync(lists.keep, await self._others.names())
+        await to_thread.run_sync(lists.keep, await self._others.names(self._reads))
         if found.refused:
             await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
         await keep_named_in_letters(self._topic, self._reader, lately_ms, lists.keep)
@@ -442,7 +442,7 @@ class Cleanup:
             self._topic, self._reader, self._read_to, self._identity, keep=lists.keep
         )
         names = await references(self._others.root, self.passed_over, self._branch)
-        lists.keep(await self._others.names())
+        lists.keep(await self._others.names(self._reads))
         named = {*map(self._manifest, names.tagged | names.branched)}
         stay = {key for key in since.going if key in named or not names.all_known}
         if staged.read_at is not None and staged.read_at < since.read_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lance
@@ -10,9 +11,14 @@ import pyarrow as pa
 import pytest
 from lance.fragment import DataFile, FragmentMetadata
 
+from bench.long_history import write
 from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.maintenance.branches import OtherBranches
 from committerd.maintenance.names import owner
 from committerd.maintenance.versions import KeepReason
+from committerd.queue.port import TopicIdentity
+from committerd.stores.local import LocalStore
+from committerd.stores.port import TailOrError
 from harness.lance_table import run_in_4
 from tests.maintenance.scene import Scene
 
@@ -198,3 +204,38 @@ async def test_a_branch_whose_folder_lies_in_one_of_the_branchs_folders_stays_wh
     await branch_of(main, "exp").clean()
     for name in ("exp/_indices", "exp/data", "exp/_transactions"):
         assert lance.dataset(f"{main.root}/tree/{name}").count_rows() == 30
+
+
+class CountingReads(LocalStore):
+    """Notes which manifests are read together."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, durable=False)
+        self.reads: list[Sequence[str]] = []
+
+    async def get(self, key: str) -> bytes | None:
+        self.reads.append([key])
+        return await super().get(key)
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        self.reads.append(keys)
+        return await super().get_tails(keys, size=size)
+
+
+async def test_the_versions_of_another_branch_are_read_many_together_each_once_and_with_progress(
+    tmp_path: Path,
+) -> None:
+    identity = TopicIdentity(cluster_id="cluster", topic="topic", topic_id="id")
+    write(tmp_path / "table", versions=600, members=1, fragments=0, identity=identity)
+    store, progress = CountingReads(tmp_path / "table"), list[int]()
+
+    def reads(versions: int) -> Callable[[int], None]:
+        progress.append(-versions)
+        return progress.append
+
+    others = OtherBranches(root=store, own="exp", open=lambda _: store)
+    assert await others.names(reads) == await others.names(reads) == set()
+    assert len(store.reads) <= 600 / 32
+    read = [key for keys in store.reads for key in keys]
+    assert len(read) == len(set(read)) == 600
+    assert (progress[0], sum(progress)) == (-600, 0)
