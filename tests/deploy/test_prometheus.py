@@ -28,6 +28,7 @@ QUIET = {
     "Refuses to run",
     "Can't be served by its process",
     "Started anew after an error, in an hour",
+    "Failures of what all datasets share, in an hour",
     "Changes of the datasets file, in an hour",
     "Datasets file is wrong",
     "Paused by an operator",

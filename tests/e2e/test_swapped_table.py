@@ -156,10 +156,12 @@ def test_a_table_that_was_made_again_under_load_is_left_whole(placed: tuple[Scen
     answered = [scene.topics.answers[topic_id, o] for o in offsets if (topic_id, o) in scene.topics.answers]
     # One version for each, without a gap: all of them were of the deleted table. In a bucket the objects go one after
     # the other: a committer that starts meanwhile finds the newest versions and not those below, and can't tell whether
-    # those committed a record that has no outcome yet.
+    # those committed a record that has no outcome yet. And versions of `make_again` may follow a version that the
+    # committer put while the objects went, until all of them are deleted once more.
     undecided = {n for n, answer in enumerate(answered) if answer.status == Status.UNDECIDED}
     assert not undecided or place.is_bucket
     committed = {n: answer.version for n, answer in enumerate(answered) if n not in undecided}
     assert {answered[n].status for n in committed} <= {Status.COMMITTED}
-    assert committed == {n: n + 2 for n in committed}
+    in_order = sorted(set(committed.values()))
+    assert list(committed.values()) == in_order if place.is_bucket else committed == {n: n + 2 for n in committed}
     assert len(answered) < len(offsets)
