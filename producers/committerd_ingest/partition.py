@@ -11,8 +11,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -39,6 +38,7 @@ from committerd_ingest.routing import Sorted
 from committerd_ingest.settings import NewTable, Pipeline
 from committerd_ingest.source import Source
 from committerd_ingest.table import Said, Table, Written, now_ms
+from committerd_ingest.turn import Turn
 from committerd_ingest.wire_format import Schemas, UnusableSchema
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class PartitionWork:
         name no schemas."""
         self.partition = partition
         self._pipeline, self._source, self._table, self._topics = pipeline, source, table, topics
-        self._registry, self._bad_records, self._figures, self._writing = registry, bad_records, figures, writing
+        self._registry, self._bad_records, self._figures, self._turn = registry, bad_records, figures, Turn(writing)
         self._filter = pipeline.filter_of(partition.topic)
         self.buffer = Buffer(pipeline.flush)
         self._taken_bytes, self._freed = 0, freed
@@ -423,7 +423,7 @@ class PartitionWork:
                 schemas = await self._schemas(self._registry, ids)
                 if self._seek == 0 and not self._retired:  # it has given records back
                     await self._source.seek(self.partition, self._behind, by=self)
-            async with self._writing:
+            async with self._turn:
                 if self._broken:
                     raise _BeginAgain(self._broken)
                 held = self.buffer.bytes
@@ -631,7 +631,7 @@ class PartitionWork:
         if self._pipeline.on_error != "dead-letter":
             return
         try:
-            async with self._without_its_turn():
+            async with self._turn.given_back():  # where bad records go may not respond
                 await self._bad_records.publish(Origin(self.partition, self._topic_id), bad)
         except MessageSizeTooLargeError as error:
             raise Stopped(
@@ -641,15 +641,6 @@ class PartitionWork:
                 f"kafka.max_record_bytes. {self._way_out()}",
                 costly=True,
             ) from error
-
-    @asynccontextmanager
-    async def _without_its_turn(self) -> AsyncIterator[None]:
-        """Let other partitions write meanwhile: where bad records go may not respond."""
-        self._writing.release()
-        try:
-            yield
-        finally:
-            await self._writing.acquire()
 
     def _stop_before_unreadable(self) -> NoReturn:
         raise Stopped(
