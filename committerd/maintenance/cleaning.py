@@ -28,9 +28,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from anyio import to_thread
+from anyio import Lock, to_thread
 
-from committerd.concurrency import for_each
+from committerd.concurrency import for_each, in_order
 from committerd.errors import CommitterError, ObjectUnreadable, RefusedToRun, StoreUnavailable, UnsupportedTable
 from committerd.maintenance import report
 from committerd.maintenance.branches import OtherBranches
@@ -80,6 +80,8 @@ _FOLDERS = (DATA, DELETIONS, INDICES, TRANSACTIONS, VERSIONS)
 _STEP_MAX = 1000
 """Maximum number of files that are deleted after one look at what was staged since."""
 _AT_ONCE = 16
+_NAMED_AT_ONCE = 4
+"""Versions whose names are in memory at once."""
 _REPORT_MAX = 10_000
 """Maximum number of files in one report."""
 
@@ -267,8 +269,13 @@ class Cleanup:
         removable = {self._manifest(one): one for one in choice.removable}
         above = max(choice.removable, default=0)
         detached = detached_manifests(manifests)
-        for key in [*(self._manifest(one) for one in choice.kept if one <= above), *detached]:
-            lists.keep(await named_by_version(self._table, key))
+        stay = [*(self._manifest(one) for one in choice.kept if one <= above), *detached]
+
+        async def keep(_: str, names: set[str]) -> bool:
+            lists.keep(names)
+            return True
+
+        await in_order(stay, partial(named_by_version, self._table), keep, at_once=_NAMED_AT_ONCE)
         await to_thread.run_sync(lists.keep, await self._others.names(self._reads))
         if found.refused:
             await keep_named_at(self._topic, self._reader, found.refused, lists.keep)
@@ -389,16 +396,21 @@ class Cleanup:
         """List all files. Returns the files of the folder of versions, by key."""
         of_versions: dict[str, File] = {}
         elsewhere = await self._others.folders_within()
-        for folder in _FOLDERS:
+        adding = Lock()
+
+        async def list_folder(folder: str) -> None:
             async for batch in self._store.walk(folder):
                 files = [
                     File(key=one.key, size=one.size, modified_ms=one.modified_ms)
                     for one in batch
                     if not one.key.startswith(elsewhere)
                 ]
-                await to_thread.run_sync(self._lists.add, files)
+                async with adding:
+                    await to_thread.run_sync(self._lists.add, files)
                 if folder == VERSIONS:
-                    of_versions |= {one.key: one for one in files}
+                    of_versions.update((one.key, one) for one in files)
+
+        await for_each(_FOLDERS, list_folder)
         return of_versions
 
     async def _choose(self, found: Survey, wanted: RecordNeeds, facts: QueueFacts, *, now_ms: int) -> Choice:

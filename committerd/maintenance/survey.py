@@ -77,17 +77,18 @@ async def survey(
     progress: Progress,
     known: Survey | None = None,
 ) -> Survey:
-    """Read the versions that `known` does not have, and add them to it, and the names that they give to `lists`.
+    """Read the versions above those that `known` has, and add them to it, and the names that they give to `lists`.
 
-    `manifests`: what a listing says of them, by key. A version that it lacks came later, and is new at `now_ms`,
-    whatever the clock of its writer says. `refused_after_ms`: refusals of older versions don't matter. `passed_over`:
-    takes transaction files of others that can't be read. `progress`: given the number of versions that are read,
-    returns what is called with the number of those that were just read.
+    `manifests`: what a listing says of their folder, by key; without `known`, the versions are those of the listing. A
+    version that it lacks came later, and is new at `now_ms`, whatever the clock of its writer says. `refused_after_ms`:
+    refusals of older versions don't matter. `passed_over`: takes transaction files of others that can't be read.
+    `progress`: given the number of versions that are read, returns what is called with the number of those that were
+    just read.
     Raises `StoreUnavailable`, `UnsupportedTable` for a version that may name files in an unknown way, and
     `CorruptTable` for a version that can't be read: what it names is not known.
     """
     found = known if known is not None else Survey()
-    versions = [one for one in await table.versions() if one not in found.facts]
+    versions = await (table.versions_among(manifests) if known is None else table.versions_above(found.latest))
     versions.reverse()
     latest = max(versions, default=0)
     reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)

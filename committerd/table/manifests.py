@@ -131,7 +131,11 @@ class Manifests:
 
     async def versions(self) -> list[int]:
         """Return all versions that have a manifest, ascending. Raises as `latest_version`."""
-        versions = self._versions_of(_parsed(await self._keys()))
+        return await self.versions_among(await self._keys())
+
+    async def versions_among(self, keys: Iterable[str]) -> list[int]:
+        """As `versions`, from the keys that a listing of their folder has just had."""
+        versions = self._versions_of(_parsed(keys))
         return await self._filled(versions, above=versions[0]) if versions else []
 
     async def _keys(self) -> list[str]:
@@ -467,6 +471,6 @@ def _text_bytes(transaction: Transaction | TransactionLabel | None) -> int:
     return _DECODED_FACTOR * sum(map(len, texts)) + ENTRY_BYTES
 
 
-def _parsed(keys: Sequence[str]) -> list[ManifestName]:
+def _parsed(keys: Iterable[str]) -> list[ManifestName]:
     names = (parse_manifest_name(key.removeprefix(VERSIONS)) for key in keys)
     return [name for name in names if name is not None]
