@@ -39,22 +39,32 @@ def effect(names: Set[str], op: Any, *, has_row: bool) -> Effect:
 def payload(text: str) -> str:
     """The payload of a JSON object that has `schema` and `payload`, as it stands there; otherwise the text itself.
 
-    Raises `ValueError` if it is no JSON.
+    Raises `ValueError` if it is no JSON, or has one of them twice.
     """
     found = json.loads(text)
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
-        return dict(_members(text))["payload"]
+        return _once(text)["payload"]
     return text
 
 
 def members(text: str) -> dict[str, str]:
     """The members of a JSON object, each as the text that stands there, so that no number changes.
 
-    Raises `ValueError` if it is no JSON object.
+    Raises `ValueError` if it is no JSON object, or has a member twice.
     """
     if not isinstance(json.loads(text), dict):
         raise ValueError("the value is JSON, and no envelope of Debezium")
-    return dict(_members(text))
+    return _once(text)
+
+
+def _once(text: str) -> dict[str, str]:
+    """The members of a text that is a JSON object. Raises `ValueError` if it has one twice: which of them counts?"""
+    found: dict[str, str] = {}
+    for name, value in _members(text):
+        if name in found:
+            raise ValueError(f"field {name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def _members(text: str) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,10 @@ def misfit(value: bytes, parsed: pa.Schema, table: pa.Schema) -> str | None:
 
     `value`: a JSON object whose fields are all in `parsed`, which are the table's columns as they are parsed.
     """
-    texts = members(value.decode())
+    try:
+        texts = members(value.decode())
+    except ValueError:
+        return None
     names = list(texts)
     while len(names) > 1:
         half = names[: len(names) // 2]

@@ -83,7 +83,13 @@ JSON: list[tuple[bytes | None, str]] = [
     (b'{"id":1,"inner":{"b":1}}', "field 'inner.b' is not in the table"),
     (b'{"id":1,"new":1}', "field 'new' is not in the table"),
     (b'{"id":1,"Id":1}', "field 'Id' is not in the table"),
-    (b'{"id":1,"id":2}', "id"),
+    (b'{"id":1,"id":2}', "Column(/id) was specified twice"),
+    (b'{"id":1,"inner":{"a":1,"a":2}}', "Column(/inner/a) was specified twice"),
+    (b'{"id":1,"price":NaN}', "field 'price' is NaN"),
+    (b'{"id":1e3}', "field 'id' is 1e3"),
+    (b'{"id":1,"text":"\\ud800"}', "surrogate"),
+    ('{"id":1}'.encode("utf-16-le"), "not JSON"),
+    (b'{"id":1,"at":"2026-05-31T12:00:00.0001Z"}', "at"),
 ]
 
 
@@ -234,6 +240,8 @@ DELETE: list[tuple[bytes | None, bytes | None, str]] = [
     (None, b"x", "the record has no key"),
     (b"1.5", b"x", "the key: field 'id' is 1.5"),
     (DEEP, None, "the key: the value is JSON that is nested too deep"),
+    (b"NaN", None, "the key: field 'id' is NaN"),
+    (b'{"id":1,"id":2}', None, "the key: JSON parse error: Column(/id) was specified twice"),
 ]
 CDC: list[tuple[bytes | None, bytes | None, str]] = [
     (b"1", envelope("t"), "has truncated its table"),
@@ -244,6 +252,10 @@ CDC: list[tuple[bytes | None, bytes | None, str]] = [
     (b"1", ROW, "no envelope of Debezium"),
     (b"1", b'{"schema":{},"payload":null}', "no envelope of Debezium"),
     (b"1", b'{"op":7,"after":{}}', "op is 7"),
+    (b"1", b'{"op":"u","op":"d","after":{"id":1}}', "field 'op' is there twice"),
+    (b"1", b'{"schema":{},"payload":{"op":"d"},"payload":{"op":"r"}}', "field 'payload' is there twice"),
+    (b"1", b'{"op":"u","after":{"id":1,"id":2}}', "specified twice"),
+    (b'{"schema":{},"payload":{"id":1},"payload":{"id":2}}', envelope("d"), "the key: "),
     (None, envelope("d"), "the record has no key"),
     (b'{"id":null}', envelope("d"), "the key: column 'id' may not be null"),
 ]
