@@ -31,7 +31,6 @@ QUIET = {
     "Failures of what all datasets share, in an hour",
     "Changes of the datasets file, in an hour",
     "Datasets file is wrong",
-    "Failures of what all datasets share, in an hour",
     "Paused by an operator",
     "Repeated calls to Kafka",
     "Manifests put into place",
