@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -52,8 +53,9 @@ class Fault:
         patch.setattr(owner, name, failing)
 
     def strike(self) -> None:
-        """Let the next call fail."""
-        self._armed.release()
+        """Let the next call fail, if it is not to fail already."""
+        if self._armed.locked():
+            self._armed.release()
 
 
 def _client_of(one: Any) -> str:
@@ -161,8 +163,12 @@ async def test_an_unexpected_error_of_what_all_share_ends_no_dataset(
                 await one.flows()
             fault.strike()
             async with flows.of(f"{dataset}-3") as (third,):
-                with anyio.fail_after(120):
-                    while part not in failed:
+                with anyio.fail_after(240):
+                    for turn in itertools.count(1):
+                        if part in failed:
+                            break
+                        if not turn % 100:  # a change of the group at the same time hides it
+                            fault.strike()
                         for one in (both[0], third):
                             await one.stir()
                         await anyio.sleep(0.05)
