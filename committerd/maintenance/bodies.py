@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from committerd.concurrency import for_each, in_order
-from committerd.lance.format.manifest_file import TAIL_BYTES
-from committerd.stores.port import ObjectStore, Tail
+from committerd.stores.port import ObjectStore
+from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.many_versions import BATCH, BATCHES_AT_ONCE
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
@@ -47,14 +47,10 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
 
 
 async def _read(store: ObjectStore, sizes: Mapping[str, int], keys: Sequence[str]) -> Bodies:
-    found: dict[str, bytes | None] = dict.fromkeys(keys)
-    small = [key for key in keys if sizes[key] <= TAIL_BYTES]
-    for key, tail in zip(small, await store.get_tails(small, size=TAIL_BYTES), strict=True):
-        if isinstance(tail, Tail) and tail.size == len(tail.body):
-            found[key] = tail.body
+    found = await small_bodies(store, [key for key in keys if sizes[key] < SMALL_BODY_BYTES])
 
     async def read(key: str) -> None:
         found[key] = await store.get(key)
 
-    await for_each([key for key in keys if found[key] is None], read, at_once=BATCH)
-    return found
+    await for_each([key for key in keys if key not in found], read, at_once=BATCH)
+    return {key: found[key] for key in keys}
