@@ -8,6 +8,7 @@ import http.server
 import json
 import re
 import shlex
+import string
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -34,6 +35,10 @@ rules: {"scrollable-region-focusable": {enabled: false}}})
 """The theme lets the keyboard scroll wide code where a pointer can hover, which a headless browser has not."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _RESULT = ".md-search-result__item > a"
+_FOUND_OR_NOT = (
+    f"document.querySelectorAll('{_RESULT}').length > 0"
+    " || document.querySelector('.md-search-result__meta')?.textContent.includes('No matching')"
+)
 _LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 _EMPTY = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 _NOT_READ = {"code", "pre", "script", "style", "svg"}
@@ -191,6 +196,16 @@ async def test_what_people_type_finds_the_page_that_they_look_for(served: str) -
     assert not {typed: first[typed] for typed, wanted in _SEARCHES.items() if wanted not in first[typed]}
 
 
+async def test_a_search_for_any_first_character_finds_pages(served: str) -> None:
+    """The search takes each word of the site that begins so: none makes it fail, which shows as nothing found."""
+    try:
+        async with chromium() as page:
+            found = {typed: await _results(page, served, typed) for typed in string.ascii_lowercase + string.digits}
+    except PartMissingError as error:
+        pytest.skip(str(error))
+    assert [typed for typed, paths in found.items() if not paths] == []
+
+
 def test_each_question_has_a_page_that_is_found_by_it(site: Path) -> None:
     """The questions are terms of the search: the index has each with its page."""
     rows = re.findall(
@@ -209,7 +224,7 @@ async def _results(page: BrowserPage, served: str, asked: str) -> list[str]:
     """The pages that the search finds, best first, without the list of questions."""
     url = f"{served}docs/glossary/?q={quote(asked)}"
     await page.open(url)
-    await page.until(f"location.href.startsWith('{url}') && document.querySelectorAll('{_RESULT}').length > 0")
+    await page.until(f"location.href.startsWith('{url}') && ({_FOUND_OR_NOT})")
     found = await page.value(f"[...document.querySelectorAll('{_RESULT}')].map(one => one.getAttribute('href'))")
     paths = [urlsplit(urljoin(url, one)).path.removeprefix("/") for one in found]
     return [path for path in dict.fromkeys(paths) if path != "docs/questions/"]
