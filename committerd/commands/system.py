@@ -13,6 +13,7 @@ from committerd.settings.load import Settings, StorageSettings
 from committerd.stores.clouds import cloud_settings
 from committerd.stores.open import Stores
 from committerd.stores.port import ObjectStore
+from committerd.stretches import Stretches
 from committerd.table.branches import require_branch
 from committerd.table.versions import Table
 from committerd_common.branches import branch_uri
@@ -73,7 +74,7 @@ async def open_history(stores: Stores, dataset: DatasetSettings, *, newest: int 
 
     Raises as `open_place` and `Table.latest_version`.
     """
-    table = Table(await open_place(stores, dataset))
+    table = Table(await open_place(stores, dataset), give_way=Stretches().of_one())
     latest = await table.latest_version() or 0
     tell_history(latest if newest is None else min(newest, latest))
     return table

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from committerd.concurrency import for_each, in_order
+from committerd.errors import CorruptTable
+from committerd.lance.format.manifest_file import ShallowManifest, examine, indices_of
 from committerd.stores.port import ObjectStore
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
 from committerd.table.many_versions import BATCH, BATCHES_AT_ONCE
+from committerd_common.messages import IndexMetadata
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Maximum bytes of manifests in memory, unless a single manifest has more."""
 
-Bodies = Mapping[str, bytes | None]
+
+class WholeManifest(NamedTuple):
+    """A manifest whose fragments were not decoded."""
+
+    file: ShallowManifest
+    indices: Sequence[IndexMetadata]
 
 
-async def each_body(store: ObjectStore, sizes: Mapping[str, int], take: Callable[[Bodies], Awaitable[None]]) -> None:
-    """Read manifests, and call `take` with those of a batch, by key, in the order of the keys.
+Manifests = Mapping[str, WholeManifest | None]
+_Bodies = Mapping[str, bytes | None]
+
+
+async def each_manifest(
+    store: ObjectStore, sizes: Mapping[str, int], take: Callable[[Manifests], Awaitable[None]]
+) -> None:
+    """Read manifests, and call `take` with those of a batch, by key, in the order of the keys: the newest first.
 
     `sizes`: by key, in bytes; None stands for a manifest that another cleanup has deleted since the listing. Raises
-    `StoreUnavailable`, `ObjectUnreadable`, and what `take` raises.
+    `StoreUnavailable`, `ObjectUnreadable`, `CorruptTable` for a manifest that can't be read, and what `take` raises.
     """
 
-    async def go_on(_: Sequence[str], bodies: Bodies) -> bool:
-        await take(bodies)
+    async def go_on(_: Sequence[str], bodies: _Bodies) -> bool:
+        await take(_examined(bodies))
         return True
 
     def size(keys: Sequence[str]) -> int:
@@ -46,7 +61,30 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
         yield run
 
 
-async def _read(store: ObjectStore, sizes: Mapping[str, int], keys: Sequence[str]) -> Bodies:
+def _examined(bodies: _Bodies) -> Manifests:
+    """From the oldest on, because a version mostly begins with the fragments of the version below it."""
+    found, known = dict[str, WholeManifest | None](), b""
+    for key, body in reversed(list(bodies.items())):
+        found[key] = None
+        if body is not None:
+            try:
+                file = examine(body, known)
+                found[key] = WholeManifest(file, indices_of(body, file.outline))
+            except CorruptTable as error:
+                raise unreadable(key, error) from error
+            known = file.fragments
+    return {key: found[key] for key in bodies}
+
+
+def unreadable(key: str, error: CorruptTable) -> CorruptTable:
+    """The error for a manifest with this key that can't be decoded."""
+    return CorruptTable(
+        f"{key} can't be read as a manifest ({error}), so the files that it names are not known, and nothing "
+        "is deleted. If it is not the manifest of a version, move it away"
+    )
+
+
+async def _read(store: ObjectStore, sizes: Mapping[str, int], keys: Sequence[str]) -> _Bodies:
     found = await small_bodies(store, [key for key in keys if sizes[key] < SMALL_BODY_BYTES])
 
     async def read(key: str) -> None:

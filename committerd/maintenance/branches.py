@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from committerd.errors import CommitterError, CorruptTable, ObjectUnreadable, UnsupportedTable
-from committerd.lance.format.manifest_file import ManifestFile, decode
-from committerd.maintenance.bodies import BYTES_AT_ONCE, Bodies, each_body
-from committerd.maintenance.names import Names, new_chunks, require_known
+from committerd.maintenance.bodies import BYTES_AT_ONCE, Manifests, WholeManifest, each_manifest
+from committerd.maintenance.names import Names, new_parts, require_known
 from committerd.maintenance.survey import Progress
 from committerd.stores.port import ObjectStore
 from committerd.table.branches import branches
@@ -63,15 +62,15 @@ class OtherBranches:
         versions = reversed(await table.versions())
         scheme = table.scheme or NamingScheme.V2
         keys = [*(manifest_key(one, scheme) for one in versions), *await table.detached_manifests()]
-        names, above = Names(), list[bytes]()
+        names, above = Names(), b""
 
-        async def take(bodies: Bodies) -> None:
+        async def take(manifests: Manifests) -> None:
             nonlocal above
-            for body in bodies.values():
-                if body is not None:  # None: a cleanup of that branch has deleted it since
-                    above = _add(names, decode(body), above)
-            read.update(bodies)
-            report(len(bodies))
+            for one in manifests.values():
+                if one is not None:  # None: a cleanup of that branch has deleted it since
+                    above = _add(names, one, above)
+            read.update(manifests)
+            report(len(manifests))
 
         unread = [key for key in keys if key not in read]
         if not unread:
@@ -79,20 +78,20 @@ class OtherBranches:
         report = progress(len(unread))
         sizes = {one.key: one.size async for batch in table.store.walk(VERSIONS) for one in batch}
         try:
-            await each_body(table.store, {key: sizes.get(key, BYTES_AT_ONCE) for key in unread}, take)
+            await each_manifest(table.store, {key: sizes.get(key, BYTES_AT_ONCE) for key in unread}, take)
         except (ObjectUnreadable, CorruptTable, UnsupportedTable) as error:
             raise _unknown(table.uri, error) from error
         return names.keys
 
 
-def _add(names: Names, file: ManifestFile, above: list[bytes]) -> list[bytes]:
-    """Add what a version names; returns its chunks of fragments. `above`: those of the version that was read before."""
-    require_known(file.outline)
-    if not file.outline.base_paths:
-        return []  # all its files lie in its own folder
-    chunks = list(file.fragments.bodies())
-    names.add_parts(file, new_chunks(chunks, above))
-    return chunks
+def _add(names: Names, one: WholeManifest, above: bytes) -> bytes:
+    """Add what a version names; returns its fragments. `above`: those of the version that was read before."""
+    outline, fragments = one.file.outline, one.file.fragments
+    require_known(outline)
+    if not outline.base_paths:
+        return b""  # all its files lie in its own folder
+    names.add_parts(outline, one.indices, new_parts(fragments, above))
+    return fragments
 
 
 def _unknown(uri: str, error: CommitterError) -> CommitterError:

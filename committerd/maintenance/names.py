@@ -8,17 +8,19 @@ own: that may keep a file that nobody needs, and never deletes a file that someb
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 from uuid import UUID
 
-from committerd.errors import UnsupportedTable
+from committerd.errors import CorruptTable, UnsupportedTable
 from committerd.lance.format.feature_flags import SUPPORTED, bits
+from committerd.lance.format.fragment_list import cut
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd_common.messages import (
     DataFile,
     DataFragment,
+    DecodeError,
     DeletionFile,
     IndexMetadata,
     Manifest,
@@ -52,26 +54,41 @@ class Names:
 
     def add(self, file: ManifestFile) -> None:
         """Add the files of one version. Raises `UnsupportedTable` if it may name files in an unknown way."""
-        self.add_parts(file, file.fragments.bodies())
+        self.add_parts(file.outline, file.indices, file.fragments.bodies())
 
-    def add_parts(self, file: ManifestFile, fragments: Iterable[bytes]) -> None:
-        """Add the files of these chunks of the version's fragments, of its indices, and its transaction file."""
-        require_known(file.outline)
+    def add_parts(self, outline: Manifest, indices: Iterable[IndexMetadata], fragments: Iterable[bytes]) -> None:
+        """Add the files of these parts of the version's fragments, of its indices, and its transaction file.
+
+        Raises `UnsupportedTable` as `add`, and `CorruptTable` for fragments that can't be decoded.
+        """
+        require_known(outline)
         for body in fragments:
-            decoded = Manifest.FromString(body)
+            decoded = _decoded(body)
             self.keys.update(_of_fragments(decoded.fragments))
             size = decoded.ByteSize()
             decoded.DiscardUnknownFields()
             if decoded.ByteSize() != size:
-                raise _unknown(file.outline, "its fragments have unknown fields")
-        self.keys.update(index_prefix(index.uuid.uuid) for index in file.indices)
-        if file.outline.transaction_file:
-            self.keys.add(transaction_key(file.outline.transaction_file))
+                raise _unknown(outline, "its fragments have unknown fields")
+        self.keys.update(index_prefix(index.uuid.uuid) for index in indices)
+        if outline.transaction_file:
+            self.keys.add(transaction_key(outline.transaction_file))
 
 
-def new_chunks(chunks: Sequence[bytes], above: Sequence[bytes]) -> list[bytes]:
-    """Those of a version's chunks of fragments that the version above it does not share."""
-    return [own for own, other in zip_longest(chunks, above) if own and not (other or b"").startswith(own)]
+def _decoded(fragments: bytes) -> Manifest:
+    try:
+        return Manifest.FromString(fragments)
+    except DecodeError as error:
+        raise CorruptTable(f"its fragments can't be decoded: {error}", code="manifest_bytes") from error
+
+
+def new_parts(fragments: bytes, above: bytes) -> Iterator[bytes]:
+    """A version's fragments, as in its manifest, in parts, without those that the version above it has in the same
+    place.
+    """
+    if not above.startswith(fragments):
+        for own, other in zip_longest(cut(fragments), cut(above), fillvalue=b""):
+            if not other.startswith(own):
+                yield own
 
 
 def require_known(outline: Manifest) -> None:

@@ -7,7 +7,7 @@ and fragments that a version shares with the version above it need not be decode
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,12 @@ from pyroaring import BitMap64
 
 from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, ObjectUnreadable, RefusedToRun
-from committerd.lance.format.manifest_file import ManifestFile, decode
+from committerd.lance.format.manifest_file import ManifestFile, ShallowManifest, decode
 from committerd.lance.format.timestamps import to_ms
-from committerd.maintenance.bodies import BYTES_AT_ONCE, Bodies, each_body
+from committerd.maintenance.bodies import BYTES_AT_ONCE, Manifests, WholeManifest, each_manifest, unreadable
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
-from committerd.maintenance.names import Names, new_chunks
+from committerd.maintenance.names import Names, new_parts
 from committerd.maintenance.passed_over import PassedOver
 from committerd.maintenance.versions import VersionFacts
 from committerd.queue.outcomes import settled_by
@@ -28,7 +28,7 @@ from committerd.queue.position import Position, decode_position, highest
 from committerd.stores.port import ObjectStore
 from committerd.table.versions import Table
 from committerd_common.branches import BRANCHES, MAIN, branch_file
-from committerd_common.messages import Transaction
+from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import NamingScheme, manifest_key, transaction_key
 
 _REFERENCES_AT_ONCE = 8
@@ -94,13 +94,13 @@ async def survey(
     reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
     keys, report = {_key(table, one): one for one in versions}, progress(len(versions))
 
-    async def take(bodies: Bodies) -> None:
-        for key, body in bodies.items():
-            if body is not None:
-                await reading.add(keys[key], body)
-        report(len(bodies))
+    async def take(batch: Manifests) -> None:
+        for key, one in batch.items():
+            if one is not None:
+                await reading.add(keys[key], one)
+        report(len(batch))
 
-    await each_body(table.store, {key: size_of(manifests.get(key)) for key in keys}, take)
+    await each_manifest(table.store, {key: size_of(manifests.get(key)) for key in keys}, take)
     found.position = highest(one for one in (reading.position, found.position) if one is not None)
     return found
 
@@ -125,30 +125,34 @@ class _SurveyReader:
     position: Position | None = None
     """The highest position that these versions carry, down to the queue's newest version, which carries it."""
     has_position: bool = False
-    above: Sequence[bytes] = ()
-    """The chunks of fragments of the version that was read before."""
+    above: bytes = b""
+    """The fragments of the version that was read before."""
     names_above: frozenset[str] | set[str] = frozenset()
-    """The names that its other chunks gave."""
+    """The names that its other parts gave."""
 
-    async def add(self, version: int, body: bytes) -> None:
+    async def add(self, version: int, manifest: WholeManifest) -> None:
         """Add one version."""
-        file = _decoded(_key(self.table, version), body)
-        if file.version != version:
-            raise CorruptTable(f"the manifest of version {version} says that it is version {file.version}")
+        file, indices = manifest
+        outline = file.outline
+        if outline.version != version:
+            raise CorruptTable(f"the manifest of version {version} says that it is version {outline.version}")
         names = Names()
-        chunks = list(file.fragments.bodies())
-        names.add_parts(file, new_chunks(chunks, self.above))
-        self.lists.name(names.keys - self.names_above, version)
-        self.above, self.names_above = chunks, names.keys
+        try:
+            names.add_parts(outline, indices, new_parts(file.fragments, self.above))
+        except CorruptTable as error:
+            raise unreadable(_key(self.table, version), error) from error
+        if new := names.keys - self.names_above:
+            self.lists.name(new, version)
+        self.above, self.names_above = file.fragments, names.keys
         settled = settled_by(await self._transaction(file), version=version)
         listed = self.manifests.get(_key(self.table, version))
-        time_ms = max(to_ms(file.outline.timestamp), listed.modified_ms if listed is not None else self.now_ms)
+        time_ms = max(to_ms(outline.timestamp), listed.modified_ms if listed is not None else self.now_ms)
         found = self.found
         if not self.has_position:
-            own = _position(file, believed=settled.ours or version == self.latest)
+            own = _position(outline, believed=settled.ours or version == self.latest)
             self.position = highest(one for one in (self.position, own) if one is not None)
             self.has_position = settled.ours and own is not None
-        keys = frozenset(key for key in file.outline.table_metadata if key.startswith(_OURS))
+        keys = frozenset(key for key in outline.table_metadata if key.startswith(_OURS))
         # Offsets of another topic are not compared with the offsets of this topic.
         position = self.position or found.position
         same_topic = position is not None and settled.topic_id in ("", position.topic_id)
@@ -162,7 +166,7 @@ class _SurveyReader:
             last_offset=max((one.offset for one in settled.entries()), default=-1) if same_topic else -1,
         )
 
-    async def _transaction(self, file: ManifestFile) -> Transaction | None:
+    async def _transaction(self, file: ShallowManifest) -> Transaction | None:
         """The transaction of a version; None if it is not known. Versions of the queue have it in the manifest."""
         try:
             return await self.table.transaction(file)
@@ -187,10 +191,7 @@ def _decoded(key: str, body: bytes) -> ManifestFile:
     try:
         return decode(body)
     except CorruptTable as error:
-        raise CorruptTable(
-            f"{key} can't be read as a manifest ({error}), so the files that it names are not known, and nothing "
-            "is deleted. If it is not the manifest of a version, move it away"
-        ) from error
+        raise unreadable(key, error) from error
 
 
 async def references(root: ObjectStore, passed_over: PassedOver, branch: str = "") -> References:
@@ -260,10 +261,10 @@ def _key(table: Table, version: int) -> str:
     return manifest_key(version, table.scheme or NamingScheme.V2)
 
 
-def _position(file: ManifestFile, *, believed: bool) -> Position | None:
+def _position(outline: Manifest, *, believed: bool) -> Position | None:
     """The position of a version. If it can't be read in an old version of another writer, it counts as dropped."""
     try:
-        return decode_position(file.outline.table_metadata, branch=file.outline.branch)
+        return decode_position(outline.table_metadata, branch=outline.branch)
     except (CorruptTable, RefusedToRun):
         if believed:
             raise

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable, RefusedToRun
@@ -376,9 +377,16 @@ def decode_position(metadata: Mapping[str, str], *, branch: str = "") -> Positio
         )
     if POSITION_KEY not in metadata:
         return None
-    position = _decoded(
+    position = _position(metadata[POSITION_KEY])
+    return None if branch and position.branch != branch else position
+
+
+@lru_cache(maxsize=1)
+def _position(text: str) -> Position:
+    """Decode a position. Cached, because other writers copy it from version to version."""
+    return _decoded(
         POSITION_KEY,
-        metadata[POSITION_KEY],
+        text,
         lambda raw: Position(
             **{field: decode(raw[key]) for key, (field, decode) in _POSITION_FIELDS.items()},
             settled=_settled(raw["settled"], above=_counted(raw["next"])),
@@ -386,7 +394,6 @@ def decode_position(metadata: Mapping[str, str], *, branch: str = "") -> Positio
             branch=_text(raw.get("branch", "")),
         ),
     )
-    return None if branch and position.branch != branch else position
 
 
 def decode_marks(metadata: Mapping[str, str], *, branch: str = "") -> dict[str, AppMark]:

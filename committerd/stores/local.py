@@ -336,9 +336,15 @@ def _whole(descriptor: int) -> bytes:
 
 
 def _part(descriptor: int, start: int, end: int) -> bytes:
-    with open(descriptor, "rb", closefd=False) as file:
-        file.seek(start)
-        return file.read(end - start)
+    part = os.pread(descriptor, end - start, start)
+    if len(part) == end - start:
+        return part
+    parts = list[bytes]()  # a read is of 2 GiB at most, and the file may be shorter
+    while part:
+        parts.append(part)
+        start += len(part)
+        part = os.pread(descriptor, end - start, start)
+    return b"".join(parts)
 
 
 def _tail(descriptor: int, size: int) -> Tail:

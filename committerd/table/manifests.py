@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from committerd.concurrency import ByteBudget, for_each, map_each
 from committerd.errors import CommitterError, CorruptTable, UnsupportedTable
-from committerd.lance.format.fragment_list import ManifestSummary
+from committerd.lance.format.fragment_list import ManifestSummary, Outlines
 from committerd.lance.format.manifest_file import (
     SECTION_HEAD_BYTES,
     TAIL_BYTES,
@@ -250,7 +253,7 @@ class Manifests:
         tail = await self.store.get_tail(self._key(version), _END_BYTES)
         return None if tail is None else digest_of(tail)
 
-    async def transaction(self, file: ManifestFile) -> Transaction | None:
+    async def transaction(self, file: ManifestFile | ShallowManifest) -> Transaction | None:
         """Return the transaction that created a version, inline or from its file; None when neither is readable."""
         return file.transaction if file.transaction is not None else await self._transaction_in_file(file.outline)
 
@@ -292,17 +295,20 @@ class Manifests:
 
     async def outline_settled_of_each(self, versions: Sequence[int]) -> list[OutlineSettled | CorruptTable | None]:
         """Return `outline_settled` of each of these versions, or the error that it raises; reads them together."""
+        skim = partial(skim_outline, decode_manifest=Outlines().outline_of)
 
         async def found(version: int, tail: Tail) -> OutlineSettled | CorruptTable | None:
             try:
-                return await self._outline_settled_in(version, tail)
+                return await self._outline_settled_in(version, tail, skim)
             except CorruptTable as error:
                 return error
 
         return await self._in_each(versions, found)
 
-    async def _outline_settled_in(self, version: int, tail: Tail) -> OutlineSettled | None:
-        outline = await self._skimmed(version, tail, skim_outline)
+    async def _outline_settled_in(
+        self, version: int, tail: Tail, skim: Callable[[bytes, int], Manifest] = skim_outline
+    ) -> OutlineSettled | None:
+        outline = await self._skimmed(version, tail, skim)
         settled = None if outline is None else await self._settled_in(version, tail)
         return None if outline is None or settled is None else OutlineSettled(outline, settled[0])
 
@@ -317,13 +323,14 @@ class Manifests:
     async def _in_each(self, versions: Sequence[int], found: Callable[[int, Tail], Awaitable[_T]]) -> list[_T | None]:
         """Return what is found in the end of each of these versions; None for a version that does not exist.
 
-        Reads the ends together, and what `found` reads beyond the end of a large one several at once.
+        Reads the ends together, and what `found` reads beyond the end of a large one several at once. Begins with the
+        oldest version.
         """
         if not versions:
             return []
         tails = await self.store.get_tails([self._key(version) for version in versions], size=TAIL_BYTES)
         results, large = dict[int, _T | None](), list[tuple[int, Tail]]()
-        for version, tail in zip(versions, tails, strict=True):
+        for version, tail in sorted(zip(versions, tails, strict=True), key=itemgetter(0)):
             if isinstance(tail, CommitterError):
                 raise tail
             if tail is not None and tail.size > len(tail.body):
@@ -411,7 +418,7 @@ class Manifests:
             end = start + SECTION_HEAD_BYTES + length
             if end == position:
                 # Twice the length: the decoded label copies the bytes.
-                async with self._reading.taking(2 * length):
+                async with nullcontext() if whole is not None else self._reading.taking(2 * length):
                     if start + len(head) < end:
                         head += await self.store.get_range(key, start + len(head), end) or b""
                     await self._give_way()

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pytest
 
 from committerd.errors import CorruptTable, ObjectUnreadable
-from committerd.lance.format.manifest_file import decode
+from committerd.lance.format.manifest_file import decode, encode
 from committerd.maintenance.cleaning import Cleanup, Policy
 from committerd.maintenance.versions import KeepReason
 from committerd.settings.s3 import S3Settings
 from committerd.stores.s3 import S3Store, s3_client
 from committerd.stores.s3 import s3_place as place_of
 from committerd.table.versions import Table
+from committerd_common.messages import DataFile, DataFragment, Manifest, Transaction
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
 from tests.maintenance.scene import HOUR_MS, Scene, ShiftedStore, StagedRecords
@@ -205,10 +206,21 @@ async def test_a_folder_that_cannot_be_listed(scene: Scene, monkeypatch: pytest.
     assert len(scene.files("_indices")) == 1
 
 
-async def test_a_manifest_that_is_none_is_named(scene: Scene) -> None:
+_FRAGMENT = DataFragment(files=[DataFile(path="a")])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"damaged",
+        encode(Manifest(version=1, fragments=[_FRAGMENT]), [], Transaction(uuid="u")).replace(b"\x01a", b"\x02a"),
+    ],
+    ids=["all of it", "a fragment"],
+)
+async def test_a_manifest_that_is_none_is_named(scene: Scene, body: bytes) -> None:
     """What it names is not known, so nothing may be deleted."""
     key = f"_versions/{2**64 - 1 - 1}.manifest"
-    scene.put(key, b"damaged")
+    scene.put(key, body)
     with pytest.raises(CorruptTable, match=rf"{key} can't be read as a manifest .* move it away"):
         await cleaned(choosy(scene)[0])
 

@@ -27,7 +27,7 @@ import pytest
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.stores import local
 from committerd.stores.local import LocalStore, local_path
-from committerd.stores.port import Created, Exists
+from committerd.stores.port import Created, Exists, Tail
 from tests.stores.kernel import failing, failing_at, note_calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +198,16 @@ class TestOnlyRegularFilesAreRead:
         (tmp_path / "table" / MANIFEST).symlink_to(secret)
         assert await store.get(MANIFEST) == b"secret"
         assert await store.head(MANIFEST) == 6
+
+    async def test_reads_that_return_less_than_was_asked_for(
+        self, store: LocalStore, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (data / "o").write_bytes(b"own object")
+        pread = os.pread
+        monkeypatch.setattr(os, "pread", lambda file, size, start: pread(file, min(size, 3), start))
+        assert await store.get_range("data/o", 1, 9) == b"wn objec"
+        assert await store.get_range("data/o", 4, 99) == b"object"
+        assert await store.get_tail("data/o", 7) == Tail(body=b" object", size=10)
 
     async def test_a_read_without_an_end_is_given_up(
         self, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch

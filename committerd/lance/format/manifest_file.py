@@ -262,9 +262,12 @@ def skim_manifest(body: bytes, size: int) -> ManifestSummary:
     return _blamed(skim, _manifest_bytes(body, size, manifest_position(body, size)), size)
 
 
-def skim_outline(body: bytes, size: int) -> Manifest:
-    """The manifest of an object without its fragments, as `skim_manifest`; takes a fraction of its time."""
-    return _blamed(outline_of, _manifest_bytes(body, size, manifest_position(body, size)), size)
+def skim_outline(body: bytes, size: int, decode_manifest: Callable[[bytes], Manifest] = outline_of) -> Manifest:
+    """The manifest of an object without its fragments, as `skim_manifest`; takes a fraction of its time.
+
+    `decode_manifest`: `Outlines.outline_of`, for many versions of a table.
+    """
+    return _blamed(decode_manifest, _manifest_bytes(body, size, manifest_position(body, size)), size)
 
 
 class ShallowManifest(NamedTuple):
@@ -286,6 +289,11 @@ def examine(body: bytes, known: bytes = b"") -> ShallowManifest:
     outline, fragments = _blamed(lambda whole: _parted(whole, known, within), body, len(body))
     transaction, _ = _inline_transaction(body, outline, 0, position)
     return ShallowManifest(outline, fragments, transaction)
+
+
+def indices_of(body: bytes, outline: Manifest) -> Sequence[IndexMetadata]:
+    """The indices of a version, from its whole object. Raises `CorruptTable` (`index_section`)."""
+    return _index_section(body, outline, 0, manifest_position(body, len(body))).indices
 
 
 def _parted(body: bytes, known: bytes, within: tuple[int, int]) -> tuple[Manifest, bytes]:

@@ -14,6 +14,7 @@ from committerd.lance.format.fragment_list import (
     NO_FRAGMENTS,
     Chunk,
     FragmentList,
+    Outlines,
     cut,
     fragments_range,
     outline_of,
@@ -29,6 +30,7 @@ from committerd.lance.format.manifest_file import (
     decode,
     encode,
     examine,
+    indices_of,
     skim_manifest,
     skim_outline,
 )
@@ -37,9 +39,12 @@ from committerd_common.messages import (
     DataFragment,
     DecodeError,
     DeletionFile,
+    Field,
     IndexMetadata,
     IndexSection,
     Manifest,
+    PackedManifest,
+    SizedManifest,
     Transaction,
 )
 from tests.lance.format.golden_tables import every_version, manifest_bytes
@@ -366,6 +371,42 @@ def test_skimming_finds_a_damaged_fragment_whatever_is_asked_for() -> None:
 
 
 @settings(deadline=None)
+@given(manifests, st.lists(st.integers(0, 6), max_size=5))
+def test_the_outlines_of_a_history_are_those_of_its_versions(manifest: Manifest, counts: list[int]) -> None:
+    outlines = Outlines()
+    for count in counts:
+        version = Manifest()
+        version.CopyFrom(manifest)
+        del version.fragments[count:]
+        body = version.SerializeToString()
+        assert outlines.outline_of(body) == outline_of(body)
+
+
+def test_the_outlines_of_a_history_decode_fragments_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, decode_sizes = list[int](), fragment_list._sized
+
+    def counted(packed: PackedManifest) -> Iterator[SizedManifest]:
+        decoded.append(len(packed.fragments))
+        return decode_sizes(packed)
+
+    monkeypatch.setattr(fragment_list, "_sized", counted)
+    outlines, fields = Outlines(), [Field(name="id", logical_type="int64")]
+    for version, count in enumerate((3, 3, 5, 2)):
+        body = Manifest(version=version, fields=fields, fragments=map(plain, range(count))).SerializeToString()
+        assert outlines.outline_of(body) == Manifest(version=version, fields=fields)
+    assert decoded == [3, 0, 2, 2]
+
+
+def test_a_damaged_fragment_behind_those_that_were_checked_is_found() -> None:
+    outlines, good = Outlines(), Manifest(fragments=[plain(1)]).SerializeToString()
+    assert outlines.outline_of(good) == Manifest()
+    damaged = good + Manifest(fragments=[plain(2, path="a")]).SerializeToString().replace(b"\x01a", b"\x02a")
+    for _ in range(2):
+        with pytest.raises(DecodeError):
+            outlines.outline_of(damaged)
+
+
+@settings(deadline=None)
 @given(manifests, st.integers(0, 4))
 def test_the_fragments_of_a_manifest_lie_in_one_piece(manifest: Manifest, known: int) -> None:
     body, fragments = manifest.SerializeToString(), list(manifest.fragments)
@@ -402,6 +443,7 @@ def test_examining_an_object_says_what_decoding_it_says(version: tuple[str, str,
     assert (found.outline, found.transaction) == (file.outline, file.transaction)
     assert Manifest.FromString(found.fragments).fragments == file.manifest.fragments
     assert examine(body, found.fragments) == found
+    assert indices_of(body, found.outline) == file.indices
 
 
 def test_an_object_whose_fragments_lie_apart_is_examined_too() -> None:
