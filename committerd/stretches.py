@@ -1,4 +1,4 @@
-"""Long work on the event loop is done in stretches of two milliseconds, and gives way to other work between them.
+"""Long work on the event loop is done in stretches of half a millisecond, and gives way to other work between them.
 
 What many records need would otherwise hold the loop for tens of milliseconds, in several tasks at once, and each
 response from the store or Kafka for another table would wait for all of them. So in each round of the loop one stretch
@@ -21,7 +21,7 @@ GiveWay = Callable[[], Awaitable[None]]
 to_all: GiveWay = anyio.lowlevel.checkpoint
 """Gives way to other tasks, whatever they do: for commands and tests."""
 
-_STRETCH_SECONDS = 0.002
+_STRETCH_SECONDS = 0.0005
 
 
 class Stretches:

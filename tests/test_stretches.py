@@ -87,7 +87,7 @@ async def test_a_table_waits_for_one_stretch_of_each_other_table_and_not_for_eac
 async def test_short_steps_share_a_stretch(loop: Loop) -> None:
     give_way = loop.stretches.of_one()
     async with loop.counting() as tasks:
-        tasks.start_soon(partial(loop.work, "f", give_way, steps=100, seconds=0.0005))
+        tasks.start_soon(partial(loop.work, "f", give_way, steps=100, seconds=0.000125))
     assert 20 <= len({number for number, _ in loop.ran}) <= 25
 
 

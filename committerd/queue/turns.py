@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-SHARE = 4
+SHARE = 3
 """While several lines wait, each gives at most one part in so many of the records that a version may hold."""
 RECENT_VERSIONS = 32
 """A line counts as waiting for so many versions after it was served last: its producer may be about to stage again."""

@@ -9,7 +9,7 @@ import pytest
 
 from committerd.queue.turns import PASSED_OVER_MAX, RECENT_VERSIONS, SHARE, Turns, count_beyond
 
-MOST = 40
+MOST = 10 * SHARE
 PART = MOST // SHARE
 
 
