@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import anyio
 import click
 
-from committerd.commands.committing import sources
 from committerd.commands.options import (
     branch_option,
     config_option,
@@ -18,7 +17,7 @@ from committerd.commands.options import (
     settings,
 )
 from committerd.commands.printing import ProgressLine, Reading, tell_history
-from committerd.commands.system import monotonic, open_place, stores_of
+from committerd.commands.system import monotonic, open_place, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading, load
 from committerd.errors import SettingsError

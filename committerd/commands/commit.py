@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import pylance_for, sources
+from committerd.commands.committing import pylance_for
 from committerd.commands.options import branch_option, config_option, json_option, named_branch
-from committerd.commands.system import open_branch
+from committerd.commands.system import open_branch, sources
 from committerd.committer import direct
 from committerd.errors import CommitterError, InvalidRequest, RequestError
 from committerd.lance.operations.permissions import ANYTHING

@@ -6,16 +6,14 @@ Other commands don't import this module, because its imports take memory, and ti
 from __future__ import annotations
 
 import importlib.util
-import random
 import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.system import stores_of, wall_clock
+from committerd.commands.system import stores_of
 from committerd.daemon.process import Serve
 from committerd.daemon.pylance_process import PylanceProcess
 from committerd.errors import SettingsError
@@ -25,17 +23,11 @@ from committerd.kafka.queue import KafkaQueue
 from committerd.parts import Parts
 from committerd.settings.load import ServedDatasets, Settings
 from committerd.stores.open import Stores
-from committerd.table.case import Sources
 from committerd_common.extras import install_line
 
 if TYPE_CHECKING:
     from committerd.daemon.http import Listen
     from committerd.page.site import Page
-
-
-def sources() -> Sources:
-    """The real clock, random numbers and ids."""
-    return Sources(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4)
 
 
 def pylance_for(uri: str, unknown: str) -> AbstractAsyncContextManager[PylanceProcess | None]:

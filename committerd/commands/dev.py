@@ -22,13 +22,13 @@ import anyio
 import click
 from pydantic import SecretStr
 
-from committerd.commands.committing import sources, stores_and_queue
+from committerd.commands.committing import stores_and_queue
 from committerd.commands.ingest import require_packages
 from committerd.commands.lance_options import TIMES_AND_TRIES, cloud_options
 from committerd.commands.options import config_option, json_option
 from committerd.commands.printing import echo_table
 from committerd.commands.run import commit_until_stopped
-from committerd.commands.system import monotonic
+from committerd.commands.system import monotonic, sources
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.daemon import logs

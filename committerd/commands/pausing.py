@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from committerd.commands.committing import sources
 from committerd.commands.printing import Reading
-from committerd.commands.system import monotonic, open_history, stores_of
+from committerd.commands.system import monotonic, open_history, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError

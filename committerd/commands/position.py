@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import click
 
-from committerd.commands.committing import sources
 from committerd.commands.options import (
     branch_option,
     config_option,
@@ -22,7 +21,7 @@ from committerd.commands.options import (
     settings,
 )
 from committerd.commands.printing import ProgressLine, Reading
-from committerd.commands.system import monotonic, open_history, open_place, stores_of
+from committerd.commands.system import monotonic, open_history, open_place, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loaded, Loading
 from committerd.committer.operate import Situation

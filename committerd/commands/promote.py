@@ -15,9 +15,8 @@ import click
 from committerd.branches.promoting import Promoted, Promoting
 from committerd.branches.reference import base_path_of
 from committerd.branches.refusal import PromotionConflict
-from committerd.commands.committing import sources
 from committerd.commands.options import config_option, dataset_option, json_option, settings
-from committerd.commands.system import stores_of
+from committerd.commands.system import sources, stores_of
 from committerd.errors import CommitterError
 from committerd.settings.load import load_storage_settings
 from committerd.table.backoff import Backoff

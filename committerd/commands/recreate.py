@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import anyio
 import click
 
-from committerd.commands.committing import sources
 from committerd.commands.options import (
     branch_option,
     config_option,
@@ -21,7 +20,7 @@ from committerd.commands.options import (
     table_argument,
 )
 from committerd.commands.printing import ProgressLine, Reading, echo_fields, size
-from committerd.commands.system import monotonic, open_history, stores_of
+from committerd.commands.system import monotonic, open_history, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading
 from committerd.committer.operate import Situation

@@ -1,8 +1,10 @@
-"""The real stores and clocks, for every command."""
+"""The real stores, clocks, random numbers and ids, for every command."""
 
 from __future__ import annotations
 
+import random
 import time
+import uuid
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from committerd.table.versions import Table
 from committerd_common.branches import branch_uri
 
 if TYPE_CHECKING:
+    from committerd.table.case import Sources
     from committerd.telemetry import ProcessTelemetry
 
 
@@ -30,6 +33,14 @@ def wall_clock() -> datetime:
 def monotonic() -> float:
     """Seconds on a monotonic clock."""
     return time.monotonic()
+
+
+def sources() -> Sources:
+    """The real clock, random numbers and ids, for a command that commits."""
+    # Imported here: commands that only read do not need it.
+    from committerd.table.case import Sources
+
+    return Sources(wall_clock=wall_clock, random=random.SystemRandom(), new_uuid=uuid.uuid4)
 
 
 def stores_of(settings: Settings | StorageSettings, *, telemetry: ProcessTelemetry | None = None) -> Stores:

@@ -4,8 +4,3 @@
 """
 
 from __future__ import annotations
-
-from committerd.committer.committer import Committer, Components
-from committerd.committer.state import Intervals, State
-
-__all__ = ["Committer", "Components", "Intervals", "State"]

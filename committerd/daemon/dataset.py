@@ -11,10 +11,10 @@ from uuid import UUID
 
 import anyio.lowlevel
 
-from committerd.committer import Committer, Components, Intervals, State
 from committerd.committer.assembling import Assembler
 from committerd.committer.change_feed import ChangeFeed
 from committerd.committer.clock import QueueClock
+from committerd.committer.committer import Committer, Components
 from committerd.committer.containing import Containment
 from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.decoding import Decoder
@@ -27,6 +27,7 @@ from committerd.committer.publisher import Publisher
 from committerd.committer.putting import Putter
 from committerd.committer.stages import Trace
 from committerd.committer.starting import Starter
+from committerd.committer.state import Intervals, State
 from committerd.lance.operations.permissions import Permissions
 from committerd.machine import Machine
 from committerd.queue.change_event import EventSource

@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from committerd.committer import Committer
+from committerd.committer.committer import Committer
 from committerd.daemon.certificates import expired_certificates
 from committerd.daemon.dataset import Dependencies, Membership, make_committer, track_queue
 from committerd.daemon.logs import lines_of

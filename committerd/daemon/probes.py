@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import anyio
 
-from committerd.committer import State
+from committerd.committer.state import State
 from committerd.daemon.dataset import Membership
 from committerd.machine import Machine
 

@@ -233,7 +233,7 @@ def highest(positions: Iterable[Position]) -> Position | None:
     for position in positions:
         if best is None or position.era > best.era:
             best = position
-        elif position.era == best.era and position.identity == best.identity:
+        elif position != best and position.era == best.era and position.identity == best.identity:
             best = best.union(position)
     return best
 

@@ -61,6 +61,22 @@ def test_a_command_that_looks_at_a_local_table_imports_nothing_that_serves_or_co
     assert modules & (STORES_ELSEWHERE | WRITERS | SERVING | COMMITTING) == set()
 
 
+def test_a_pause_of_a_local_table_imports_no_client_of_kafka_and_nothing_that_commits_records(tmp_path: Path) -> None:
+    write(tmp_path / "t", versions=3, members=2, fragments=3, identity=IDENTITY)
+    modules = imported(
+        _COMMAND, "pause", str(tmp_path / "t"), "--reason", "a test", COMMITTERD_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"
+    )
+    assert "committerd.table.writing" in modules
+    unused = {"aiohttp", "kafka", "committerd.committer.committer"}
+    assert modules & (STORES_ELSEWHERE | WRITERS | unused) == set()
+
+
+def test_maintenance_imports_no_server_and_pylance_only_once_it_looks_at_a_table() -> None:
+    modules = imported(f"{_TOLD_AT_EXIT}import committerd.commands.maintain")
+    assert modules >= {"committerd_client", "committerd.maintenance.cleaning"}
+    assert modules & {"aiohttp", "lance", "pyarrow", "committerd.committer.committer"} == set()
+
+
 def test_the_modules_of_stores_elsewhere_have_these_names() -> None:
     """Otherwise the other tests could not fail."""
     assert imported(f"{_TOLD_AT_EXIT}import committerd.stores.s3, committerd.stores.dynamodb") >= STORES_ELSEWHERE

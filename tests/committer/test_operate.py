@@ -11,7 +11,7 @@ from typing import cast
 import anyio
 import pytest
 
-from committerd.commands.committing import sources
+from committerd.commands.system import sources
 from committerd.committer.head import StartAgain
 from committerd.committer.ledgers import lone_part
 from committerd.committer.loading import Loaded, Loading, load

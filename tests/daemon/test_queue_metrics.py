@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.committer import State
+from committerd.committer.state import State
 from committerd.daemon.dataset import Dependencies, track_queue
 from committerd.daemon.probes import DatasetProbe
 from committerd.errors import StoreUnavailable

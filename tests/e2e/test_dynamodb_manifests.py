@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from committerd.commands.committing import sources
+from committerd.commands.system import sources
 from committerd.committer import direct
 from committerd.errors import CorruptTable
 from committerd.queue.outcomes import Status

@@ -21,7 +21,7 @@ import lance
 import pytest
 
 from bench.long_history import write
-from committerd.commands.committing import sources
+from committerd.commands.system import sources
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import CommitterError, CorruptTable, RefusedToRun, StoreUnavailable, UnsupportedTable

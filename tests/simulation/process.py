@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from committerd.committer import Committer
+from committerd.committer.committer import Committer
 from committerd.daemon.dataset import Dependencies, ProcessMemory, make_committer
 from committerd.table.budget import Budget, Budgets
 from tests.simulation.faults import Weather, When

@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 from anyio import CapacityLimiter
 
-from committerd.committer import Committer
+from committerd.committer.committer import Committer
 from committerd.daemon.dataset import make_committer
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Publication

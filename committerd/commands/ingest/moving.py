@@ -9,12 +9,11 @@ from functools import partial
 import click
 from kafka.errors import UnknownTopicOrPartitionError
 
-from committerd.commands.committing import sources
 from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, reading_table, table_of
 from committerd.commands.lance_options import client_access
 from committerd.commands.options import require_reason
 from committerd.commands.printing import Reading
-from committerd.commands.system import monotonic, open_place, stores_of
+from committerd.commands.system import monotonic, open_place, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
 from committerd.errors import SettingsError

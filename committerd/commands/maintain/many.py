@@ -13,7 +13,6 @@ from committerd.commands.maintain.loop import MaintenanceLoop
 from committerd.commands.maintain.one_table import Shared, is_there, opened
 from committerd.commands.maintain.reporter import Reporter
 from committerd.commands.system import Accounts
-from committerd.daemon.http import Health, serve
 from committerd.daemon.logs import lines_of
 from committerd.errors import SettingsError, single_error
 from committerd.settings.load import ServedDatasets, Settings
@@ -56,6 +55,9 @@ class Tables:
 
     async def forever(self, registry: CollectorRegistry) -> bool:
         """Do what there is to do until the process has to end, and serve the metrics."""
+        # Imported here: --once and --dry-run serve nothing, and aiohttp takes a tenth of a second.
+        from committerd.daemon.http import Health, serve
+
         async with AsyncExitStack() as stack:
             address = await stack.enter_async_context(
                 serve(self._found.shared.http, registry, Health(live=lambda: (), ready=lambda: (True, self._text())))
