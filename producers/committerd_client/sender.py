@@ -64,6 +64,8 @@ _PATIENCE_SECONDS_MAX = 30.0
 """Upper bound of that time. If Kafka is reachable but slow, it doubles with each replaced producer."""
 _TOGETHER_MAX = 2
 """After an error that may be the producer's own, a record is sent again with others at most this many times."""
+_NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
+"""In kafka-python's error for a user who may write to no topic: whoever may write to any gets a producer id (KIP-679)."""
 _NOT_THE_RECORD = (AuthorizationError, SaslAuthenticationFailedError)
 _OF_A_RECORD = (
     MessageSizeTooLargeError,
@@ -451,7 +453,7 @@ class Sender:
                 uuid=uuid,
             )
         why = str(error)
-        if isinstance(error, TopicAuthorizationFailedError):
+        if isinstance(error, TopicAuthorizationFailedError) or _NO_PRODUCER_ID in why:
             why = f"the user has no ACL Write on it ({error})"
         return SubmitFailed(
             f"Kafka did not take transaction {uuid} for topic {topic}: {why}. When that is repaired, commit the same "

@@ -23,7 +23,7 @@ from harness.places import s3_place
 from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.commands.running import Ran, run
-from tests.kafka.acls import Right, allow
+from tests.kafka.acls import Right, allow, allow_only
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
@@ -82,21 +82,24 @@ def test_with_the_rights_that_the_page_lists_it_compacts_and_cleans_up(scene: Sc
 
 
 @pytest.mark.parametrize(
-    ("without", "said"),
+    ("without", "elsewhere", "said"),
     [
-        ("Read staged", "no ACL Read on Topic {}.staged"),
-        ("Write staged", "the user has no ACL Write on it"),
-        ("Read outcomes", "topic '{}.outcomes' does not exist, or the user has no ACL Read on it"),
-        ("Read dead", "no ACL Read on Topic {}.dead"),
-        ("Describe group", "no ACL Describe on Group committerd.{}"),
+        ("Read staged", False, "no ACL Read on Topic {}.staged"),
+        ("Write staged", False, "topic {}.staged: the user has no ACL Write on it"),
+        ("Write staged", True, "topic {}.staged: the user has no ACL Write on it"),
+        ("Read outcomes", False, "topic '{}.outcomes' does not exist, or the user has no ACL Read on it"),
+        ("Read dead", False, "no ACL Read on Topic {}.dead"),
+        ("Describe group", False, "no ACL Describe on Group committerd.{}"),
     ],
 )
 def test_without_one_of_them_it_says_which_one_is_missing(
-    scene: Scene, strict_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, without: str, said: str
+    scene: Scene, strict_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, without: str, elsewhere: bool, said: str
 ) -> None:
+    """`elsewhere`: the user may write to another topic. Kafka refuses a user who may write to none in another way."""
     if without in ("Write staged", "Read outcomes"):  # then a client waits in vain
         monkeypatch.setattr(one_table, "CommitClient", partial(CommitClient, connect_timeout=12.0))
-    allow(strict_kafka, [right for name, right in _listed(scene.name).items() if name != without])
+    other = [(WRITE, ResourceType.TOPIC, f"{scene.name}.elsewhere")] if elsewhere else []
+    allow_only(strict_kafka, [right for name, right in _listed(scene.name).items() if name != without] + other)
     done = _once(scene, strict_kafka)
     assert done.code != 0
     assert said.format(scene.name) in done.err

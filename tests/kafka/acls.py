@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 
 from harness.kafka import LOGIN, PATIENT, KafkaBroker
 from harness.scene import until
@@ -73,6 +82,16 @@ def allow(broker: KafkaBroker, rights: Sequence[Right], *, user: str = LOGIN[0])
         admin.create_acls([_acl(ACL, right, user) for right in rights])
         # The controller responds before the broker applies them.
         until(lambda: all(admin.describe_acls(_acl(ACLFilter, right, user))[0] for right in rights))
+
+
+def allow_only(broker: KafkaBroker, rights: Sequence[Right], *, user: str = LOGIN[0]) -> None:
+    """Give the user these rights, and take all others: those of other tests, too."""
+    with _administrator(broker) as admin:
+        every = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+        owned = ACLFilter(f"User:{user}", None, ACLOperation.ANY, ACLPermissionType.ANY, every)
+        admin.delete_acls([owned])
+        until(lambda: not admin.describe_acls(owned)[0])
+    allow(broker, rights, user=user)
 
 
 def forbid(broker: KafkaBroker, right: Right, *, user: str = LOGIN[0]) -> None:
