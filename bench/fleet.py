@@ -108,10 +108,10 @@ def flood(fleet: Fleet, daemon: Daemon, names: Sequence[str], servers: str, *, c
     with ThreadPoolExecutor(len(quiet)) as pool:
         alone = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
         flooded.stage(*(staged_again(model) for _ in range(count)))
-        began, settled = time.monotonic(), daemon.metric("committerd_transactions_total", dataset=flooded.name)
+        began, settled_before = time.monotonic(), daemon.metric("committerd_transactions_total", dataset=flooded.name)
         beside = [one for found in pool.map(lambda scene: latencies(scene, servers), quiet) for one in found]
     passed = time.monotonic() - began
-    settled = daemon.metric("committerd_transactions_total", dataset=flooded.name) - settled
+    settled = daemon.metric("committerd_transactions_total", dataset=flooded.name) - settled_before
     left = daemon.metric("committerd_queue_lag_records", dataset=flooded.name)
     return {
         "alone_p50_ms": quantile(alone, 50),

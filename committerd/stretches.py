@@ -19,7 +19,7 @@ GiveWay = Callable[[], Awaitable[None]]
 """Awaited often in long work: returns at once within a stretch, and otherwise when it is the caller's turn."""
 
 to_all: GiveWay = anyio.lowlevel.checkpoint
-"""Gives way to other tasks, whatever they do: for commands and tests."""
+"""Gives way to other tasks at each call: for tests, and for commands that decode few versions."""
 
 _STRETCH_SECONDS = 0.0005
 

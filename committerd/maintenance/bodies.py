@@ -15,22 +15,25 @@ from committerd.table.many_versions import BATCH, BATCHES_AT_ONCE
 from committerd_common.messages import IndexMetadata
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Maximum bytes of manifests in memory, unless a single manifest has more."""
+"""Maximum bytes of manifests that are read at once, unless a single manifest has more.
+
+The batch that is taken, of a quarter of that, needs about four times its size more.
+"""
 
 
-class WholeManifest(NamedTuple):
-    """A manifest whose fragments were not decoded."""
+class IndexedManifest(NamedTuple):
+    """A manifest whose fragments were not decoded, with its indices."""
 
     file: ShallowManifest
     indices: Sequence[IndexMetadata]
 
 
-Manifests = Mapping[str, WholeManifest | None]
+ManifestBatch = Mapping[str, IndexedManifest | None]
 _Bodies = Mapping[str, bytes | None]
 
 
 async def each_manifest(
-    store: ObjectStore, sizes: Mapping[str, int], take: Callable[[Manifests], Awaitable[None]]
+    store: ObjectStore, sizes: Mapping[str, int], take: Callable[[ManifestBatch], Awaitable[None]]
 ) -> None:
     """Read manifests, and call `take` with those of a batch, by key, in the order of the keys: the newest first.
 
@@ -61,15 +64,15 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
         yield run
 
 
-def _examined(bodies: _Bodies) -> Manifests:
+def _examined(bodies: _Bodies) -> ManifestBatch:
     """From the oldest on, because a version mostly begins with the fragments of the version below it."""
-    found, known = dict[str, WholeManifest | None](), b""
+    found, known = dict[str, IndexedManifest | None](), b""
     for key, body in reversed(list(bodies.items())):
         found[key] = None
         if body is not None:
             try:
                 file = examine(body, known)
-                found[key] = WholeManifest(file, indices_of(body, file.outline))
+                found[key] = IndexedManifest(file, indices_of(body, file.outline))
             except CorruptTable as error:
                 raise unreadable(key, error) from error
             known = file.fragments
@@ -80,7 +83,8 @@ def unreadable(key: str, error: CorruptTable) -> CorruptTable:
     """The error for a manifest with this key that can't be decoded."""
     return CorruptTable(
         f"{key} can't be read as a manifest ({error}), so the files that it names are not known, and nothing "
-        "is deleted. If it is not the manifest of a version, move it away"
+        "is deleted. If it is not the manifest of a version, move it away",
+        code=error.code,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from committerd.errors import CommitterError, CorruptTable, ObjectUnreadable, UnsupportedTable
-from committerd.maintenance.bodies import BYTES_AT_ONCE, Manifests, WholeManifest, each_manifest
+from committerd.maintenance.bodies import BYTES_AT_ONCE, IndexedManifest, ManifestBatch, each_manifest, unreadable
 from committerd.maintenance.names import Names, new_parts, require_known
 from committerd.maintenance.survey import Progress
 from committerd.stores.port import ObjectStore
@@ -64,11 +64,15 @@ class OtherBranches:
         keys = [*(manifest_key(one, scheme) for one in versions), *await table.detached_manifests()]
         names, above = Names(), b""
 
-        async def take(manifests: Manifests) -> None:
+        async def take(manifests: ManifestBatch) -> None:
             nonlocal above
-            for one in manifests.values():
-                if one is not None:  # None: a cleanup of that branch has deleted it since
+            for key, one in manifests.items():
+                if one is None:
+                    continue  # a cleanup of that branch has deleted it since
+                try:
                     above = _add(names, one, above)
+                except CorruptTable as error:
+                    raise unreadable(key, error) from error
             read.update(manifests)
             report(len(manifests))
 
@@ -84,7 +88,7 @@ class OtherBranches:
         return names.keys
 
 
-def _add(names: Names, one: WholeManifest, above: bytes) -> bytes:
+def _add(names: Names, one: IndexedManifest, above: bytes) -> bytes:
     """Add what a version names; returns its fragments. `above`: those of the version that was read before."""
     outline, fragments = one.file.outline, one.file.fragments
     require_known(outline)

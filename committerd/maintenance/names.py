@@ -82,9 +82,7 @@ def _decoded(fragments: bytes) -> Manifest:
 
 
 def new_parts(fragments: bytes, above: bytes) -> Iterator[bytes]:
-    """A version's fragments, as in its manifest, in parts, without those that the version above it has in the same
-    place.
-    """
+    """Cut a version's fragments into parts, and leave out each part that the version above has in the same place."""
     if not above.startswith(fragments):
         for own, other in zip_longest(cut(fragments), cut(above), fillvalue=b""):
             if not other.startswith(own):

@@ -17,7 +17,7 @@ from committerd.concurrency import for_each
 from committerd.errors import CorruptTable, ObjectUnreadable, RefusedToRun
 from committerd.lance.format.manifest_file import ManifestFile, ShallowManifest, decode
 from committerd.lance.format.timestamps import to_ms
-from committerd.maintenance.bodies import BYTES_AT_ONCE, Manifests, WholeManifest, each_manifest, unreadable
+from committerd.maintenance.bodies import BYTES_AT_ONCE, IndexedManifest, ManifestBatch, each_manifest, unreadable
 from committerd.maintenance.files import File
 from committerd.maintenance.lists import Lists
 from committerd.maintenance.names import Names, new_parts
@@ -94,7 +94,7 @@ async def survey(
     reading = _SurveyReader(found, table, manifests, lists, now_ms, refused_after_ms, passed_over, latest=latest)
     keys, report = {_key(table, one): one for one in versions}, progress(len(versions))
 
-    async def take(batch: Manifests) -> None:
+    async def take(batch: ManifestBatch) -> None:
         for key, one in batch.items():
             if one is not None:
                 await reading.add(keys[key], one)
@@ -130,7 +130,7 @@ class _SurveyReader:
     names_above: frozenset[str] | set[str] = frozenset()
     """The names that its other parts gave."""
 
-    async def add(self, version: int, manifest: WholeManifest) -> None:
+    async def add(self, version: int, manifest: IndexedManifest) -> None:
         """Add one version."""
         file, indices = manifest
         outline = file.outline

@@ -323,8 +323,8 @@ class Manifests:
     async def _in_each(self, versions: Sequence[int], found: Callable[[int, Tail], Awaitable[_T]]) -> list[_T | None]:
         """Return what is found in the end of each of these versions; None for a version that does not exist.
 
-        Reads the ends together, and what `found` reads beyond the end of a large one several at once. Begins with the
-        oldest version.
+        Reads the ends together, and what `found` reads beyond the end of a large one several at once. The small
+        ones come first, from the oldest on, as `Outlines` needs it.
         """
         if not versions:
             return []
@@ -417,7 +417,7 @@ class Manifests:
             length = section_length(head)
             end = start + SECTION_HEAD_BYTES + length
             if end == position:
-                # Twice the length: the decoded label copies the bytes.
+                # Twice the length: the decoded label copies the bytes. What is in memory already takes no room.
                 async with nullcontext() if whole is not None else self._reading.taking(2 * length):
                     if start + len(head) < end:
                         head += await self.store.get_range(key, start + len(head), end) or b""

@@ -65,7 +65,7 @@ _PATIENCE_SECONDS_MAX = 30.0
 _TOGETHER_MAX = 2
 """After an error that may be the producer's own, a record is sent again with others at most this many times."""
 _NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
-"""In kafka-python's error for a user who may write to no topic: whoever may write to any gets a producer id (KIP-679)."""
+"""In kafka-python's error for a user who may write to no topic: whoever may write to any gets an id (KIP-679)."""
 _NOT_THE_RECORD = (AuthorizationError, SaslAuthenticationFailedError)
 _OF_A_RECORD = (
     MessageSizeTooLargeError,

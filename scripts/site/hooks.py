@@ -3,7 +3,7 @@
 * An entry `folder/*` of the navigation stands for the pages of that folder.
 * A page is found by the questions that it answers, and some pages count less in a search.
 * The first time that a page uses a word of the glossary, the word leads there.
-* The search finds words that have digits, and the words that begin as they do.
+* The search is mended: words with digits made it fail.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _BOOSTS = {
 _WORKERS = "assets/javascripts/workers/search.*.min.js"
 _STATE = "e=e+s+o.id}return e"
 _STATE_WITH_AN_END = 'e=e+s+o.id+";"}return e'
-"""How lunr names a state of its automaton of words: each next character, with the number of the state it leads to.
+"""lunr keeps its words in an automaton. It names a state by the characters that lead on from it, each followed by the
+number of the next state.
 
-If such a character is a digit, it runs together with the number before it, so that two different states can have the
-same name, and lunr keeps only the first. A search then meets a word that no page has, fails, and finds nothing: that
-happened to `kafka`. A semicolon after each number keeps the names apart.
+A character that is a digit runs together with the number before it. So two states may get the same name, and lunr
+keeps only the first. Then a search meets a word that is on no page, and fails: nothing was found for `kafka`. A
+semicolon after each number keeps the names apart.
 """
 _ANSWER = re.compile(r"^\| ([^|]+) \| \[[^]]+\]\(([^)#]+\.md)", re.MULTILINE)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)

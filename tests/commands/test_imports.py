@@ -66,12 +66,12 @@ def test_a_pause_of_a_local_table_imports_no_client_of_kafka_and_nothing_that_co
     modules = imported(
         _COMMAND, "pause", str(tmp_path / "t"), "--reason", "a test", COMMITTERD_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"
     )
-    assert "committerd.table.writing" in modules
+    assert (tmp_path / "t" / "_versions" / f"{2**64 - 1 - 4}.manifest").exists()  # it has paused
     unused = {"aiohttp", "kafka", "committerd.committer.committer"}
     assert modules & (STORES_ELSEWHERE | WRITERS | unused) == set()
 
 
-def test_maintenance_imports_no_server_and_pylance_only_once_it_looks_at_a_table() -> None:
+def test_the_command_maintain_imports_neither_a_server_nor_pylance_at_its_start() -> None:
     modules = imported(f"{_TOLD_AT_EXIT}import committerd.commands.maintain")
     assert modules >= {"committerd_client", "committerd.maintenance.cleaning"}
     assert modules & {"aiohttp", "lance", "pyarrow", "committerd.committer.committer"} == set()

@@ -197,7 +197,10 @@ async def test_what_people_type_finds_the_page_that_they_look_for(served: str) -
 
 
 async def test_a_search_for_any_first_character_finds_pages(served: str) -> None:
-    """The search takes each word of the site that begins so: none makes it fail, which shows as nothing found."""
+    """A search for one character looks up every word that begins with it.
+
+    If one of them makes the search fail, the page says that nothing matches.
+    """
     try:
         async with chromium() as page:
             found = {typed: await _results(page, served, typed) for typed in string.ascii_lowercase + string.digits}

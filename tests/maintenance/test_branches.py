@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from lance.fragment import DataFile, FragmentMetadata
 
 from bench.long_history import write
 from committerd.errors import CorruptTable, UnsupportedTable
+from committerd.lance.format.manifest_file import manifest_position
 from committerd.maintenance.branches import OtherBranches
 from committerd.maintenance.names import owner
 from committerd.maintenance.versions import KeepReason
 from committerd.queue.port import TopicIdentity
 from committerd.stores.local import LocalStore
 from committerd.stores.port import TailOrError
+from committerd_common.messages import Manifest
 from harness.lance_table import run_in_4
 from tests.maintenance.scene import Scene
 
@@ -167,15 +170,33 @@ async def test_what_a_branch_of_the_branch_and_a_tag_name_stays(main: Scene) -> 
     assert lance.dataset(f"{main.root}/tree/grandchild").count_rows() == 30
 
 
+def _half(body: bytes) -> bytes:
+    return body[: len(body) // 2]
+
+
+def _of_torn_fragments(body: bytes) -> bytes:
+    """With a last fragment that seems to be longer than the manifest."""
+    position = manifest_position(body, len(body))
+    (length,) = struct.unpack_from("<I", body, position)
+    manifest = Manifest.FromString(body[position + 4 : position + 4 + length])
+    last = manifest.fragments[-1].SerializeToString()
+    end_of_length = body.rindex(last)
+    assert len(last) < 128 < len(last) + length
+    return body[: end_of_length - 1] + b"\x7f" + body[end_of_length:]
+
+
+@pytest.mark.parametrize("damage", [_half, _of_torn_fragments])
 @pytest.mark.parametrize("other", ["", "tree/side/"])
-async def test_nothing_goes_while_a_version_of_another_branch_cannot_be_read(main: Scene, other: str) -> None:
+async def test_nothing_goes_while_a_version_of_another_branch_cannot_be_read(
+    main: Scene, other: str, damage: Callable[[bytes], bytes]
+) -> None:
     lance.dataset(main.root).create_branch("side")
     branch = branch_of(main, "exp")
     before = branch.files("")
     damaged = f"{other}_versions/{2**64 - 1 - 2}.manifest"
     body = main.get(damaged)
-    main.put(damaged, body[: len(body) // 2])
-    with pytest.raises(CorruptTable, match=r"another branch of the table: .*delete the branch"):
+    main.put(damaged, damage(body))
+    with pytest.raises(CorruptTable, match=rf"another branch of the table: .*{2**64 - 1 - 2}.*delete the branch"):
         await branch.clean()
     assert {one for one in branch.files("") if not one.startswith("_maintenance")} == before
     main.put(damaged, body)

@@ -282,10 +282,9 @@ def outline_of(body: bytes) -> Manifest:
 
 
 class Outlines:
-    """Decodes manifests as `outline_of` does, and faster if they have the fragments of one before them.
+    """Decodes manifests as `outline_of` does, and faster if their fragments begin with those of an earlier one.
 
-    Fragments that were checked are skipped where a later manifest begins with them. So of a history, begin with the
-    oldest version.
+    These were checked already, and are skipped. So decode a history from its oldest version on.
     """
 
     def __init__(self) -> None:
@@ -293,13 +292,15 @@ class Outlines:
 
     def outline_of(self, body: bytes) -> Manifest:
         """The manifest without its fragments. Raises `DecodeError`."""
+        if len(body) > CHUNK_BYTES_MAX:
+            return outline_of(body)  # a copy of its fragments would take several times their memory
         start = _behind(body, 0, _SCHEMA_TAG, size=len(body))
         if self._checked and body.startswith(self._checked, start):
             return outline_of(body[:start] + body[start + len(self._checked) :])
         packed = PackedManifest.FromString(body)
         fragments = PackedManifest(fragments=packed.fragments).SerializeToString()
         outline = _checked_outline(packed)
-        self._checked = fragments if len(fragments) <= CHUNK_BYTES_MAX else b""
+        self._checked = fragments
         return outline
 
 
@@ -324,7 +325,7 @@ def _outline(packed: PackedManifest) -> Manifest:
 def fragments_range(
     body: bytes, known: bytes = b"", *, within: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """The half-open range of bytes of the fragments in a serialized manifest; None if they are not contiguous.
+    """The half-open range of bytes of the fragments in a serialized manifest; None if they are not contiguous or whole.
 
     `known` are the fragments of another manifest, skipped in one step if this one begins with them. `within` is the
     range of the manifest in `body`; None = all of it. Raises `DecodeError`.
@@ -333,6 +334,8 @@ def fragments_range(
     start = _behind(body, first, _SCHEMA_TAG, size=size)
     end = start + len(known) if body.startswith(known, start) else start
     end = _behind(body, end, _FRAGMENT_TAG, size=size)
+    if end > size:
+        return None  # the last one is cut off: decoding the whole says so
     return None if PackedManifest.FromString(body[end:size]).fragments else (start, end)
 
 

@@ -397,6 +397,15 @@ def test_the_outlines_of_a_history_decode_fragments_once(monkeypatch: pytest.Mon
     assert decoded == [3, 0, 2, 2]
 
 
+def test_fragments_of_a_large_manifest_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlines, body = Outlines(), Manifest(fragments=[plain(1)]).SerializeToString()
+    monkeypatch.setattr(fragment_list, "CHUNK_BYTES_MAX", len(body) - 1)
+    assert outlines.outline_of(body) == Manifest()
+    monkeypatch.setattr(fragment_list, "_sized", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # decoded once more
+        outlines.outline_of(body)
+
+
 def test_a_damaged_fragment_behind_those_that_were_checked_is_found() -> None:
     outlines, good = Outlines(), Manifest(fragments=[plain(1)]).SerializeToString()
     assert outlines.outline_of(good) == Manifest()
@@ -421,6 +430,12 @@ def test_the_fragments_of_a_manifest_lie_in_one_piece(manifest: Manifest, known:
 def test_fragments_that_lie_apart_are_told() -> None:
     one, other = (Manifest(fragments=[plain(number)]).SerializeToString() for number in (1, 2))
     assert fragments_range(one + Manifest(version=3).SerializeToString() + other) is None
+
+
+def test_fragments_of_which_the_last_is_cut_off_are_told() -> None:
+    body = Manifest(version=3, fragments=[plain(1)]).SerializeToString()
+    start, _ = fragments_range(body) or (0, 0)
+    assert fragments_range(body[: start + 1] + b"\x7f" + body[start + 2 :]) is None
 
 
 def test_fragments_are_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
