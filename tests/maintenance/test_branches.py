@@ -174,18 +174,31 @@ def _half(body: bytes) -> bytes:
     return body[: len(body) // 2]
 
 
-def _of_torn_fragments(body: bytes) -> bytes:
-    """With a last fragment that seems to be longer than the manifest."""
+def _encoded(length: int) -> bytes:
+    """As Protobuf writes a length below 16,384."""
+    return bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])
+
+
+def _with_last_fragment(body: bytes, length: Callable[[int, int], int]) -> bytes:
+    """With another length of the last fragment, made of its own and that of all behind it."""
     position = manifest_position(body, len(body))
-    (length,) = struct.unpack_from("<I", body, position)
-    manifest = Manifest.FromString(body[position + 4 : position + 4 + length])
-    last = manifest.fragments[-1].SerializeToString()
-    end_of_length = body.rindex(last)
-    assert len(last) < 128 < len(last) + length
-    return body[: end_of_length - 1] + b"\x7f" + body[end_of_length:]
+    start, (size,) = position + 4, struct.unpack_from("<I", body, position)
+    manifest, rest = body[start : start + size], body[start + size :]
+    last = Manifest.FromString(manifest).fragments[-1].SerializeToString()
+    before, _, behind = manifest.rpartition(b"\x12" + _encoded(len(last)) + last)
+    damaged = before + b"\x12" + _encoded(length(len(last), len(behind))) + last + behind
+    return body[:position] + struct.pack("<I", len(damaged)) + damaged + rest
 
 
-@pytest.mark.parametrize("damage", [_half, _of_torn_fragments])
+def _cut_off(body: bytes) -> bytes:
+    return _with_last_fragment(body, lambda own, behind: own + behind + 1)
+
+
+def _hiding_what_follows(body: bytes) -> bytes:
+    return _with_last_fragment(body, lambda own, behind: own + behind)
+
+
+@pytest.mark.parametrize("damage", [_half, _cut_off, _hiding_what_follows])
 @pytest.mark.parametrize("other", ["", "tree/side/"])
 async def test_nothing_goes_while_a_version_of_another_branch_cannot_be_read(
     main: Scene, other: str, damage: Callable[[bytes], bytes]
