@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-_NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
-"""In kafka-python's error for a producer that may write to no topic: whoever may write to any gets an id (KIP-679). The
-error of the topic itself may come first.
-"""
+from committerd_login.causes import gets_no_producer_id
 
 
 def lacking(operation: str, resource: str, name: str = "") -> str:
@@ -37,7 +34,7 @@ def denied(error: Exception, operation: str, *, topic: str = "", group: str = ""
             return lacking(operation, "Topic", topic)
         case errors.ClusterAuthorizationFailedError():
             return lacking("IdempotentWrite", "Cluster")
-        case errors.KafkaError() if _NO_PRODUCER_ID in str(error):
+        case errors.KafkaError() if gets_no_producer_id(error):
             return lacking(operation, "Topic", topic)
         case _:
             return None

@@ -336,14 +336,10 @@ def _whole(descriptor: int) -> bytes:
 
 
 def _part(descriptor: int, start: int, end: int) -> bytes:
-    part = os.pread(descriptor, end - start, start)
-    if len(part) == end - start:
-        return part
-    parts = list[bytes]()  # a read is of 2 GiB at most, and the file may be shorter
-    while part:
+    parts = list[bytes]()  # one call reads 2 GiB at most, and the file may be shorter
+    while start < end and (part := os.pread(descriptor, end - start, start)):
         parts.append(part)
         start += len(part)
-        part = os.pread(descriptor, end - start, start)
     return b"".join(parts)
 
 

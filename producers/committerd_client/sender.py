@@ -51,6 +51,7 @@ from committerd_client.headers import StagedRecord
 from committerd_client.in_flight import Submission
 from committerd_client.kafka_repairs import abandon_producer, connect, leave_to_parent
 from committerd_client.results import CommitResult
+from committerd_login.causes import gets_no_producer_id
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +65,6 @@ _PATIENCE_SECONDS_MAX = 30.0
 """Upper bound of that time. If Kafka is reachable but slow, it doubles with each replaced producer."""
 _TOGETHER_MAX = 2
 """After an error that may be the producer's own, a record is sent again with others at most this many times."""
-_NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
-"""In kafka-python's error for a user who may write to no topic: whoever may write to any gets an id (KIP-679)."""
 _NOT_THE_RECORD = (AuthorizationError, SaslAuthenticationFailedError)
 _OF_A_RECORD = (
     MessageSizeTooLargeError,
@@ -453,7 +452,7 @@ class Sender:
                 uuid=uuid,
             )
         why = str(error)
-        if isinstance(error, TopicAuthorizationFailedError) or _NO_PRODUCER_ID in why:
+        if isinstance(error, TopicAuthorizationFailedError) or gets_no_producer_id(error):
             why = f"the user has no ACL Write on it ({error})"
         return SubmitFailed(
             f"Kafka did not take transaction {uuid} for topic {topic}: {why}. When that is repaired, commit the same "

@@ -89,16 +89,19 @@ def allow_only(broker: KafkaBroker, rights: Sequence[Right], *, user: str = LOGI
     with _administrator(broker) as admin:
         every = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
         owned = ACLFilter(f"User:{user}", None, ACLOperation.ANY, ACLPermissionType.ANY, every)
-        admin.delete_acls([owned])
-        until(lambda: not admin.describe_acls(owned)[0])
+        _take(admin, owned)
     allow(broker, rights, user=user)
 
 
 def forbid(broker: KafkaBroker, right: Right, *, user: str = LOGIN[0]) -> None:
     """Take a right from the user. Blocks until the broker refuses what it allowed."""
     with _administrator(broker) as admin:
-        admin.delete_acls([_acl(ACLFilter, right, user)])
-        until(lambda: not admin.describe_acls(_acl(ACLFilter, right, user))[0])
+        _take(admin, _acl(ACLFilter, right, user))
+
+
+def _take(admin: Any, rights: ACLFilter) -> None:
+    admin.delete_acls([rights])
+    until(lambda: not admin.describe_acls(rights)[0])
 
 
 @contextlib.contextmanager
