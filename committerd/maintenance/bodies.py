@@ -17,7 +17,7 @@ from committerd_common.messages import IndexMetadata
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Maximum bytes of manifests that are read at once, unless a single manifest has more.
 
-The batch that is taken, of a quarter of that, needs about four times its size more.
+A batch has at most a quarter of these bytes. While it is decoded, it takes about four times its size on top.
 """
 
 
@@ -65,7 +65,7 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
 
 
 def _examined(bodies: _Bodies) -> ManifestBatch:
-    """From the oldest on, because a version mostly begins with the fragments of the version below it."""
+    """Examine manifests from the oldest on: a version mostly begins with the fragments of the version before it."""
     found, known = dict[str, IndexedManifest | None](), b""
     for key, body in reversed(list(bodies.items())):
         found[key] = None

@@ -91,11 +91,11 @@ class OtherBranches:
 def _add(names: Names, one: IndexedManifest, above: bytes) -> bytes:
     """Add what a version names; returns its fragments. `above`: those of the version that was read before.
 
-    Raises `CorruptTable`, also if a damaged fragment hides what follows it, the version first, and `UnsupportedTable`.
+    Raises `UnsupportedTable` and `CorruptTable`. A damaged fragment may hide what follows it, such as the version.
     """
     outline, fragments = one.file.outline, one.file.fragments
     if not outline.version:
-        raise CorruptTable("it says no version", code="manifest_bytes")
+        raise CorruptTable("its version is missing", code="manifest_bytes")
     require_known(outline)
     if not outline.base_paths:
         return b""  # all its files lie in its own folder

@@ -180,7 +180,7 @@ def _encoded(length: int) -> bytes:
 
 
 def _with_last_fragment(body: bytes, length: Callable[[int, int], int]) -> bytes:
-    """With another length of the last fragment, made of its own and that of all behind it."""
+    """With a wrong length of the last fragment. `length`: from its real length, and that of all fields behind it."""
     position = manifest_position(body, len(body))
     start, (size,) = position + 4, struct.unpack_from("<I", body, position)
     manifest, rest = body[start : start + size], body[start + size :]
