@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import heapq
 import logging
+import math
 import os
 import re
 import secrets
@@ -102,6 +103,7 @@ class LocalStore:
         self._abandoned: set[_Thread] = set()
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
         self._readers = anyio.CapacityLimiter(_THREADS_MAX)
+        self._turns_given = anyio.CapacityLimiter(math.inf)  # the thread of a read that has its turn starts at once
         self._superseded = Superseded()
         self.uri = self._root
 
@@ -196,7 +198,8 @@ class LocalStore:
         """Call `read` in a thread and return its result.
 
         Raises `ObjectUnreadable` when it takes longer than `read_seconds_max`, and `StoreUnavailable` when it got no
-        thread in that time or too many threads are abandoned.
+        thread in that time or too many threads are abandoned. A read that waited for its turn has all of its time from
+        then on: other reads that hang say nothing about its object.
         """
         if len(self._abandoned) >= _ABANDONED_MAX:
             raise StoreUnavailable(
@@ -215,7 +218,12 @@ class LocalStore:
 
         try:
             with anyio.fail_after(self._read_seconds_max):
-                return await to_thread.run_sync(noted, limiter=self._readers, abandon_on_cancel=True)
+                await self._readers.acquire_on_behalf_of(thread)
+            try:
+                with anyio.fail_after(self._read_seconds_max):
+                    return await to_thread.run_sync(noted, limiter=self._turns_given, abandon_on_cancel=True)
+            finally:
+                self._readers.release_on_behalf_of(thread)
         except TimeoutError as error:
             kind = ObjectUnreadable if thread.began else StoreUnavailable
             raise kind(
