@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions fleet-kills ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -58,6 +58,9 @@ spark-chaos: basics ## A Spark stream under kill -9, of driver, committer and Ka
 
 spark-versions: basics ## The tests of Spark on 3.5, 4.0, 4.1, 4.2 and 4.3; `make spark-versions ARGS="3.5.9 -- -k stream"`
 	.venv/bin/python -m tests.acceptance.spark_versions $(ARGS)
+
+fleet-kills: basics ## 100 tables on two members under kills, floods and hanging stores, each audited; `make fleet-kills ARGS="--points 30"`
+	LANCE_LOG=error .venv/bin/python -m tests.acceptance.fleet_kills $(ARGS)
 
 ingest-kills: basics ## committerd ingest under kill -9 and SIGSTOP, of itself, committers and Kafka; `make ingest-kills ARGS="--points 30"`
 	LANCE_LOG=error .venv/bin/python -m tests.acceptance.ingest_kills $(ARGS)
