@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import hashlib
@@ -22,8 +23,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
+from anyio import to_thread
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
 from committerd.stores import local
@@ -238,33 +239,53 @@ class TestOnlyRegularFilesAreRead:
     async def test_a_read_that_waited_for_its_turn_has_all_of_its_time_from_then_on(
         self, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A read of three seconds begins two seconds late, where four are allowed."""
-        store = LocalStore(tmp_path / "table", read_seconds_max=4)
-        ends, whole = {b"before": threading.Event(), b"own": threading.Event()}, local._whole
+        """It waits for 40 seconds and takes 40 more, where 60 are allowed, by a clock that the test moves."""
+        loop, moved = asyncio.get_running_loop(), 0.0
+        clock = loop.time
+        monkeypatch.setattr(loop, "time", lambda: clock() + moved)
+
+        async def pass_40_seconds() -> None:
+            nonlocal moved
+            await anyio.wait_all_tasks_blocked()
+            moved += 40
+            await anyio.sleep(0.1)  # what is over by now is given up
+
+        store = LocalStore(tmp_path / "table", read_seconds_max=60)
+        whole, began = local._whole, threading.Event()
+        ends = {b"before": threading.Event(), b"own": threading.Event()}
 
         def read(descriptor: int) -> bytes:
             body = whole(descriptor)
+            if body == b"own":
+                began.set()
             ends[body].wait(120)
             return body
 
         monkeypatch.setattr(local, "_whole", read)
         for body in ends:
             (data / body.decode()).write_bytes(body)
+        found: list[bytes | None] = []
+
+        async def get() -> None:
+            found.append(await store.get("data/own"))
+
         try:
             async with anyio.create_task_group() as tasks:
-                for _ in range(8):
-                    tasks.start_soon(store.get, "data/before")
-                await anyio.lowlevel.checkpoint()
-                began = anyio.current_time()
-                for body, seconds in (b"before", 2), (b"own", 5):
-                    timer = threading.Timer(seconds, ends[body].set)
-                    timer.daemon = True
-                    timer.start()
-                assert await store.get("data/own") == b"own"
-                assert anyio.current_time() - began >= 4
+                async with anyio.create_task_group() as others:
+                    for _ in range(8):
+                        others.start_soon(store.get, "data/before")
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(get)
+                    await pass_40_seconds()
+                    assert not began.is_set()
+                    ends[b"before"].set()
+                assert await to_thread.run_sync(began.wait, 60)
+                await pass_40_seconds()
+                ends[b"own"].set()
         finally:
             for end in ends.values():
                 end.set()
+        assert found == [b"own"]
 
     async def test_a_read_that_gets_no_turn_blames_no_object(self, tmp_path: Path, data: Path) -> None:
         store = LocalStore(tmp_path / "table", read_seconds_max=0.2)
@@ -439,7 +460,6 @@ WRITER = """
 import hashlib, os, sys
 from pathlib import Path
 import anyio
-import anyio.lowlevel
 from committerd.stores.local import LocalStore
 
 async def write(store):
