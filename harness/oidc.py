@@ -136,12 +136,11 @@ class OidcServer:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                if provider.drips:
-                    for at in range(len(body)):
-                        self.wfile.write(body[at : at + 1])
-                        time.sleep(0.1)
-                else:
-                    self.wfile.write(body)
+                while provider.drips and body:
+                    self.wfile.write(body[:1])
+                    body = body[1:]
+                    time.sleep(0.1)
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing: tests read `asked`."""

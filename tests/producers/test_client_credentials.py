@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,13 +51,15 @@ _PATIENT = pytest.mark.usefixtures("patience")
 
 
 @pytest.fixture
-def oidc(server: OidcServer) -> OidcServer:
+def oidc(server: OidcServer) -> Iterator[OidcServer]:
     server.secrets = {"me:you": SECRET}
     server.instead, server.lifetime_seconds = None, 100
+    server.asked.clear()
+    before = set(threading.enumerate())
+    yield server
     server.answers.set()
     server.drips = False
-    server.asked.clear()
-    return server
+    until(lambda: set(threading.enumerate()) <= before)  # a request that is late reaches no other test
 
 
 def credentials(oidc: OidcServer, **given: Any) -> ClientCredentials:
