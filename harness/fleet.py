@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from harness.child import ChildProcess, Launch
+from harness.child import ChildProcess, Launch, without_waits
 from harness.daemon import Daemon
 from harness.places import StorePlace
 from harness.scene import QUICK, Scene
@@ -103,7 +103,7 @@ class Fleet:
             process.kill()
         printed = log.read_text()
         assert (code == 0) is good, f"exit code {code}\n{printed}"
-        return printed
+        return without_waits(printed)
 
 
 def active(member: Daemon, name: str) -> bool:

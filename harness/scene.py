@@ -16,7 +16,7 @@ from committerd_client import Staged
 from committerd_common.branches import branch_queue, branch_uri
 from committerd_common.messages import Outcome, Status, Transaction
 from harness.audit import Evidence, Expected, collect, contradictions
-from harness.child import ChildProcess, Launch
+from harness.child import ChildProcess, Launch, without_waits
 from harness.daemon import Daemon
 from harness.lance_table import LanceTable
 from harness.places import StorePlace
@@ -162,7 +162,7 @@ class Scene:
             process.kill()
         printed = log.read_text()
         assert (code == 0) is good, f"exit code {code}\n{printed}"
-        return printed
+        return without_waits(printed)
 
     def shown_position(self) -> dict[str, Any]:
         """The output of `position show`."""

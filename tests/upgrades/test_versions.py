@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from committerd_common.messages import Status
-from harness.child import ChildProcess, json_in
+from harness.child import ChildProcess, without_waits
 from harness.daemon import Daemon
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import QUICK, STAYS, until
@@ -108,7 +108,7 @@ class Versions:
         self._stack.callback(process.kill)
         code = process.wait(timeout=240)
         assert code == 0, f"{words}: exit code {code}\n{log.read_text()}"
-        return log.read_text()
+        return without_waits(log.read_text())
 
 
 class Work:
@@ -178,6 +178,6 @@ def test_members_and_clients_of_both_versions_take_turns(versions: Versions) -> 
     assert [row["v"] for row in rows if row["id"] == -1] == [newest["id"]]
     for version in BOTH:
         versions.command(version, "audit")
-        letters = json_in(versions.command(version, "dead", "list", "--json"))["letters"]
+        letters = json.loads(versions.command(version, "dead", "list", "--json"))["letters"]
         undecodable = {one["staged_at"] for one in letters if one["reason"] == "record_undecodable"}
         assert len(undecodable) == len(PHASES), letters
