@@ -17,11 +17,12 @@ import lance
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
+from kafka.errors import TopicAlreadyExistsError
 
-from harness.child import Launch
+from harness.child import Launch, without_waits
 from harness.daemon import Daemon
 from harness.places import StorePlace
-from harness.scene import QUICK, Scene
+from harness.scene import QUICK, STAYS, Scene
 
 SCHEMA = pa.schema(
     [
@@ -44,10 +45,15 @@ class Topic:
         self.partitions, self.servers = partitions, servers
         self._configs = dict(configs or {})
         self.sent = 0
-        self.create()
-        self._producer = KafkaProducer(bootstrap_servers=servers, acks="all", max_block_ms=60_000)
+        self._unproven: list[Any] = []
+        """The futures of records of which nobody knows yet whether Kafka has them."""
+        self._create()
+        self._producer = self._opened()
 
-    def create(self) -> None:
+    def _opened(self) -> KafkaProducer:
+        return KafkaProducer(bootstrap_servers=self.servers, acks="all", max_block_ms=60_000)
+
+    def _create(self) -> None:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
             admin.create_topics([NewTopic(self.name, self.partitions, 1, topic_configs=self._configs)])
 
@@ -55,13 +61,37 @@ class Topic:
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
             admin.delete_topics([self.name])
 
+    def make_again(self) -> None:
+        """Delete the topic and create it again; waits until the broker leads the partitions of the new one."""
+        before = self._id()
+        self.delete()
+
+        def created() -> bool:
+            try:
+                self._create()
+            except TopicAlreadyExistsError:  # the old one is not gone yet, or a request was sent twice
+                return self._id() not in ("", before)
+            return True
+
+        wait(created)
+        wait(lambda: self._id() not in ("", before))
+        self._producer.close(10)
+        self._producer = self._opened()  # the other one counts its records on from those of the old topic
+
+    def _id(self) -> str:
+        """The topic's id; empty if there is none, or a partition has no leader yet."""
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
+            (found,) = admin.describe_topics([self.name])
+        led = all(one["leader_id"] >= 0 for one in found["partitions"])
+        return "" if found["error_code"] or not led else str(found["topic_id"])
+
     def send(self, count: int, *, text: str = "x", flush: bool = True) -> None:
         """Send so many more records. `flush`: whether to wait until Kafka has them."""
         for number in range(self.sent, self.sent + count):
             self.send_value(json.dumps({"id": number, "text": text}).encode(), partition=number % self.partitions)
         self.sent += count
         if flush:
-            self._producer.flush(240)
+            self.flush()
 
     def send_value(
         self,
@@ -72,7 +102,7 @@ class Topic:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (("trace", b"7"),),
     ) -> None:
-        self._producer.send(
+        sent = self._producer.send(
             self.name,
             value=value,
             key=key,
@@ -80,9 +110,14 @@ class Topic:
             headers=list(headers),
             timestamp_ms=timestamp_ms,
         )
+        self._unproven.append(sent)
 
     def flush(self) -> None:
+        """Wait until Kafka has all records. Raises if it has not taken one."""
         self._producer.flush(240)
+        sent, self._unproven = self._unproven, []
+        for one in sent:
+            one.get(timeout=240)
 
     def close(self) -> None:
         self._producer.close(10)
@@ -129,7 +164,7 @@ class Flow:
 
     def command(self, *words: str, good: bool = True, **settings: str) -> str:
         """Run `committerd` with the settings of the pipeline; returns what it prints."""
-        daemon = self.ingest(**settings)
+        daemon = self.ingest(**STAYS | settings)
         done = subprocess.run(
             [sys.executable, "-m", "committerd", *words],
             env={**os.environ, **daemon.environment},
@@ -139,7 +174,7 @@ class Flow:
             check=False,
         )
         assert (done.returncode == 0) is good, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return without_waits(done.stdout + done.stderr)
 
     def rows(self) -> list[dict[str, Any]]:
         return list(self.scene.table.open().to_table().to_pylist())
