@@ -89,19 +89,19 @@ def test_an_outage_is_seen_and_does_not_flood_the_log(breakable_scene: Scene, br
     killed = time.monotonic()
     breakable_kafka.kill()
     for one in (active, standby):
-        until(lambda one=one: not one.ready()[0], seconds=90)  # type: ignore[misc]  # a default is not inferred
-        assert "Kafka has not responded for " in one.ready()[1]
-        assert one.metric("committerd_kafka_connected") == 0
+        one.wait_unready("Kafka has not responded for ")
+        until(lambda one=one: one.metric("committerd_kafka_connected") == 0)  # type: ignore[misc]
     for one, size in zip((active, standby), sizes, strict=True):
         said = [json.loads(line) for line in one.log.read_bytes()[size:].decode().splitlines()]
         spoken = Counter((line["logger"], line["event"], line.get("error")) for line in said)
-        # A line for each connection that breaks at once, and then each 10 s.
-        assert max(spoken.values()) <= 10 + (time.monotonic() - killed) / 10, spoken.most_common(3)
-        assert len(said) < 80, spoken.most_common(10)
+        # A line for each connection that breaks at once, and then each 10 s; there are about ten kinds of lines.
+        seconds = time.monotonic() - killed
+        assert max(spoken.values()) <= 10 + seconds / 10, spoken.most_common(3)
+        assert len(said) < 60 + seconds, spoken.most_common(10)
     breakable_kafka.start()
     for one in (active, standby):
         until(lambda one=one: one.ready()[0])  # type: ignore[misc]  # a default is not inferred
-        assert one.metric("committerd_kafka_connected") == 1
+        until(lambda one=one: one.metric("committerd_kafka_connected") == 1)  # type: ignore[misc]
     scene.topics.disconnect()
     scene.committed(1)
 

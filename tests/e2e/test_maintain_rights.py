@@ -96,15 +96,19 @@ def test_without_one_of_them_it_says_which_one_is_missing(
     scene: Scene, strict_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, without: str, elsewhere: bool, said: str
 ) -> None:
     """`elsewhere`: the user may write to another topic. Kafka refuses a user who may write to none in another way."""
-    if without in ("Write staged", "Read outcomes"):  # then a client waits in vain
-        monkeypatch.setattr(one_table, "CommitClient", partial(CommitClient, connect_timeout=12.0))
     other = [(WRITE, ResourceType.TOPIC, f"{scene.name}.elsewhere")] if elsewhere else []
     allow_only(strict_kafka, [right for name, right in _listed(scene.name).items() if name != without] + other)
-    done = _once(scene, strict_kafka)
-    assert done.code != 0
-    assert said.format(scene.name) in done.err
+    told, out = "", ""
+    for seconds in (12.0, 60.0):  # a client that waits in vain; on a busy machine, a short time-out knows less
+        monkeypatch.setattr(one_table, "CommitClient", partial(CommitClient, connect_timeout=seconds))
+        done = _once(scene, strict_kafka)
+        assert done.code != 0
+        told, out = done.err, out + done.out
+        if said.format(scene.name) in told:
+            break
+    assert said.format(scene.name) in told
     # Only what needs the right fails.
-    assert ("fragments became 1" in done.out) == (without == "Read dead")
+    assert ("fragments became 1" in out) == (without == "Read dead")
     assert _nobodys_file(scene).exists() == (without != "Write staged")
 
 

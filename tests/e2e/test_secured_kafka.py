@@ -56,7 +56,7 @@ def test_committer_and_client_come_each_way(way: Way, scene: Scene, secured_kafk
     daemon = scene.started(**STAYS, **secured_kafka.settings(way))
     with client_of(scene, secured_kafka, way) as client:
         assert client.commit(scene.table.append()).version == scene.table.version == 2
-        assert client.status().kafka_responds
+        until(lambda: client.status().kafka_responds)  # on a busy machine, a look may know less
     daemon.stop()
     assert daemon.code == 0
 
