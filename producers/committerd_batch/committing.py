@@ -64,7 +64,6 @@ class QueueOptions:
             producer=self.producer,
             producer_key_file=self.producer_key_file,
             timeout=self.timeout,
-            client_id="committerd-batch",
             kafka_options=self.kafka_options,
         )
 

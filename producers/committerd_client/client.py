@@ -99,7 +99,7 @@ class CommitClient(TableCalls):
         max_record_bytes: int = MIB - 1024,
         claim_check_above: int | None = None,
         write_claim: WriteClaim | None = None,
-        client_id: str = "committerd-client",
+        client_id: str | None = None,
         group_prefix: str = "committerd.",
         group: str | None = None,
         kafka_options: Mapping[str, Any] | None = None,
@@ -123,8 +123,9 @@ class CommitClient(TableCalls):
         fragments, which `upsert`, `delete` and `update` use; 0 = none. `max_record_bytes` must be at least 1 KiB below
         the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
         beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
-        files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's quotas and
-        logs. `group_prefix`, `group`: as in the committer's settings; with
+        files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's logs, and
+        with `-staged` behind it in quotas for what it sends; default `producer`, or else `committerd-client`.
+        `group_prefix`, `group`: as in the committer's settings; with
         them a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's
         clients, such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
 
@@ -151,6 +152,7 @@ class CommitClient(TableCalls):
             f"{topic_prefix}{dataset}.staged", producer=producer, key_file=producer_key_file, key=producer_key
         )
         storage_options = None if storage_options is None else texts(storage_options, "storage_options")
+        client_id = client_id or producer or "committerd-client"
         instance = secrets.token_hex(8)
         self._connection = Connection(
             bootstrap_servers=servers,

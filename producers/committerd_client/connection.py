@@ -39,7 +39,7 @@ class Connection:
     dataset: str
     topic_prefix: str = ""
     client_id: str
-    """The client's name in Kafka's quotas and logs."""
+    """What the names of its clients of Kafka begin with, in Kafka's quotas and logs."""
     partition_key: str
     """Its crc32 chooses the client's partition of the outcomes topic."""
     connect_timeout: float = 30.0

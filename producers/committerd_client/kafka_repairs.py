@@ -56,6 +56,13 @@ def heard_at(consumer: Any) -> float:
     return max((transport.last_read for transport in transports if transport is not None), default=0.0)
 
 
+def is_throttled(producer: Any) -> bool:
+    """Whether a `KafkaProducer` waits because a broker has told it to: a quota of Kafka limits it."""
+    return any(
+        "throttle" in connection.paused for connection in list(producer._sender._client._manager._conns.values())
+    )
+
+
 def abandon_producer(producer: Any) -> None:
     """Close the producer without waiting for Kafka; its undelivered records fail.
 

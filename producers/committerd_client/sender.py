@@ -12,6 +12,8 @@ A producer of kafka-python 3.0.12 can die, in some cases silently:
   the broker goes away survives.
 * The broker's response may be lost on a connection that stays open.
 
+A producer that waits because a quota limits it is well: it goes on when the broker lets it.
+
 So this module does not rely on the producer to notice. It keeps all unacknowledged records. If Kafka has acknowledged
 none of them for a few seconds, it connects another producer. If that succeeds, Kafka is there and the old producer is
 at fault: the new one replaces it and sends the unacknowledged records again. If it fails, Kafka is away, and the next
@@ -49,7 +51,7 @@ from committerd_client.connection import Connection
 from committerd_client.errors import ClientClosed, ClientError, SubmitFailed, TransactionTooLarge
 from committerd_client.headers import StagedRecord
 from committerd_client.in_flight import Submission
-from committerd_client.kafka_repairs import abandon_producer, connect, leave_to_parent
+from committerd_client.kafka_repairs import abandon_producer, connect, is_throttled, leave_to_parent
 from committerd_client.results import CommitResult
 from committerd_login.causes import gets_no_producer_id
 
@@ -253,6 +255,9 @@ class Sender:
             return
         self._looked_at = now
         if self._producer is None or not self._is_stalled(now):
+            return
+        if is_throttled(self._producer):
+            self._progress_at = now
             return
         old, progress_at = self._producer, self._progress_at
         try:

@@ -23,6 +23,7 @@ GROUPS = {
     ),
     "a broker that tests kill": (
         "tests/e2e/test_kafka_failures.py",
+        "tests/e2e/test_limit_a_producer.py",
         "tests/e2e/test_topic_accidents.py",
         "tests/ingest/test_dead_letter_topic.py",
         "tests/kafka/test_failures.py",

@@ -1,0 +1,26 @@
+"""Runs Kafka's `kafka-configs.sh`, which sets quotas; kafka-python's admin client can't."""
+
+from __future__ import annotations
+
+import subprocess
+
+from committerd.dev import kafka_node
+from harness.java import INSTALL, java
+from harness.kafka import kafka_jars
+
+_RATE = "producer_byte_rate"
+
+
+def kafka_configs(servers: str, *words: str) -> str:
+    """Run it with these arguments, except `--bootstrap-server`; returns what it prints. Fails if it fails."""
+    program = kafka_node.command(java("Kafka's tools", install=INSTALL), kafka_jars())
+    command = [*program, "kafka.admin.ConfigCommand", "--bootstrap-server", servers, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def limit_client(servers: str, client_id: str, bytes_a_second: int) -> None:
+    """Set the quota for what clients with this id produce, at each broker."""
+    words = ("--alter", "--add-config", f"{_RATE}={bytes_a_second}", "--entity-type", "clients")
+    kafka_configs(servers, *words, "--entity-name", client_id)
