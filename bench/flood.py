@@ -1,11 +1,15 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
-    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10]
+    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--quota 0.5]
 
 Six processes upsert 20 rows each, one after the other. Meanwhile a producer stages raw Appends of one file each
 that say which keys they bring, as fast as they are committed: at most `--waiting` of them have no outcome. Measured
 are the clients alone, the flood alone, and both at once, with a committer and a Kafka of this machine
 (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last lines compare them.
+
+With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
+second. Kafka lets it send the bytes of ten seconds at once. So calls of the first ten seconds do not count, and the
+flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
 """
 
 from __future__ import annotations
@@ -28,11 +32,18 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from committerd_client import SyncCommitClient, staging
 from committerd_common.messages import Transaction
 from harness.kafka import kafka_broker
+from harness.kafka_configs import limit_client
 from harness.scene import Scene
 
 CLIENTS, ROWS = 6, 20
 _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
+_HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
+_CLIENT_ID = "flood-staged"
+_WINDOW_SECONDS = 10.0
+"""Over this time Kafka counts what a client sends, by default."""
+_RECORD_BYTES = 20
+"""About so many bytes has a record in Kafka beside its value and headers."""
 
 
 def upsert(uri: str, kafka: str, name: str, *, until: Any, seconds: Any) -> None:
@@ -125,13 +136,14 @@ def prepared(scene: Scene, count: int) -> list[bytes]:
 def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float:
     """Stage these; returns how many of them are committed a second. `waiting`: as many have no outcome at most."""
     answered = TopicPartition(f"{name}.outcomes", _PARTITION)
-    headers = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
     consumer: Any = KafkaConsumer(bootstrap_servers=kafka)
-    producer: Any = KafkaProducer(bootstrap_servers=kafka, acks="all", linger_ms=5, batch_size=256 * 1024)
+    producer: Any = KafkaProducer(
+        bootstrap_servers=kafka, client_id=_CLIENT_ID, acks="all", linger_ms=5, batch_size=256 * 1024
+    )
     before, staged, began = consumer.end_offsets([answered])[answered], 0, time.monotonic()
     while (done := consumer.end_offsets([answered])[answered] - before) < len(appends):
         for append in appends[staged : done + waiting]:
-            producer.send(f"{name}.staged", value=append, headers=headers, partition=0)
+            producer.send(f"{name}.staged", value=append, headers=_HEADERS, partition=0)
             staged += 1
         producer.flush()
         time.sleep(0.02)
@@ -141,11 +153,17 @@ def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float
     return len(appends) / took
 
 
+def record_bytes(append: bytes) -> int:
+    """How many bytes a record of the flood has in Kafka, about."""
+    return _RECORD_BYTES + len(append) + sum(len(name) + len(value) for name, value in _HEADERS)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--appends", type=int, default=6_000)
     parser.add_argument("--waiting", type=int, default=4_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
+    parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
@@ -157,9 +175,15 @@ def main() -> None:
                 alone = clients.quantile(0.99)
                 print(f"alone: {clients.shown()}", flush=True)
             rate_alone = flood(servers, name, prepared(scene, given.appends), waiting=given.waiting)
-            print(f"alone: {rate_alone:.0f} Appends/s", flush=True)
             appends = prepared(scene, given.appends)
+            bytes_alone = rate_alone * record_bytes(appends[0])
+            print(f"alone: {rate_alone:.0f} Appends/s, {bytes_alone:.0f} bytes/s", flush=True)
+            if given.quota is not None:
+                limit_client(servers, _CLIENT_ID, int(given.quota * bytes_alone))
+                print(f"quota: {given.quota * bytes_alone:.0f} bytes/s", flush=True)
             with Clients(scene, servers) as clients:
+                if given.quota is not None:
+                    threading.Timer(_WINDOW_SECONDS, clients.seconds.clear).start()
                 rate = flood(servers, name, appends, waiting=given.waiting)
                 print(f"beside them: {clients.shown()}", flush=True)
                 beside = clients.quantile(0.99)
