@@ -1,6 +1,6 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
-    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--quota 0.5]
+    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--quota 0.5] [--batch]
 
 Six processes upsert 20 rows each, one after the other. Meanwhile a producer stages raw Appends of one file each
 that say which keys they bring, as fast as they are committed: at most `--waiting` of them have no outcome. Measured
@@ -10,6 +10,8 @@ are the clients alone, the flood alone, and both at once, with a committer and a
 With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
 second. Kafka lets it send the bytes of ten seconds at once. So calls of the first ten seconds do not count, and the
 flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
+
+With `--batch` the committer knows the producer as a batch producer (`commit.batch_producers`).
 """
 
 from __future__ import annotations
@@ -164,12 +166,13 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=4_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
+    parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
-            scene.started()
+            scene.started(**({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
             with Clients(scene, servers) as clients:
                 time.sleep(given.seconds)
                 alone = clients.quantile(0.99)

@@ -36,6 +36,8 @@ from harness.restartable import Restartable
 _INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
 LOGIN = ("tester", "known-to-all")
 """User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
+_READY_SECONDS = 240.0
+"""A busy machine gives a broker with a thousand partitions little of its processors."""
 _START_ATTEMPTS = 3
 
 
@@ -96,7 +98,8 @@ class KafkaBroker(Restartable):
         for attempt in range(1, _START_ATTEMPTS + 1):
             chosen = self._ports or free_ports(3)
             process = self._launch(libs, chosen)
-            if kafka_node.ready(process.running, chosen[0], cluster=kafka_node.cluster_of(self.folder / "data")):
+            cluster = kafka_node.cluster_of(self.folder / "data")
+            if kafka_node.ready(process.running, chosen[0], cluster=cluster, seconds=_READY_SECONDS):
                 self._ports = chosen
                 return self
             tail = process.log_tail()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
@@ -102,11 +102,12 @@ class Intake:
         queue: Queue,
         *,
         reach: Reach | None = None,
+        batch: Container[bytes] = (),
         note_time: Callable[[int], None] = lambda timestamp_ms: None,
         give_way: GiveWay = to_all,
     ) -> None:
-        """`reach`: which records are held; None = all. `note_time`: called with the timestamp, in Unix milliseconds, of
-        the last record of each delivery.
+        """`reach`: which records are held; None = all. `batch`: the lines of batch producers. `note_time`: called with
+        the timestamp, in Unix milliseconds, of the last record of each delivery.
         """
         self._queue = queue
         self._note_time = note_time
@@ -127,7 +128,7 @@ class Intake:
         """Generation of the assignment that this member holds; None while it stands by."""
         self.pending: deque[Pending] = deque()
         """The records that wait, by ascending offset."""
-        self.turns = Turns[Pending]()
+        self.turns = Turns[Pending](batch)
         """The same records by producer."""
         self.reservations = Reservations()
         """Which of the records go first, and what is reserved for them; replaced by the committer's loop alone."""

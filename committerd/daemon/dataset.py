@@ -35,6 +35,7 @@ from committerd.queue.grouping import GroupLimits
 from committerd.queue.port import EventTopic, Queue
 from committerd.queue.producers import Admission
 from committerd.queue.reach import Reach
+from committerd.queue.turns import BatchLines
 from committerd.settings.commit import CommitSettings
 from committerd.settings.load import Settings
 from committerd.settings.memory import MemorySettings
@@ -200,7 +201,8 @@ def make_committer(
     clock = QueueClock(around.wall_clock, around.monotonic)
     kafka = settings.kafka
     reach = Reach(kafka.outstanding_records_max * 3 // 4, kafka.outstanding_bytes_max * 3 // 4)
-    intake = Intake(around.queue, reach=reach, note_time=clock.note, give_way=around.give_way)
+    batch = BatchLines(settings.commit.batch_producers)
+    intake = Intake(around.queue, reach=reach, batch=batch, note_time=clock.note, give_way=around.give_way)
     publisher = Publisher(around.queue, around.telemetry, wall_clock=clock.now, trace=around.trace)
     outcome_maker = OutcomeMaker(
         queue=around.queue,

@@ -43,7 +43,7 @@ class Producer:
 
     def require_app(self, app: AppUnit | None) -> None:
         """Raise `InvalidRequest` (`app_id_not_allowed`) for a unit of an application that is not the producer's."""
-        if app is None or self.app_ids is None or any(_matches(app.app_id, one) for one in self.app_ids):
+        if app is None or self.app_ids is None or any(matches(app.app_id, one) for one in self.app_ids):
             return
         raise InvalidRequest(
             f"producer {self.name!r} may not stage units of application {app.app_id!r}; its app_ids in "
@@ -148,9 +148,9 @@ def _producer(name: str, table: Any) -> Producer:
     )
 
 
-def _matches(app_id: str, pattern: str) -> bool:
-    """Whether the pattern, in which `*` alone has a meaning, matches the whole id."""
-    return fnmatchcase(app_id, pattern.replace("[", "[[]").replace("?", "[?]"))
+def matches(name: str, pattern: str) -> bool:
+    """Whether the pattern, in which `*` alone has a meaning, matches the whole name."""
+    return fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 def _texts(table: Mapping[str, Any], entry: str, where: str) -> tuple[str, ...] | None:

@@ -5,21 +5,27 @@ else one line together. A record of an application joins the line in which other
 records of one application never change their order, whoever stages them.
 
 While records of several lines wait, or did so a moment ago, a version takes at most a share of its records from each
-line, from those first that were served longest ago. A line that had a version to itself while others waited sits out
-the next one. So a producer that stages many records at once has no more of the time than any other, and records of
-others pass its records: they are settled ahead. A position carries a limited number of offsets that are settled ahead;
-where more of them would be needed, records are taken in the order of their offsets.
+line, from those first that were served longest ago. The share of batch producers, which the operator names, is smaller.
+A line that had a version to itself while others waited sits out the next one. So a producer that stages many records
+at once has no more of the time than any other, and records of others pass its records: they are settled ahead. A
+position carries a limited number of offsets that are settled ahead; where more of them would be needed, records are
+taken in the order of their offsets.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+from committerd.queue.producers import matches
+
 SHARE = 3
 """While several lines wait, each gives at most one part in so many of the records that a version may hold."""
+BATCH_SHARE = 10
+"""The same for the line of a batch producer."""
 RECENT_VERSIONS = 32
 """A line counts as waiting for so many versions after it was served last: its producer may be about to stage again."""
 PASSED_OVER_MAX = 8
@@ -40,10 +46,24 @@ class Waiting(Protocol):
 _T = TypeVar("_T", bound=Waiting)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLines:
+    """The lines of the producers that the operator calls batch producers."""
+
+    patterns: Sequence[str]
+    """Of their names, which are header `producer` or else the app-id; `*` stands for any characters."""
+
+    def __contains__(self, line: object) -> bool:
+        name = line[1:].decode("utf-8", "backslashreplace") if isinstance(line, bytes) else ""
+        return any(matches(name, pattern) for pattern in self.patterns)
+
+
 class Turns(Generic[_T]):
     """The lines of the records that wait, and when each was served."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: Container[bytes] = ()) -> None:
+        """`batch`: the lines of batch producers."""
+        self._batch = batch
         self._lines: dict[bytes, deque[_T]] = {}
         """Each in the order in which its records were added; none is empty."""
         self._line_of: dict[int, bytes] = {}
@@ -114,7 +134,7 @@ class Turns(Generic[_T]):
 
     def clear(self) -> None:
         """Remove all records, and forget who was served."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._batch)  # type: ignore[misc]
 
     def to_fetch(self, count: int) -> Iterator[_T]:
         """Yield the first records of each line, at most `count` of each, in the order of their turns."""
@@ -128,8 +148,9 @@ class Turns(Generic[_T]):
         position passes an offset. `is_ready`: whether a record can be judged without waiting for its facts. Empty if
         none of the first records is ready.
         """
-        share, chosen = max(most // SHARE, 1), list[_T]()
+        chosen = list[_T]()
         for line in self._in_turn():
+            share = max(most // (BATCH_SHARE if line in self._batch else SHARE), 1)
             waiting = (one for one in self._lines[line] if not passes(one.offset))
             first = next(waiting, None)
             if first is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from committerd.queue.turns import BATCH_SHARE
 from committerd_common.messages import Status, Transaction
 from harness.audit import settled_ahead
 from harness.scene import Scene, until
@@ -79,3 +80,12 @@ def test_others_are_read_behind_more_records_than_may_wait(scene: Scene) -> None
     scene.started(**limits)
     at = versions_of(scene, found)
     assert min(at[one.uuid] for one in found.few) < at[found.flood[FLOOD // 2].uuid]
+
+
+def test_a_version_takes_less_of_a_batch_producer_while_others_wait(scene: Scene) -> None:
+    found = staged(scene)
+    limits = {"COMMIT__GROUP_RECORDS_MAX": str(BATCH_SHARE * IN_VERSION), "COMMIT__BATCH_PRODUCERS": "loader,fl*"}
+    scene.started(**limits)
+    at = versions_of(scene, found)
+    beside = {at[one.uuid] for one in found.few}
+    assert all(sum(at[one.uuid] == version for one in found.flood) <= IN_VERSION for version in beside)

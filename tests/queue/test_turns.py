@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from committerd.queue.turns import PASSED_OVER_MAX, RECENT_VERSIONS, SHARE, Turns, count_beyond
+from committerd.queue.turns import (
+    BATCH_SHARE,
+    PASSED_OVER_MAX,
+    RECENT_VERSIONS,
+    SHARE,
+    BatchLines,
+    Turns,
+    count_beyond,
+)
 
 MOST = 10 * SHARE
 PART = MOST // SHARE
@@ -25,8 +33,9 @@ class One:
 class Queue:
     """Turns, and the records that wait."""
 
-    def __init__(self) -> None:
-        self.turns = Turns[One]()
+    def __init__(self, *batch: str) -> None:
+        """`batch`: patterns of batch producers."""
+        self.turns = Turns[One](BatchLines(batch))
         self.there: dict[int, One] = {}
         self.unready = set[int]()
 
@@ -66,6 +75,34 @@ def test_lines_are_served_in_turn() -> None:
         *(line[0] for line in lines[SHARE:]),
         *(line[PART] for line in lines[:SHARE]),
     ]
+
+
+def test_a_version_takes_less_of_a_batch_producer_while_others_wait() -> None:
+    queue, most = Queue("night*", "load[er]"), SHARE * BATCH_SHARE
+    batch, small = queue.add(b"nightly", count=100), queue.add(b"loade", count=most)
+    assert queue.chosen(most=most) == [*batch[:SHARE], *small[:BATCH_SHARE]]
+    queue.settle(*batch[:SHARE])
+    queue.turns.clear()  # what is forgotten is who waits, and not what the operator says
+    batch, small = queue.add(b"night", count=100), queue.add(b"loade")
+    assert queue.chosen(most=most) == [*batch[:SHARE], *small]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_batch"),
+    [
+        (b"pnightly", True),
+        (b"anightly", True),
+        (b"pnight", False),
+        (b"px nightly", False),
+        (b"pfrom-\xff-to", True),
+        (b"pload[er]", True),
+        (b"ploade", False),
+        (b"p", False),
+        (b"a", False),
+    ],
+)
+def test_batch_producers_are_named_by_patterns(line: bytes, *, is_batch: bool) -> None:
+    assert (line in BatchLines(["nightl*", "from-*-to", "load[er]"])) is is_batch
 
 
 def test_what_the_position_passes_is_not_chosen_again() -> None:

@@ -51,6 +51,7 @@ def scenario_of(seed: int) -> Scenario:
             "verify_files": rng.choice(("always", "always", "never")),
             "coalesce": rng.choices(("all", "appends", "none"), (6, 1, 1))[0],
             "group_records_max": rng.choice((1, 3, 1000, 1000)),
+            "batch_producers": random.Random(f"{seed} batch").choice(((), ("0",))),
         },
         recheck_seconds=60.0 if hours else 10.0,
         room=rng.choice((2, 5, 50)),
