@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -57,10 +58,12 @@ def heard_at(consumer: Any) -> float:
 
 
 def is_throttled(producer: Any) -> bool:
-    """Whether a `KafkaProducer` waits because a broker has told it to: a quota of Kafka limits it."""
-    return any(
-        "throttle" in connection.paused for connection in list(producer._sender._client._manager._conns.values())
-    )
+    """Whether a `KafkaProducer` still waits for as long as a broker has told it to: a quota of Kafka limits it.
+
+    It is not after that time, when a producer whose thread has died waits on.
+    """
+    now = time.monotonic()
+    return any(one._throttle_time > now for one in list(producer._sender._client._manager._conns.values()))
 
 
 def abandon_producer(producer: Any) -> None:

@@ -1,0 +1,33 @@
+"""What the client knows of the insides of kafka-python's clients."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from committerd_client.kafka_repairs import is_throttled
+
+
+def producer(*throttled_until: float) -> Any:
+    """A producer with a connection for each of these times (`time.monotonic`)."""
+    connections = {
+        f"node {number}": SimpleNamespace(_throttle_time=until) for number, until in enumerate(throttled_until)
+    }
+    return SimpleNamespace(
+        _sender=SimpleNamespace(_client=SimpleNamespace(_manager=SimpleNamespace(_conns=connections)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "throttled"),
+    [((), False), ((0.0,), False), ((-0.1,), False), ((60.0,), True), ((-0.1, 60.0), True)],
+)
+def test_a_producer_is_throttled_until_the_time_that_the_broker_named(
+    seconds: tuple[float, ...], *, throttled: bool
+) -> None:
+    """Afterwards one whose thread has died would wait without an end."""
+    now = time.monotonic()
+    assert is_throttled(producer(*(now + one if one else 0.0 for one in seconds))) is throttled
