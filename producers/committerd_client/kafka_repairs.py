@@ -58,9 +58,9 @@ def heard_at(consumer: Any) -> float:
 
 
 def is_throttled(producer: Any) -> bool:
-    """Whether a `KafkaProducer` still waits for as long as a broker has told it to: a quota of Kafka limits it.
+    """Whether a quota of Kafka limits a `KafkaProducer`: a broker has told it to wait, and the time is not over.
 
-    It is not after that time, when a producer whose thread has died waits on.
+    The time decides, because a producer whose thread has died never notes that it is over.
     """
     now = time.monotonic()
     return any(one._throttle_time > now for one in list(producer._sender._client._manager._conns.values()))

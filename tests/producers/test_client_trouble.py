@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,6 +220,27 @@ async def test_a_cancelled_commit_survives_a_refusal_of_another(kafka: Kafka, da
             await tasks[0]
     values = set(staged_values(kafka.bootstrap_servers, dataset))
     assert values == {transaction.SerializeToString() for transaction in transactions[1:]}
+
+
+async def test_a_producer_that_hangs_while_a_quota_slows_it_is_replaced(servers: str, dataset: str) -> None:
+    hangs, ends = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> None:
+        hangs.set()
+        ends.wait(120)
+
+    async with CommitClient(servers, dataset=dataset) as client:
+        await client.submit(append())
+        sender: Any = client._channel._sender._producer._sender  # type: ignore[union-attr]
+        sender.run_once = hang
+        sender.wakeup()
+        assert await in_thread(hangs.wait, 60)
+        for connection in sender._client._manager._conns.values():
+            connection._maybe_throttle(SimpleNamespace(throttle_time_ms=2_000))
+        try:
+            assert (await client.submit(append(), timeout=40)).offset == 1
+        finally:
+            ends.set()
 
 
 async def test_a_client_that_was_not_started_says_so(servers: str, dataset: str) -> None:
