@@ -201,11 +201,7 @@ class LocalStore:
         thread in that time or too many threads are abandoned. A read that waited for its turn has all of its time from
         then on: other reads that hang say nothing about its object.
         """
-        if len(self._abandoned) >= _ABANDONED_MAX:
-            raise StoreUnavailable(
-                f"can't read {self._root}: {len(self._abandoned)} reads there have not ended; does its file system "
-                "hang?"
-            )
+        self._require_few_abandoned()
         thread = _Thread()
 
         def noted() -> _T:
@@ -220,6 +216,7 @@ class LocalStore:
             with anyio.fail_after(self._read_seconds_max):
                 await self._readers.acquire_on_behalf_of(thread)
             try:
+                self._require_few_abandoned()  # there may be more of them than when this read began to wait
                 with anyio.fail_after(self._read_seconds_max):
                     return await to_thread.run_sync(noted, limiter=self._turns_given, abandon_on_cancel=True)
             finally:
@@ -234,6 +231,13 @@ class LocalStore:
                 self._abandoned.add(thread)
                 if thread.ended:  # it ended after the check above
                     self._abandoned.discard(thread)
+
+    def _require_few_abandoned(self) -> None:
+        if len(self._abandoned) >= _ABANDONED_MAX:
+            raise StoreUnavailable(
+                f"can't read {self._root}: {len(self._abandoned)} reads there have not ended; does its file system "
+                "hang?"
+            )
 
     async def _in_thread(self, function: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)

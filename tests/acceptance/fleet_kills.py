@@ -4,11 +4,12 @@
     make fleet-kills ARGS="--tables 300 --points 100 --seed 7"
 
 Two members serve all tables; two of three tables are on a local disk, the others on S3, behind three proxies. At each
-point transactions are staged for ten tables, and something happens: a member is killed (SIGKILL), frozen (SIGSTOP)
-beyond its session, or stopped (SIGTERM), until a later point; the broker is killed; a producer floods a table; one of
-the proxies hangs, refuses or is slow, until a later point; a table leaves the settings file, until a later point;
-pylance writes to a table. At the end all is put in order, and each table and its topics are audited: every record has
-its outcome, every row is there once. The exit code is 1 if there is a contradiction, or a member says that it crashed.
+point transactions are staged for ten tables, and something happens: a member is killed (SIGKILL), frozen (SIGSTOP, for
+longer than its session in most cases), or stopped (SIGTERM), until a later point; the broker is killed; a producer
+floods a table; one of the proxies hangs, refuses or is slow, until a later point; a table leaves the settings file,
+until a later point; pylance writes to a table. At the end all is put in order, and each table and its topics are
+audited: every record has its outcome, every row is there once. The exit code is 1 if there is a contradiction, or a
+member has crashed.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class _Running:
             case "table":
                 what = self._remove_table(chance)
             case _:
-                what = self._harm_member(what, chance)
+                what = self._harm_member(what, chance, report)
         report.happened[what] += 1
 
     def put_in_order(self, keys: Iterable[str]) -> None:
@@ -147,13 +148,19 @@ class _Running:
     def out_of_order(self) -> list[str]:
         return list(self._back)
 
-    def _harm_member(self, what: str, chance: random.Random) -> str:
+    def go_on(self, report: Report) -> None:
+        """Put all in order."""
+        self.put_in_order(self.out_of_order)
+        for one in self.members:
+            _start_again(one, report)
+
+    def _harm_member(self, what: str, chance: random.Random, report: Report) -> str:
         number = chance.randrange(_MEMBERS)
         victim, key = self.members[number], f"member {number}"
         if key in self._back:
             self.put_in_order([key])
             return "go on"
-        _go_on(victim)  # if it has ended by itself, because Kafka was away when it started
+        _start_again(victim, report)
         match what:
             case "kill":
                 victim.kill()
@@ -232,9 +239,7 @@ def run(
             report.memory_mib_max = max(report.memory_mib_max, *map(_memory_mib, running.members))
             if point % 10 == 9:
                 tell(f"{point + 1} points, {report.records} records; out of order: {running.out_of_order}")
-        running.put_in_order(running.out_of_order)
-        for one in running.members:
-            _go_on(one)
+        running.go_on(report)
         for table in made:
             _audit(table, report)
         for one in running.members:
@@ -249,6 +254,15 @@ def _go_on(victim: Daemon) -> None:
         victim.thaw()
     else:
         victim.start()
+
+
+def _start_again(member: Daemon, report: Report) -> None:
+    """Start a member that has ended by itself, because Kafka was away when it started; by a signal is a crash."""
+    if member.running():
+        return
+    if member.code is None or member.code < 0:
+        report.wrong.append(f"{member.log}: ended by itself with code {member.code}")
+    member.start()
 
 
 def _wait_served(members: Sequence[Daemon], tables: int) -> None:
