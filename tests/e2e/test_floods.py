@@ -85,7 +85,8 @@ def test_others_are_read_behind_more_records_than_may_wait(scene: Scene) -> None
 def test_a_version_takes_less_of_a_batch_producer_while_others_wait(scene: Scene) -> None:
     found = staged(scene)
     limits = {"COMMIT__GROUP_RECORDS_MAX": str(BATCH_SHARE * IN_VERSION), "COMMIT__BATCH_PRODUCERS": "loader,fl*"}
-    scene.started(**limits)
+    # So slowly that the few are read before the flood fits into one version.
+    scene.started(**limits, COMMIT__INTERVAL_SECONDS_MIN="0.5")
     at = versions_of(scene, found)
     beside = {at[one.uuid] for one in found.few}
     assert all(sum(at[one.uuid] == version for one in found.flood) <= IN_VERSION for version in beside)
