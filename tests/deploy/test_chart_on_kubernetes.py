@@ -17,6 +17,8 @@ import pytest
 from tests.deploy.chart import CASES, MINIMAL, Chart, HelmError, Manifest, merged
 from tests.deploy.parts_kubernetes import Answer, KubeApiServer
 
+pytestmark = pytest.mark.timeout(3600)  # the first test builds Kubernetes: ten minutes on a slow machine
+
 PLURALS = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
     "CronJob": "apis/batch/v1/namespaces/{}/cronjobs",
