@@ -43,9 +43,9 @@ _PARTITION = 7
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
 _WINDOW_SECONDS = 10.0
-"""Over this time Kafka counts what a client sends, by default."""
+"""Kafka counts what a client sends over this time, by default."""
 _RECORD_BYTES = 20
-"""About so many bytes has a record in Kafka beside its value and headers."""
+"""About how many bytes a record in Kafka has beside its value and headers."""
 
 
 def upsert(uri: str, kafka: str, name: str, *, until: Any, seconds: Any) -> None:
@@ -156,7 +156,7 @@ def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float
 
 
 def record_bytes(append: bytes) -> int:
-    """How many bytes a record of the flood has in Kafka, about."""
+    """About how many bytes a record of the flood has in Kafka."""
     return _RECORD_BYTES + len(append) + sum(len(name) + len(value) for name, value in _HEADERS)
 
 

@@ -72,7 +72,7 @@ class Fleet:
     def member(self, text: str | None = None, *, command: Sequence[str] = (*COMMAND, "run"), **settings: str) -> Daemon:
         """Start a process for the datasets of this settings file; for all of them by default."""
         number = len(self._members) + 1
-        file = self.folder / f"committerd-{number}.toml"
+        file = self._file(number)
         file.write_text(self.tables() if text is None else text)
         made = Daemon(
             name=f"member-{number}",
@@ -85,6 +85,14 @@ class Fleet:
         )
         self._members.append(made)
         return self._stack.enter_context(made)
+
+    def replace_files(self, text: str) -> None:
+        """Give this text to the settings files of all members."""
+        for number in range(1, len(self._members) + 1):
+            replace(self._file(number), text)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"committerd-{number}.toml"
 
     def command(self, *words: str, file: Path | None = None, good: bool = True, **settings: str) -> str:
         """Run a command of committerd with a settings file, and more settings; returns its output.
@@ -104,6 +112,13 @@ class Fleet:
         printed = log.read_text()
         assert (code == 0) is good, f"exit code {code}\n{printed}"
         return without_waits(printed)
+
+
+def replace(file: Path, text: str) -> None:
+    """Give a file this text at once, so that nobody reads half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def active(member: Daemon, name: str) -> bool:

@@ -123,11 +123,11 @@ class CommitClient(TableCalls):
         fragments, which `upsert`, `delete` and `update` use; 0 = none. `max_record_bytes` must be at least 1 KiB below
         the staged topic's max.message.bytes. `claim_check_above`: transactions that make a larger record are written
         beside the table, and the record only names the file; default `max_record_bytes`. `write_claim`: writes these
-        files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's logs, and
-        with `-staged` behind it in quotas for what it sends; default `producer`, or else `committerd-client`.
-        `group_prefix`, `group`: as in the committer's settings; with
-        them a timeout error can say whether a committer runs. `kafka_options`: more arguments of kafka-python's
-        clients, such as `security_protocol`, `ssl_cafile`, `sasl_mechanism`.
+        files; by default pylance writes them, to `dataset_uri`. `client_id`: the client's name in Kafka's logs;
+        default `producer`, or else `committerd-client`. Quotas for what it sends are set for this name with `-staged`
+        behind it. `group_prefix`, `group`: as in the committer's settings; with them a timeout error can say whether
+        a committer runs. `kafka_options`: more arguments of kafka-python's clients, such as `security_protocol`,
+        `ssl_cafile`, `sasl_mechanism`.
 
         Raises `ValueError` for invalid arguments.
         """

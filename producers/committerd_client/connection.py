@@ -39,7 +39,7 @@ class Connection:
     dataset: str
     topic_prefix: str = ""
     client_id: str
-    """What the names of its clients of Kafka begin with, in Kafka's quotas and logs."""
+    """The names of its Kafka clients begin with this, in Kafka's quotas and logs."""
     partition_key: str
     """Its crc32 chooses the client's partition of the outcomes topic."""
     connect_timeout: float = 30.0

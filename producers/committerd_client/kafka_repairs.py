@@ -52,8 +52,7 @@ def heard_at(consumer: Any) -> float:
 
     `poll` returns nothing if there are no new records, and also if no broker responds.
     """
-    connections = list(consumer._client._manager._conns.values())
-    transports = [connection.transport for connection in connections]
+    transports = [connection.transport for connection in _connections(consumer._client)]
     return max((transport.last_read for transport in transports if transport is not None), default=0.0)
 
 
@@ -63,7 +62,7 @@ def is_throttled(producer: Any) -> bool:
     The time decides, because a producer whose thread has died never notes that it is over.
     """
     now = time.monotonic()
-    return any(one._throttle_time > now for one in list(producer._sender._client._manager._conns.values()))
+    return any(connection._throttle_time > now for connection in _connections(producer._sender._client))
 
 
 def abandon_producer(producer: Any) -> None:
@@ -79,6 +78,11 @@ def leave_to_parent(producer: Any) -> None:
     """In a forked process, keep the producer from waiting at exit for records that only its parent can send."""
     producer._unregister_cleanup()
     producer._closed = True
+
+
+def _connections(network: Any) -> list[Any]:
+    """The connections of a client's network at this moment: the client's thread changes them."""
+    return list(network._manager._conns.values())
 
 
 def _read_last_bytes(manager: Any) -> None:

@@ -12,12 +12,12 @@ A producer of kafka-python 3.0.12 can die, in some cases silently:
   the broker goes away survives.
 * The broker's response may be lost on a connection that stays open.
 
-A producer that waits because a quota limits it is well: it goes on when the broker lets it.
-
 So this module does not rely on the producer to notice. It keeps all unacknowledged records. If Kafka has acknowledged
 none of them for a few seconds, it connects another producer. If that succeeds, Kafka is there and the old producer is
 at fault: the new one replaces it and sends the unacknowledged records again. If it fails, Kafka is away, and the next
 attempt follows at once. A record that is sent twice keeps its uuid, and the committer commits it once.
+
+A producer that waits because a quota of Kafka limits it is not at fault, and stays.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ from harness.s3 import Versitygw
 from harness.scene import Scene
 from harness.toxiproxy import NetworkProxy, Toxiproxy
 from tests.acceptance.long_runs import Tell, long_run
+from tests.acceptance.victims import go_on, harm
+from tests.ingest.running import wait
 
 _MEMBERS = 2
 _WAYS = 3
@@ -106,20 +108,15 @@ class _Running:
 
     def __init__(self, fleet: Fleet, tables: Sequence[_Table], ways: Sequence[NetworkProxy], broker: KafkaBroker):
         self.tables = tables
-        self.members: list[Daemon] = []
+        self.members = [fleet.member() for _ in range(_MEMBERS)]
         self._fleet = fleet
         self._ways = ways
         self._broker = broker
         self._back: dict[str, Callable[[], None]] = {}
         """By what is out of order: puts it in order."""
-        self._gone: set[str] = set()
-        """The datasets that are not in the file."""
-
-    def member(self) -> None:
-        self.members.append(self._fleet.member())
 
     def happens(self, what: str, chance: random.Random, report: Report) -> None:
-        """Let this happen; if it has to what was chosen, put that in order instead."""
+        """Do this to what chance chooses. If that is out of order already, put it in order instead."""
         match what:
             case "broker":
                 self._broker.kill()
@@ -145,6 +142,11 @@ class _Running:
             self._back.pop(key)()
 
     @property
+    def served(self) -> int:
+        """How many tables have a committer."""
+        return sum(int(one.metric("committerd_active")) for one in self.members)
+
+    @property
     def out_of_order(self) -> list[str]:
         return list(self._back)
 
@@ -161,14 +163,8 @@ class _Running:
             self.put_in_order([key])
             return "go on"
         _start_again(victim, report)
-        match what:
-            case "kill":
-                victim.kill()
-            case "freeze":
-                victim.freeze()
-            case _:
-                victim.stop()
-        self._back[key] = lambda: _go_on(victim)
+        harm(what, victim)
+        self._back[key] = lambda: go_on(victim)
         return what
 
     def _harm_way(self, chance: random.Random) -> str:
@@ -192,23 +188,14 @@ class _Running:
         if key in self._back:
             self.put_in_order([key])
             return "table is back"
-
-        def back() -> None:
-            self._gone.remove(name)
-            self._write_files()
-
-        self._gone.add(name)
-        self._back[key] = back
-        self._write_files()
+        self._back[key] = self._name_tables
+        self._name_tables()
         return "table leaves"
 
-    def _write_files(self) -> None:
-        text = self._fleet.tables(*(name for name in self._fleet.scenes if name not in self._gone))
-        for number in range(1, _MEMBERS + 1):
-            file = self._fleet.folder / f"committerd-{number}.toml"
-            new = file.with_suffix(".new")
-            new.write_text(text)
-            new.replace(file)
+    def _name_tables(self) -> None:
+        """Name the tables in the settings files, but for those that are out of order."""
+        names = (name for name in self._fleet.scenes if f"table {name}" not in self._back)
+        self._fleet.replace_files(self._fleet.tables(*names))
 
 
 def run(
@@ -225,9 +212,11 @@ def run(
         fleet = stack.enter_context(Fleet(kafka=servers, names=names, folder=folder, places=places, launch=launch))
         made = [_Table(scene, scene.table.create()) for scene in fleet.scenes.values()]
         running = _Running(fleet, made, ways, broker)
-        for _ in range(_MEMBERS):
-            running.member()
-        _wait_served(running.members, tables)
+        wait(
+            lambda: running.served >= tables,
+            seconds=_END_SECONDS,
+            what=lambda: f"{running.served} of {tables} tables are served",
+        )
         tell(f"{tables} tables are served")
         for point in range(points):
             if (away := running.out_of_order) and chance.random() < _GO_ON:
@@ -248,28 +237,13 @@ def run(
     return report
 
 
-def _go_on(victim: Daemon) -> None:
-    """Start a process that has ended; wake a process that stands still."""
-    if victim.running():
-        victim.thaw()
-    else:
-        victim.start()
-
-
 def _start_again(member: Daemon, report: Report) -> None:
-    """Start a member that has ended by itself, because Kafka was away when it started; by a signal is a crash."""
+    """Start a member that has ended by itself, because Kafka was away when it started. An end by a signal is wrong."""
     if member.running():
         return
     if member.code is None or member.code < 0:
         report.wrong.append(f"{member.log}: ended by itself with code {member.code}")
     member.start()
-
-
-def _wait_served(members: Sequence[Daemon], tables: int) -> None:
-    deadline = time.monotonic() + _END_SECONDS
-    while (active := sum(int(one.metric("committerd_active")) for one in members)) < tables:
-        assert time.monotonic() < deadline, f"only {active} of {tables} tables are served"
-        time.sleep(0.5)
 
 
 def _memory_mib(member: Daemon) -> int:

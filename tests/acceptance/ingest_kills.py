@@ -28,7 +28,6 @@ from typing import Literal, Protocol, TypeAlias
 from uuid import uuid4
 
 import lance
-import psutil
 
 from harness.child import Launch
 from harness.daemon import Daemon
@@ -36,6 +35,7 @@ from harness.fleet import COMMAND, Fleet
 from harness.kafka import KafkaBroker
 from harness.lance_table import LanceTable
 from tests.acceptance.long_runs import Tell, long_run
+from tests.acceptance.victims import go_on, harm
 from tests.ingest.running import SCHEMA, Flow, Topic, flow_of, records_of, wait
 
 From: TypeAlias = Literal["topic", "routes", "files"]
@@ -107,7 +107,7 @@ def run(
             if away and chance.random() < _GO_ON:
                 back = chance.choice(away)
                 away.remove(back)
-                _go_on(back)
+                go_on(back)
             time.sleep(chance.random())
             what = chance.choices(list(_POINTS), list(_POINTS.values()))[0]
             kind = chance.choices(["ingest", "committer"], _INGEST_TO_COMMITTERS)[0]
@@ -119,44 +119,22 @@ def run(
                 report.happened["kill broker"] += 1
             elif victim in away:
                 away.remove(victim)
-                _go_on(victim)
+                go_on(victim)
                 report.happened[f"go on {kind}"] += 1
             else:
-                _go_on(victim)  # if it has ended by itself, because Kafka was away when it started
-                _harm(what, victim)
+                go_on(victim)  # if it has ended by itself, because Kafka was away when it started
+                harm(what, victim)
                 away.append(victim)
                 report.happened[f"{what} {kind}"] += 1
             if point % 10 == 9:
                 counts = {name: one.open().count_rows() for name, one in running.tables.items()}
                 tell(f"{point + 1} points; rows: {', '.join(f'{name} {count}' for name, count in counts.items())}")
         for one in (*ingests, *committers):
-            _go_on(one)
+            go_on(one)
         running.send(chance, 10 * _PARTITIONS)
         for name, wanted in running.wanted().items():
             _check(name, running, wanted, report)
     return report
-
-
-def _harm(what: str, victim: Daemon) -> None:
-    match what:
-        case "kill":
-            victim.kill()
-        case "freeze":
-            try:
-                victim.freeze()
-            except (AssertionError, psutil.Error):
-                if victim.running():  # it has not ended by itself meanwhile
-                    raise
-        case _:
-            victim.stop()
-
-
-def _go_on(victim: Daemon) -> None:
-    """Start a process that has ended; wake a process that stands still."""
-    if victim.running():
-        victim.thaw()
-    else:
-        victim.start()
 
 
 def _check(name: str, running: Run, wanted: Mapping[str, Sequence[int]], report: Report) -> None:

@@ -26,11 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import PartMissingError, cache_folder, made_in_cache
 from harness.golang import INSTALL
 from harness.helm import HELM
 from harness.server import Server
 
+BUILDS = pytest.mark.timeout(3600)
+"""For tests with an API server: the first one may build it, which takes over ten minutes on a slow machine."""
 KUBERNETES_VERSION = "1.36.3"
 _TOOL = 'package tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n'
 _STAGED_MODULE = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/", re.MULTILINE)

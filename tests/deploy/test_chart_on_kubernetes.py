@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.deploy.chart import CASES, MINIMAL, Chart, HelmError, Manifest, merged
-from tests.deploy.parts_kubernetes import Answer, KubeApiServer
+from tests.deploy.parts_kubernetes import BUILDS, Answer, KubeApiServer
 
-pytestmark = pytest.mark.timeout(3600)  # the first test builds Kubernetes: ten minutes on a slow machine
+pytestmark = BUILDS
 
 PLURALS = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from scripts.release import building
 from tests.deploy.chart import CASES, MINIMAL, Chart
-from tests.deploy.parts_kubernetes import KubeApiServer
+from tests.deploy.parts_kubernetes import BUILDS, KubeApiServer
 from tests.deploy.test_chart_on_kubernetes import Namespace
 
-pytestmark = pytest.mark.timeout(3600)  # the first test builds Kubernetes: ten minutes on a slow machine
+pytestmark = BUILDS
 
 
 def test_the_package_installs_what_the_folder_does(chart: Chart, cluster: KubeApiServer, tmp_path: Path) -> None:

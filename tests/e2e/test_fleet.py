@@ -13,7 +13,7 @@ from committerd_common.messages import Status
 from harness.child import Launch
 from harness.daemon import Daemon
 from harness.fault_proxy import FaultProxy
-from harness.fleet import Fleet, active
+from harness.fleet import Fleet, active, replace
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
@@ -35,13 +35,6 @@ def fleet(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launc
 def created(fleet: Fleet) -> dict[str, list[int]]:
     """Create the tables; returns the ids of their rows."""
     return {name: scene.table.create() for name, scene in fleet.scenes.items()}
-
-
-def replace(file: Path, text: str) -> None:
-    """Give a file this text at once, so that nobody reads half of it."""
-    new = file.with_suffix(".new")
-    new.write_text(text)
-    new.replace(file)
 
 
 def commit_to_all(fleet: Fleet, ids: dict[str, list[int]], count: int = 3) -> None:
