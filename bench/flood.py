@@ -1,11 +1,12 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
-    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--quota 0.5] [--batch]
+    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
+                          [--quota 0.5] [--batch]
 
 Six processes upsert 20 rows each, one after the other. Meanwhile a producer stages raw Appends of one file each
 that say which keys they bring, as fast as they are committed: at most `--waiting` of them have no outcome. Measured
-are the clients alone, the flood alone, and both at once, with a committer and a Kafka of this machine
-(`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last lines compare them.
+are the flood alone, then the clients alone, on a table with the files of the flood, and then both at once, with a
+committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last lines compare them.
 
 With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
 second. Kafka lets it send the bytes of ten seconds at once. So calls of the first ten seconds do not count, and the
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,10 @@ _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
 
-def upsert(uri: str, kafka: str, name: str, *, until: Any, seconds: Any) -> None:
+def upsert(uri: str, kafka: str, name: str, *, pause: float, until: Any, seconds: Any) -> None:
     """Upsert until the event is set; puts the seconds that each commit took into the queue.
+
+    `pause`: seconds to wait after each commit.
 
     Each upsert brings keys of its own. So it can be planned on the first version, which has a row, and is valid for the
     latest version that the client knows. To plan it there takes the longer the more files the table has, and takes the
@@ -75,25 +79,27 @@ def upsert(uri: str, kafka: str, name: str, *, until: Any, seconds: Any) -> None
             change, began = planned(), time.monotonic()
             version = client.commit(change, reexecute=again).version or version
             seconds.put(time.monotonic() - began)
+            time.sleep(pause)
 
 
 class Clients:
     """The calls of all clients, while the block runs."""
 
-    def __init__(self, scene: Scene, kafka: str) -> None:
+    def __init__(self, scene: Scene, kafka: str, *, count: int, pause: float) -> None:
         spawned = multiprocessing.get_context("spawn")
         self._until, self._seconds = spawned.Event(), spawned.Queue()
         self.seconds: list[float] = []
+        self._count, self._pause = count, pause
         given = scene.table.uri, kafka, scene.name
-        shared = {"until": self._until, "seconds": self._seconds}
-        self._running = [spawned.Process(target=upsert, args=given, kwargs=shared) for _ in range(CLIENTS)]
+        shared = {"until": self._until, "seconds": self._seconds, "pause": pause}
+        self._running = [spawned.Process(target=upsert, args=given, kwargs=shared) for _ in range(count)]
         self._collecting = threading.Thread(target=self._collect)
 
     def __enter__(self) -> Clients:
         for process in self._running:
             process.start()
         self._collecting.start()
-        while len(self.seconds) < 10 * CLIENTS:  # starting takes seconds
+        while len(self.seconds) < (2 if self._pause else 10) * self._count:  # starting takes seconds
             time.sleep(0.1)
         self.seconds.clear()
         return self
@@ -167,24 +173,27 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
+    clients_of = partial(Clients, count=given.clients, pause=given.pause)
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
             scene.started(**({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
-            with Clients(scene, servers) as clients:
+            rate_alone = flood(servers, name, prepared(scene, given.appends), waiting=given.waiting)
+            with clients_of(scene, servers) as clients:  # on a table of the size that the flood beside them finds
                 time.sleep(given.seconds)
                 alone = clients.quantile(0.99)
                 print(f"alone: {clients.shown()}", flush=True)
-            rate_alone = flood(servers, name, prepared(scene, given.appends), waiting=given.waiting)
             appends = prepared(scene, given.appends)
             bytes_alone = rate_alone * record_bytes(appends[0])
             print(f"alone: {rate_alone:.0f} Appends/s, {bytes_alone:.0f} bytes/s", flush=True)
             if given.quota is not None:
                 limit_client(servers, _CLIENT_ID, int(given.quota * bytes_alone))
                 print(f"quota: {given.quota * bytes_alone:.0f} bytes/s", flush=True)
-            with Clients(scene, servers) as clients:
+            with clients_of(scene, servers) as clients:
                 if given.quota is not None:
                     threading.Timer(_WINDOW_SECONDS, clients.seconds.clear).start()
                 rate = flood(servers, name, appends, waiting=given.waiting)

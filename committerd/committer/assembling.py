@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -26,7 +27,7 @@ from committerd.stretches import GiveWay, to_all
 from committerd.table.fetching import BuildWithPylance, Fetcher, OpenStore, run
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.judge import require_buildable_by_any
-from committerd.table.needs import NOTHING_KNOWN, Need, Stage, Steps
+from committerd.table.needs import NOTHING_KNOWN, Enough, Need, Stage, Steps
 from committerd.telemetry import Telemetry
 from committerd_common.request import Request
 
@@ -94,13 +95,28 @@ class Assembler:
         ordered = self.containment.to_judge(list(in_turn.values()))
         if not ordered:
             return None
+        alone = None if begun or first or hold else intake.turns.line_of_all(ordered)
+        others_wait, enough = None, None
+        if alone is not None:
+            others_wait = partial(self._is_other_ready, head, intake, alone)
+            enough = intake.turns.enough(alone, options.most)
         try:
-            decided = await self._decided(head, ordered, waiting, begun=len(begun), reservations=reservations)
+            decided = await self._decided(
+                head,
+                ordered,
+                waiting,
+                begun=len(begun),
+                reservations=reservations,
+                enough=enough,
+                others_wait=others_wait,
+            )
         except Exception as error:
             require_contained(error)  # raises `MachineUnavailable` instead of an error of the machine
             raise
         if decided is None:
             return None
+        settled = {entry.offset for entry in decided.own.settled.entries()}
+        intake.turns.formed(settled, passes=head.position.passes)
         count = len(decided.own.settled.members)
         if self.containment.judges_alone:
             self._records_max = 1
@@ -111,6 +127,11 @@ class Assembler:
         if self.containment.in_doubt:
             self.containment.tried(await self.self_trial(head))
         return replace(decided, decided=Period(began, anyio.current_time()))
+
+    def _is_other_ready(self, head: Head, intake: Intake, line: bytes) -> bool:
+        """Whether a record of another line than this can be judged."""
+        is_ready = self.prefetcher.is_ready
+        return intake.turns.is_any_ready(but=line, passes=head.position.passes, is_ready=is_ready)
 
     async def self_trial(self, head: Head) -> Exception | None:
         """Decode, judge and build changes of our own on this head, without a put; returns what fails.
@@ -151,13 +172,20 @@ class Assembler:
         *,
         begun: int,
         reservations: Reservations,
+        enough: int | None,
+        others_wait: Callable[[], bool] | None,
     ) -> FormedVersion | None:
-        """Decide about the records whose facts are there; if these settle nothing, wait for the facts of more."""
+        """Decide about the records whose facts are there; if these settle nothing, wait for the facts of more.
+
+        `enough`: as in `Queued`. `others_wait`: whether others wait for the version, which then ends; None = it does
+        not end.
+        """
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:
-            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
-            decided = await self._run(self.decider.decide(head, queued, most=self._records_max), head)
+            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations, enough=enough)
+            steps = self.decider.decide(head, queued, most=self._records_max)
+            decided = await self._run(steps, head, others_wait=others_wait)
             if isinstance(decided, int):
                 self._records_max = decided
                 continue
@@ -188,13 +216,15 @@ class Assembler:
         """Decode a record, or say why it can't be."""
         return await self.prefetcher.decoder.decode(pending.record, head.table)
 
-    async def _run(self, steps: Steps[_T], head: Head) -> _T:
-        """Run a decision, and observe how long its stages take."""
+    async def _run(self, steps: Steps[_T], head: Head, *, others_wait: Callable[[], bool] | None = None) -> _T:
+        """Run a decision, and observe how long its stages take. `others_wait`: as for `_decided`."""
         fetcher = Fetcher(head.table, self.open_store, self.pylance, give_way=self.give_way)
         stage, began = "", anyio.current_time()
 
         async def fetch(need: Need) -> Any:
             nonlocal stage, began
+            if isinstance(need, Enough):
+                return others_wait is not None and others_wait()
             if not isinstance(need, Stage):
                 return await fetcher(need)
             if stage:

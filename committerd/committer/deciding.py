@@ -36,7 +36,7 @@ from committerd.queue.rounds import Coalesce, Part, Round, part_of
 from committerd.queue.turns import count_beyond
 from committerd.table.case import PrepareOptions, Sources
 from committerd.table.judge import Judged, judge
-from committerd.table.needs import Checkpoint, Stage, Steps
+from committerd.table.needs import Checkpoint, Enough, Stage, Steps
 from committerd.table.prepare import create_options
 from committerd.table.refusals import can_not_follow, goes_later
 from committerd.table.staged_files import FileLimits
@@ -47,6 +47,8 @@ _AT_ONCE = 64
 """The most records to look at for a version that holds a single record."""
 _IN_A_STRETCH = 4
 """Records to judge before the stretch of work may end: less than a millisecond."""
+_LOOK_EVERY = 32
+"""Records to judge before the decision asks again whether others wait for the version. A smaller version never asks."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 _CULPRITS_MAX = 4
@@ -87,6 +89,8 @@ class Queued:
     """The number of records, from the first on, that belong to a round that has begun."""
     reservations: Reservations = field(default_factory=Reservations)
     """What is reserved for refused transactions that come again."""
+    enough: int | None = None
+    """The number of records with which the version ends if others wait for it (`Enough`); None = it ends for nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +197,11 @@ class Decider:
             if not collected:
                 break
             yield from self._look_up(group, collected, left)
+            # Records of a later part may have waited for longer: a version does not end before their turn has come.
+            enough = queued.enough if len(parts) == 1 else None
+            has_ended = False
             for part in (*Part, None):  # before a record that is a version of its own, only those that can't be decoded
-                yield from self._gather_part(group, part, parts.get(part, ()))
+                has_ended = yield from self._gather_part(group, part, parts.get(part, ()), enough=enough)
                 if group.requests:
                     break
             settled = set(group.offsets())
@@ -202,7 +209,7 @@ class Decider:
             group.round_left = frozenset(
                 one.pending.offset
                 for one in collected
-                if one.pending.offset not in settled and one.pending.retry_of is None
+                if one.pending.offset not in settled and one.pending.retry_of is None and not has_ended
             )
             gone = {one.pending.offset for one in collected}
             left, begun = [one for one in left if one.pending.offset not in gone], max(begun - len(collected), 0)
@@ -256,15 +263,21 @@ class Decider:
             with suppress(Exception):  # judging the record looks it up again, and shows whose fault it is
                 group.earlier |= yield from look_up(asked, head.ledger, created=head.history.created)
 
-    def _gather_part(self, group: Members, part: Part | None, records: Sequence[Prefetched]) -> Steps[None]:
+    def _gather_part(
+        self, group: Members, part: Part | None, records: Sequence[Prefetched], *, enough: int | None
+    ) -> Steps[bool]:
         """Judge the records of one part of a round, until one can't join the group.
 
-        `part`: None = the records, of which there is one, are versions of their own.
+        Returns whether the version ends before the other records of the part, because records that are not in the round
+        wait for it. Then the round is over.
+        `part`: None = the records, of which there is one, are versions of their own. `enough`: as in `Queued`.
         """
         hold = group.reservations.hold
         for place, one in enumerate(records):
             if place % _IN_A_STRETCH == 0:
                 yield Checkpoint()
+            if place % _LOOK_EVERY == 0 and enough is not None and len(group.requests) >= enough and (yield Enough()):
+                return True
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):
                 self._refuse(group, one, request)
@@ -290,6 +303,7 @@ class Decider:
                 decision = self.containment.refuse(error, stage="judge", offset=pending.offset)
             if isinstance(decision, Refused):
                 self._refuse(group, one, decision)
+        return False
 
     def _judge(
         self,

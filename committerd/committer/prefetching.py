@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import anyio
@@ -125,7 +125,7 @@ class Prefetcher:
                 await batches.acquire()
                 moment = self.intake.moment()
                 free = self._free_count() if self._on else 0
-                batch = self._claim(self._front(), most=free) if free else []
+                batch = self._claim(self._front(), most=free, apart=True) if free else []
                 if not batch:
                     batches.release()
                     await self.intake.changed(since=moment)
@@ -210,9 +210,19 @@ class Prefetcher:
         """Whether nobody prefetches the record, or has prefetched it."""
         return not (one.number in self._found or one.number in self._begun or one.number in self._large)
 
-    def _claim(self, waiting: Iterable[Pending], *, most: int) -> list[Pending]:
-        """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time."""
-        batch = list(islice(filter(self._is_free, self._fitting(waiting)), most))
+    def _claim(self, waiting: Iterable[Pending], *, most: int, apart: bool = False) -> list[Pending]:
+        """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time.
+
+        `apart`: if many records of several lines wait, only those of the first record's line if that is long, and
+        otherwise those of short lines. So the facts of a single record don't wait for those of a flood.
+        """
+        free: Iterator[Pending] = filter(self._is_free, self._fitting(waiting))
+        if apart and self.intake.takes_turns(_RECORDS_AT_ONCE):
+            first, long_line = next(free, None), self.intake.turns.long_line
+            if first is not None:
+                line = long_line(first)
+                free = chain([first], (one for one in free if long_line(one) == line))
+        batch = list(islice(free, most))
         self._begun |= {pending.number: anyio.Event() for pending in batch}
         return batch
 

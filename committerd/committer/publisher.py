@@ -1,15 +1,18 @@
 """Publishes dead letters, then outcomes, then acknowledges the offset that they cover.
 
 All outcomes given to the publisher are already in the table, so it decides nothing. It retries until Kafka takes them.
-One task publishes everything first in, first out, and an offset is acknowledged only after that. So an acknowledgement
-never passes an outcome that the broker has not taken.
+Those of one partition are published in the order in which they are given. Those of another partition are published
+meanwhile: a client reads one partition, and its outcomes would wait for the many of a flood. An offset is acknowledged
+once everything given before it is published, so an acknowledgement never passes an outcome that the broker has not
+taken.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import anyio
@@ -26,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 _WAITING_MAX = 64
 """Maximum number of batches that wait for Kafka; beyond that the committer waits too."""
+_PARTS_MAX = 4
+"""Maximum number of parts that are published at the same time."""
+_DEAD_LETTERS = -1
+"""The place of dead letters in `_Part.places`: their topic has one partition."""
 _BACKOFF_SECONDS_MAX = 2.0
 _ACKNOWLEDGE_SECONDS = 0.25
 """Minimum time between two acknowledgements, in seconds.
@@ -53,8 +60,28 @@ class OutcomeBatch:
     """The room of the delivered records that are settled with it, which is freed once it is published."""
 
 
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Batches that are published together."""
+
+    batches: Sequence[OutcomeBatch]
+    places: frozenset[int] = field(init=False)
+    """The partitions of its outcomes, and `_DEAD_LETTERS` if it has dead letters.
+
+    A part waits for the earlier parts with a place of its own. The parts behind it wait with it.
+    """
+    published: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        outcomes = {outcome.partition for batch in self.batches for outcome in batch.outcomes}
+        has_letters = any(batch.letters for batch in self.batches)
+        self.places = frozenset(outcomes | {_DEAD_LETTERS} if has_letters else outcomes)
+
+
 class Publisher:
-    """Publishes outcomes in the order in which they are given. Only `run` uses Kafka's producers."""
+    """Publishes outcomes; those of one partition in the order in which they are given. Only `run` uses Kafka's
+    producers.
+    """
 
     def __init__(
         self, queue: Queue, telemetry: Telemetry, *, wall_clock: Callable[[], datetime], trace: Trace | None = None
@@ -65,6 +92,8 @@ class Publisher:
         self._wall_clock = wall_clock
         self._trace = trace
         self._send, self._receive = anyio.create_memory_object_stream[OutcomeBatch](_WAITING_MAX)
+        self._parts = deque[_Part]()
+        """Those that are being published, and those that are published behind one of them."""
         self._unsent = 0
         self._idle = anyio.Event()
         self._idle.set()
@@ -122,16 +151,34 @@ class Publisher:
                 await self._publish_all()
 
     async def _publish_all(self) -> None:
-        async for first in self._receive:
-            batch = [first]
-            while len(batch) < _WAITING_MAX:
-                try:
-                    batch.append(self._receive.receive_nowait())
-                except anyio.WouldBlock:
-                    break
-            await self._publish(batch)
-            self._unsent -= len(batch)
-            self._note_idle()
+        async with anyio.create_task_group() as tasks:
+            async for first in self._receive:
+                batches = [first]
+                while len(batches) < _WAITING_MAX:
+                    try:
+                        batches.append(self._receive.receive_nowait())
+                    except anyio.WouldBlock:
+                        break
+                part = _Part(batches)
+                while len(self._parts) >= _PARTS_MAX:
+                    await self._parts[0].published.wait()
+                for earlier in tuple(self._parts):
+                    if not earlier.places.isdisjoint(part.places):
+                        await earlier.published.wait()
+                self._parts.append(part)
+                tasks.start_soon(self._publish_part, part)
+
+    async def _publish_part(self, part: _Part) -> None:
+        await self._publish(part.batches)
+        part.published.set()
+        while self._parts and self._parts[0].published.is_set():
+            batches = self._parts.popleft().batches
+            last = next((one for one in reversed(batches) if one.acknowledge is not None), None)
+            if last is not None:
+                self._unacknowledged = last
+                self._acknowledge_due.set()
+            self._unsent -= len(batches)
+        self._note_idle()
 
     async def _publish(self, batches: Sequence[OutcomeBatch]) -> None:
         letters = [letter for batch in batches for letter in batch.letters]
@@ -149,10 +196,6 @@ class Publisher:
                 self._trace(batch.traced, now_ms / 1000)
             if batch.room.records:
                 await self._queue.done(batch.generation, *batch.room)
-        last = next((a for a in reversed(batches) if a.acknowledge is not None), None)
-        if last is not None:
-            self._unacknowledged = last
-            self._acknowledge_due.set()
 
     async def _acknowledge_all(self) -> None:
         """Acknowledge the last due offset. A task of its own, because committing offsets is slower than publishing."""

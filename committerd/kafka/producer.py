@@ -50,6 +50,10 @@ _PATIENCE_SECONDS = 4.0
 """How long records may wait without any acknowledgement before the producer is replaced."""
 _METADATA_SECONDS = (0.02, 0.5)
 """How long to wait before the metadata of a topic is requested again: at first, and at most."""
+_SUSPECT_SECONDS = 5.0
+"""How long a dataset sends through the second producer after a record was refused: longer than the publisher waits
+until it sends that record again. Other records may pass meanwhile.
+"""
 _THREADS = 4
 """Threads that hand records over to the producers of a member. They never wait for Kafka."""
 
@@ -155,7 +159,7 @@ class Producers:
 
 
 class RecordSender:
-    """Sends the records of one dataset to one topic; one batch at a time."""
+    """Sends the records of one dataset to one topic. While some of them fail, it sends one batch at a time."""
 
     def __init__(
         self, producers: Producers, *, topic: str, smaller: Smaller = lambda _: None, in_order: bool = False
@@ -172,6 +176,8 @@ class RecordSender:
         self._patience = self._patience_min = min(_PATIENCE_SECONDS, producers.patience_max)
         self._one = anyio.Lock()
         self._suspect = False
+        self._refused_at = float("-inf")
+        """When a record was refused last, in monotonic seconds."""
 
     async def send(self, publications: Sequence[Publication]) -> None:
         """Send all records and wait until the broker has acknowledged each.
@@ -179,19 +185,19 @@ class RecordSender:
         Raises `QueueUnavailable` otherwise, with code `record_refused` if a retry can't help: a record is larger than
         the topic allows, or this user may not write to the topic.
         """
+        if not self._suspect:
+            failed = await self._attempt(self._producers.all, publications)
+            if not failed:
+                return
+            self._raise_retriable(failed)
+            publications = [publication for publication, _ in failed]
+            self._suspect = True
         async with self._one:
-            if not self._suspect:
-                failed = await self._attempt(self._producers.all, publications)
-                if not failed:
-                    return
-                self._raise_retriable(failed)
-                publications = [publication for publication, _ in failed]
-                self._suspect = True
             failed = await self._attempt_alone(publications)
             if failed:
                 self._raise_retriable(failed)
                 await self._send_one_by_one(failed)
-            self._suspect = False
+            self._suspect = time.monotonic() - self._refused_at < _SUSPECT_SECONDS
 
     async def _send_one_by_one(self, failed: Sequence[Failure]) -> None:
         refused: list[Failure] = []
@@ -205,6 +211,7 @@ class RecordSender:
                 refused += [(each, error) for each in publications]
                 break
         if refused:
+            self._refused_at = time.monotonic()
             first, error = refused[0]
             size = len(first.value) + len(first.key or b"")
             why = denied(error, "Write", topic=self._topic) or (
@@ -282,8 +289,8 @@ class RecordSender:
 
     async def _undelivered(self, batch: _Batch) -> list[Failure]:
         """Wait until Kafka has acknowledged all, or makes no progress; returns the others, with their errors."""
-        began = time.monotonic()
-        while not batch.done.is_set() and (left := batch.progress_at + self._patience - time.monotonic()) > 0:
+        began, patience = time.monotonic(), self._patience
+        while not batch.done.is_set() and (left := batch.progress_at + patience - time.monotonic()) > 0:
             with anyio.move_on_after(left):
                 await batch.done.wait()
         failed: list[Failure] = []
@@ -291,11 +298,11 @@ class RecordSender:
         for publication, future in batch.waiting:
             if not future.is_done:
                 stalled = True
-                failed.append((publication, errors.KafkaTimeoutError(f"no response in {self._patience:g} s")))
+                failed.append((publication, errors.KafkaTimeoutError(f"no response in {patience:g} s")))
             elif not future.succeeded():
                 failed.append((publication, future.exception))
         if stalled:
-            self._patience = min(self._patience * 2, self._producers.patience_max)
+            self._patience = max(self._patience, min(patience * 2, self._producers.patience_max))
         elif time.monotonic() - began < self._patience_min:
             self._patience = self._patience_min
         return failed

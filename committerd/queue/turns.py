@@ -4,12 +4,13 @@ The records of one producer (header `producer`) are a *line*; those without the 
 else one line together. A record of an application joins the line in which others of that application wait, so that the
 records of one application never change their order, whoever stages them.
 
-While records of several lines wait, or did so a moment ago, a version takes at most a share of its records from each
-line, from those first that were served longest ago. The share of batch producers, which the operator names, is smaller.
-A line that had a version to itself while others waited sits out the next one. So a producer that stages many records
-at once has no more of the time than any other, and records of others pass its records: they are settled ahead. A
-position carries a limited number of offsets that are settled ahead; where more of them would be needed, records are
-taken in the order of their offsets.
+While records of several lines wait, a version takes at most a share of its records from each line, from those first
+that were served longest ago. The share of batch producers, which the operator names, is smaller. A version may have
+records of one line only, because nobody else's were ready. It ends when it has that line's share and a record of
+another line is ready, and the line sits out the next version. If that one is its own again, because the others were not
+ready after all, a smaller share is enough. So a producer that stages many records at once has no more of the time than
+any other, and records of others pass its records: they are settled ahead. A position carries a limited number of
+offsets that are settled ahead; where more of them would be needed, records are taken in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from committerd.queue.producers import matches
 SHARE = 3
 """While several lines wait, each gives at most one part in so many of the records that a version may hold."""
 BATCH_SHARE = 10
-"""The same for the line of a batch producer."""
+"""The same for the line of a batch producer, and for one that had the version before to itself."""
+SHORT_MAX = 16
+"""The most records that wait in a short line."""
 RECENT_VERSIONS = 32
-"""A line counts as waiting for so many versions after it was served last: its producer may be about to stage again."""
+"""The turns remember for so many versions when a line was served."""
 PASSED_OVER_MAX = 8
 """A line whose first record can't be judged yet is passed over at most so many times. Then a version waits for it."""
 
@@ -74,7 +77,8 @@ class Turns(Generic[_T]):
         """By line: the number of the version that last settled a record of it, if that is recent."""
         self._versions = 0
         """The number of versions that have settled records."""
-        self._sits_out: bytes | None = None
+        self._alone: bytes | None = None
+        """The line that has the version formed last to itself, and more records."""
         self._passed_over = Counter[bytes]()
 
     @property
@@ -84,8 +88,8 @@ class Turns(Generic[_T]):
 
     @property
     def are_several(self) -> bool:
-        """Whether records of several lines wait, or did so a moment ago."""
-        return len(self._lines) > 1 or bool(self._served.keys() - self._lines.keys() and self._lines)
+        """Whether records of several lines wait."""
+        return len(self._lines) > 1
 
     def add(self, one: _T) -> None:
         """Add a record, whose offset is above those of all others of its producer and its application."""
@@ -125,12 +129,21 @@ class Turns(Generic[_T]):
         self._versions += 1
         served = {self._line_of[one.offset] for one in ones}
         self.remove(ones)
-        alone = next(iter(served)) if len(served) == 1 else None
-        self._sits_out = alone if len(self._lines) > 1 else None
         self._served = {line: at for line, at in self._served.items() if self._versions - at < RECENT_VERSIONS}
         self._served |= dict.fromkeys(served, self._versions)
         for line in served:
             del self._passed_over[line]
+
+    def formed(self, offsets: Collection[int], *, passes: Callable[[int], bool]) -> None:
+        """Note the offsets that a version settles. It has been formed, and its records still wait.
+
+        `passes`: whether the position passed an offset before it.
+        """
+        lines = {self._line_of.get(offset, b"") for offset in offsets}
+        line = lines.pop() if len(lines) == 1 else b""
+        waiting = (one.offset for one in self._lines.get(line, ()))
+        has_more = any(not passes(offset) and offset not in offsets for offset in waiting)
+        self._alone = line if has_more else None
 
     def clear(self) -> None:
         """Remove all records, and forget who was served."""
@@ -141,6 +154,11 @@ class Turns(Generic[_T]):
         for line in self._in_turn():
             yield from islice(self._lines[line], count)
 
+    def long_line(self, one: _T) -> bytes | None:
+        """The line of a record that waits, if more records than `SHORT_MAX` wait in it; None otherwise."""
+        line = self._line_of[one.offset]
+        return line if len(self._lines[line]) > SHORT_MAX else None
+
     def chosen(self, most: int, *, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]) -> Sequence[_T]:
         """Return the records that the next version may take while there are several lines, by ascending offset.
 
@@ -150,7 +168,7 @@ class Turns(Generic[_T]):
         """
         chosen = list[_T]()
         for line in self._in_turn():
-            share = max(most // (BATCH_SHARE if line in self._batch else SHARE), 1)
+            share = self._part(most, small=line in self._batch)
             waiting = (one for one in self._lines[line] if not passes(one.offset))
             first = next(waiting, None)
             if first is None:
@@ -160,7 +178,7 @@ class Turns(Generic[_T]):
                 if self._passed_over[line] > PASSED_OVER_MAX:
                     return [first]
                 continue
-            if line == self._sits_out and chosen:
+            if line == self._alone and chosen:
                 continue
             chosen.append(first)
             for one in islice(waiting, min(share, most - len(chosen) + 1) - 1):
@@ -171,11 +189,38 @@ class Turns(Generic[_T]):
                 break
         return sorted(chosen, key=lambda one: one.offset)
 
+    def line_of_all(self, ones: Collection[_T]) -> bytes | None:
+        """The line of these records; None if they are of several."""
+        lines = {self._line_of[one.offset] for one in ones}
+        return lines.pop() if len(lines) == 1 else None
+
+    def enough(self, line: bytes, most: int) -> int:
+        """After how many records a version of this line alone ends, if a record of another line is ready.
+
+        `most`: maximum number of records in a version.
+        """
+        return self._part(most, small=line in self._batch or line == self._alone)
+
+    def is_any_ready(
+        self, *, but: bytes | None = None, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]
+    ) -> bool:
+        """Whether the first record of a line can be judged, of another line than `but`.
+
+        `passes`, `is_ready`: as for `chosen`.
+        """
+        others = (ones for line, ones in self._lines.items() if line != but)
+        firsts = (next((one for one in ones if not passes(one.offset)), None) for ones in others)
+        return any(first is not None and is_ready(first) for first in firsts)
+
+    @staticmethod
+    def _part(most: int, *, small: bool) -> int:
+        return max(most // (BATCH_SHARE if small else SHARE), 1)
+
     def _in_turn(self) -> list[bytes]:
-        """The lines, from those first that were served longest ago; the one that sits out is the last."""
+        """The lines, from those first that were served longest ago; the one that may sit out is the last."""
         return sorted(
             self._lines,
-            key=lambda line: (line == self._sits_out, self._served.get(line, 0), self._lines[line][0].offset),
+            key=lambda line: (line == self._alone, self._served.get(line, 0), self._lines[line][0].offset),
         )
 
 

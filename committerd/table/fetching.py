@@ -26,6 +26,7 @@ from committerd.table.needs import (
     Copy,
     Described,
     EmptyFolders,
+    Enough,
     Gone,
     InThread,
     Need,
@@ -151,6 +152,8 @@ class Fetcher:
                 return await self._pylance(table.store, need)
             case InThread() | Stage():
                 return None
+            case Enough():
+                return False
             case Checkpoint():
                 await self._give_way()
                 return None

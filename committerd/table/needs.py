@@ -242,8 +242,13 @@ class Checkpoint:
     """Need: that other tasks run before the decision goes on. Fact: None."""
 
 
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """Need: whether the version is to end with the records that it has, because others wait for it. Fact: bool."""
+
+
 Fact = Staged | Rows | Versions | OneVersion | QueueEntries | Gone | Reuse | EmptyFolders | Described | Source | Copies
-Need = Fact | BuiltByPylance | InThread | Checkpoint | Stage
+Need = Fact | BuiltByPylance | InThread | Checkpoint | Enough | Stage
 
 Steps = Generator[Need, Any, T_co]
 """A decision that asks for facts on its way. See each need for the fact that it is sent."""

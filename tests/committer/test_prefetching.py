@@ -66,6 +66,28 @@ async def test_a_version_that_nobody_has_prefetched_for_looks_at_all_files_in_on
     assert len(bench.store.batches) == 1
 
 
+async def test_few_records_of_one_producer_do_not_wait_for_the_files_of_many_of_another(bench: Bench) -> None:
+    bench.store.held["data/a.lance"] = anyio.Event()
+    many = [record(offset, staged("a"), producer="many") for offset in range(prefetching._RECORDS_AT_ONCE)]
+    few = [record(len(many) + place, staged(name), producer=name) for place, name in enumerate("bcd")]
+    bench.arrive(*many, *few)
+    async with bench.prefetching():
+        assert (await bench.prefetched(bench.intake.pending[-1])).facts.files
+        assert not bench.prefetcher.is_ready(bench.intake.pending[0])
+        assert sorted(bench.store.batches) == [["data/a.lance"], ["data/b.lance", "data/c.lance", "data/d.lance"]]
+        bench.store.held["data/a.lance"].set()
+        await bench.prefetched(bench.intake.pending[0])
+
+
+async def test_records_of_several_floods_are_prefetched_in_full_batches(bench: Bench) -> None:
+    count = 2 * prefetching._RECORDS_AT_ONCE
+    records = [record(offset, staged("a"), producer=f"flood {offset % 2}") for offset in range(2 * count)]
+    bench.arrive(*records)
+    async with bench.prefetching():
+        await until(lambda: all(map(bench.prefetcher.is_ready, bench.intake.pending)))
+    assert len(bench.store.batches) == 4
+
+
 async def test_further_records_are_prefetched_as_those_before_them_are_settled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

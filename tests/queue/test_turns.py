@@ -12,6 +12,7 @@ from committerd.queue.turns import (
     PASSED_OVER_MAX,
     RECENT_VERSIONS,
     SHARE,
+    SHORT_MAX,
     BatchLines,
     Turns,
     count_beyond,
@@ -49,6 +50,14 @@ class Queue:
     def chosen(self, *, passed: frozenset[int] = frozenset(), most: int = MOST) -> list[int]:
         found = self.turns.chosen(most, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready)
         return [one.offset for one in found]
+
+    def is_other_ready(self, line: bytes, *, passed: frozenset[int] = frozenset()) -> bool:
+        return self.turns.is_any_ready(
+            but=line, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready
+        )
+
+    def form(self, *offsets: int, passed: frozenset[int] = frozenset()) -> None:
+        self.turns.formed(offsets, passes=passed.__contains__)
 
     def settle(self, *offsets: int) -> None:
         self.turns.settled([self.there[offset] for offset in offsets])
@@ -111,30 +120,82 @@ def test_what_the_position_passes_is_not_chosen_again() -> None:
     assert queue.chosen(passed=frozenset([*flood[:5], *small])) == flood[5 : 5 + PART]
 
 
-def test_the_share_lasts_for_a_while() -> None:
+def test_who_was_served_lately_is_remembered_for_some_versions() -> None:
     queue = Queue()
-    flood, small = queue.add(b"flood", count=RECENT_VERSIONS + 2), queue.add(b"small")
-    queue.settle(*small)
-    queue.settle()
-    assert not queue.there.keys() - {*flood, *small}
-    for offset in flood[:RECENT_VERSIONS]:
-        assert queue.turns.are_several
+    flood, small = queue.add(b"flood", count=RECENT_VERSIONS + 10), queue.add(b"small", count=2)
+    queue.settle(small[0])
+    for offset in flood[: RECENT_VERSIONS - 1]:
         queue.settle(offset)
-    assert not queue.turns.are_several
-    queue.settle(*flood[RECENT_VERSIONS:])
-    assert not queue.turns.are_several
+    assert next(queue.turns.to_fetch(1)).offset == small[1]  # it was served, but longer ago
+    queue.settle(flood[RECENT_VERSIONS - 1])
+    new = queue.add(b"new")
+    assert [one.offset for one in queue.turns.to_fetch(1)][:2] == [small[1], *new]
 
 
-def test_who_had_a_version_alone_sits_out_the_next_one() -> None:
+def test_who_has_a_version_alone_sits_out_the_next_one() -> None:
     queue = Queue()
     flood, small = queue.add(b"flood", count=30), queue.add(b"small", count=3)
+    queue.form(flood[0])  # and it is put while the next one is formed
+    assert queue.chosen(passed=frozenset(flood[:1])) == small
     queue.settle(flood[0])
     assert queue.chosen() == small
     queue.unready = {*small}
     assert queue.chosen() == flood[1 : 1 + PART]
+    queue.form(flood[1], small[0])
     queue.settle(flood[1], small[0])
     queue.unready = set()
     assert queue.chosen() == [*flood[2 : 2 + PART], *small[1:]]
+
+
+def test_who_has_no_more_records_sits_out_nothing() -> None:
+    """A client stages its next record once the previous one is committed."""
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=30), queue.add(b"small")
+    queue.form(*small)
+    queue.settle(*small)
+    (following,) = queue.add(b"small")
+    assert queue.chosen() == [*flood[:PART], following]
+    queue.settle()
+    (last,) = queue.add(b"small")
+    queue.form(last, passed=frozenset([following]))  # while the version with the other record is put
+    queue.settle(following, last)
+    (following,) = queue.add(b"small")
+    assert queue.chosen() == [*flood[:PART], following]
+
+
+def test_a_version_of_one_line_ends_for_others_sooner_if_it_is_the_second() -> None:
+    most = SHARE * BATCH_SHARE
+    queue = Queue("night*")
+    flood, night = queue.add(b"flood", count=50), queue.add(b"nightly", count=50)
+    flood_line, night_line = queue.turns.lines
+    assert queue.turns.enough(flood_line, most) == most // SHARE
+    assert queue.turns.enough(night_line, most) == most // BATCH_SHARE
+    queue.form(*flood[:5])
+    assert queue.turns.enough(flood_line, most) == most // BATCH_SHARE
+    queue.form(flood[5], night[0])
+    assert queue.turns.enough(flood_line, most) == most // SHARE
+    assert queue.turns.enough(flood_line, 1) == 1
+
+
+def test_others_wait_once_their_first_record_is_ready() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=5), queue.add(b"small", count=3)
+    queue.unready = {small[1]}
+    line, _ = queue.turns.lines
+    assert queue.is_other_ready(line)
+    assert not queue.is_other_ready(line, passed=frozenset(small[:1]))
+    assert not queue.is_other_ready(line, passed=frozenset(small))
+    queue.settle(*small)
+    assert not queue.is_other_ready(line)
+    assert queue.turns.line_of_all([queue.there[offset] for offset in flood]) == line
+
+
+def test_few_records_are_fetched_apart_from_those_of_a_flood() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=SHORT_MAX + 1), queue.add(b"small", count=SHORT_MAX)
+    line, _ = queue.turns.lines
+    assert {queue.turns.long_line(queue.there[offset]) for offset in flood} == {line}
+    assert {queue.turns.long_line(queue.there[offset]) for offset in small} == {None}
 
 
 def test_what_can_not_be_judged_yet_is_passed_over_and_waited_for_in_the_end() -> None:

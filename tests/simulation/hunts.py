@@ -387,6 +387,7 @@ HUNTS: Mapping[Mutate, Hunt] = {
     m.answers_without_the_transaction_file: BOTH_COMMIT,
     m.believes_in_what_it_expected: DAMAGED,
     m.acknowledges_before_it_publishes: ANYWHERE,
+    m.acknowledges_past_a_slower_part: ANYWHERE,
     m.acknowledges_what_no_version_carries: ANYWHERE,
     m.carries_no_position: ANYWHERE,
     m.begins_where_the_latest_version_says: ANYWHERE,

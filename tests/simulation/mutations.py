@@ -140,6 +140,23 @@ def acknowledges_before_it_publishes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Publisher, "_publish", early)
 
 
+def acknowledges_past_a_slower_part(patch: pytest.MonkeyPatch) -> None:
+    """The outcomes of another partition, which were given before, are still on their way."""
+
+    async def publish_part(self: Publisher, part: Any) -> None:
+        await self._publish(part.batches)
+        part.published.set()
+        self._parts.remove(part)
+        last = next((one for one in reversed(part.batches) if one.acknowledge is not None), None)
+        if last is not None:
+            self._unacknowledged = last
+            self._acknowledge_due.set()
+        self._unsent -= len(part.batches)
+        self._note_idle()
+
+    patch.setattr(Publisher, "_publish_part", publish_part)
+
+
 def acknowledges_what_no_version_carries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Head, "acknowledgeable", lambda self: (self.position, self.version))
 

@@ -1,0 +1,108 @@
+"""A version that holds the records of one producer ends for those of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from committerd.committer.deciding import DecideOptions
+from committerd.committer.members import FormedVersion
+from committerd.queue.grouping import GroupLimits
+from committerd.queue.turns import BATCH_SHARE, SHARE
+from committerd_common.messages import Transaction
+from tests.committer.bench import Bench, record, staged, until
+from tests.lance.operations import config
+from tests.table.scene import Scene, read_at
+
+MOST = 64 * SHARE * BATCH_SHARE
+"""A version's shares are multiples of the records between two looks at who waits."""
+
+
+class Flood(Bench):
+    """One producer has more records than a version holds, and those of others come while a version is formed."""
+
+    def __init__(self, scene: Scene, *, first: Transaction | None = None) -> None:
+        """`first`: what the producer has staged before."""
+        super().__init__(scene, DecideOptions(verify_files="never", limits=GroupLimits(records=MOST)))
+        self.assembler.give_way = self.give_way
+        self.comes: str | None = None
+        """The producer whose record comes next."""
+        if first is not None:
+            self.arrive(record(0, first, producer="flood"))
+            self.next_offset = 1
+        self.flood = self.stage("flood", count=2 * MOST)
+
+    def stage(self, producer: str, *, count: int = 1) -> list[int]:
+        offsets = list(range(self.next_offset, self.next_offset + count))
+        self.next_offset += count
+        self.arrive(*(record(offset, staged("a"), producer=producer) for offset in offsets))
+        return offsets
+
+    async def give_way(self) -> None:
+        if self.comes is not None:
+            producer, self.comes = self.comes, None
+            self.stage(producer)
+            await self.prefetcher.ready([self.intake.pending[-1]])
+
+    async def formed(self, before: FormedVersion | None = None) -> tuple[FormedVersion, int]:
+        """The next version, and how many records it settles."""
+        if not self.prefetcher.is_ready(self.intake.pending[-1]):
+            async with self.prefetching():
+                await until(lambda: all(map(self.prefetcher.is_ready, self.intake.pending)))
+        made = await self.assembled(before.after if before is not None else None)
+        return made, len(made.own.settled.members)
+
+
+@pytest.fixture
+def flood(tmp_path: Path) -> Flood:
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    return Flood(scene)
+
+
+async def test_a_version_is_full_if_nobody_waits_for_it(flood: Flood) -> None:
+    assert (await flood.formed())[1] == MOST
+    flood.comes = "flood"
+    assert (await flood.formed())[1] == MOST
+
+
+async def test_a_version_ends_after_its_share_if_others_wait(flood: Flood) -> None:
+    flood.comes = "small"
+    first, count = await flood.formed()
+    assert count == MOST // SHARE
+    assert not first.round_left
+    second, count = await flood.formed(first)
+    assert [one.producer for one in second.own.settled.members] == ["small"]
+
+
+async def test_the_second_version_of_a_producer_in_a_row_ends_sooner(flood: Flood) -> None:
+    first, _ = await flood.formed()
+    flood.comes = "small"
+    second, count = await flood.formed(first)
+    assert count == MOST // BATCH_SHARE
+    third, count = await flood.formed(second)
+    assert [one.producer for one in third.own.settled.members] == ["small"]
+    flood.comes = "other"
+    _, count = await flood.formed(third)
+    assert count == MOST // SHARE
+
+
+async def test_a_version_does_not_end_before_the_turn_of_a_record_of_its_round_has_come(tmp_path: Path) -> None:
+    """The Appends of a round come before its configuration, wherever that is in the queue."""
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    flood = Flood(scene, first=read_at(config(upsert_values={"a": "1"}), 1))
+    flood.comes = "small"
+    first, count = await flood.formed()
+    assert count == MOST - 1
+    assert first.round_left == {0}
+    flood.comes = "other"
+    second = await flood.assembled(first.after, round_left=first.round_left)
+    assert [one.offset for one in second.own.settled.members] == [0]
+
+
+async def test_a_round_that_has_begun_ends_for_nobody(flood: Flood) -> None:
+    flood.comes = "small"
+    begun = frozenset(flood.flood[:MOST])
+    assert len((await flood.assembled(round_left=begun)).own.settled.members) == MOST
