@@ -24,7 +24,7 @@ from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record,
 from committerd.queue.position import Position
 from committerd.queue.reach import Reach, lines_of
 from committerd.queue.reservations import Reservations
-from committerd.queue.turns import SHARE, Turns
+from committerd.queue.turns import Turns
 from committerd.stretches import GiveWay, to_all
 from committerd_common.request import who_asked
 
@@ -278,8 +278,7 @@ class Intake:
 
     def takes_turns(self, most: int) -> bool:
         """Whether a version of at most so many records takes from producers in turn, because more records wait."""
-        are_many = len(self.pending) > most // SHARE or self._reach.first_skipped is not None
-        return are_many and self.turns.are_several
+        return (len(self.pending) > most or self._reach.first_skipped is not None) and self.turns.are_several
 
     @property
     def oldest_ms(self) -> int | None:
