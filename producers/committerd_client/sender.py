@@ -254,10 +254,12 @@ class Sender:
         if now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
-        if self._producer is None or not self._is_stalled(now):
+        if self._producer is None:
             return
         if is_throttled(self._producer):
-            self._progress_at = now
+            self._progress_at = now  # so that it has all of its patience once it may send again
+            return
+        if not self._is_stalled(now):
             return
         old, progress_at = self._producer, self._progress_at
         try:
