@@ -1,11 +1,10 @@
 """Forms the next version while the previous one is put.
 
 If a full group waits, the pipeline forms ahead at once, because records that arrive later would not have joined it. If
-fewer records wait, or the version takes from producers in turn, it forms ahead shortly before the put returns: the put
-then hides the time that forming takes, and records that arrive during most of it still join. It forms on the head that
-will follow once the put succeeds. If that becomes the current head soon, the formed version is put next. Otherwise it
-is dropped, and there is nothing to roll back. A version whose files are still being written can't be built on, so
-nothing is formed ahead on it.
+fewer records wait, it forms ahead shortly before the put returns: the put then hides the time that forming takes, and
+records that arrive during most of it still join. It forms on the head that will follow once the put succeeds. If that
+becomes the current head soon, the formed version is put next. Otherwise it is dropped, and there is nothing to roll
+back. A version whose files are still being written can't be built on, so nothing is formed ahead on it.
 """
 
 from __future__ import annotations
@@ -239,10 +238,10 @@ class Pipeline:
         return self._put_seconds - min(lead, self._put_seconds * _LEAD_SHARE_MAX)
 
     def _may_follow(self, formed: FormedVersion) -> bool:
-        """Whether the next version may be formed at once, because no record that arrives later would join it."""
+        """Whether the next version may be formed at once, without waiting for more records."""
         if formed.round_left:
             return True
-        if self.intake.waiting_retries() or self.intake.takes_turns(self.assembler.decider.options.most):
+        if self.intake.waiting_retries():
             return False
         full = self.assembler.decider.options.limits.full
         return len(self.intake.first(full, behind=formed.after.position)) == full
@@ -250,18 +249,12 @@ class Pipeline:
     def _is_ready(self, formed: FormedVersion) -> bool:
         """Whether the next version can be formed of what waits behind this one: the first record's facts are there.
 
-        A refusal's re-execution may have to go first, so nothing is formed before the refusal is published. Where
-        versions take from producers in turn, so many records wait that it goes first in the version after this one.
+        A refusal's re-execution may have to go first, so nothing is formed before the refusal is published.
         """
-        if self.intake.waiting_retries():
-            return False
-        turns, is_ready = self.intake.turns, self.assembler.prefetcher.is_ready
-        if self.intake.takes_turns(self.assembler.decider.options.most):
-            return turns.is_any_ready(passes=formed.after.position.passes, is_ready=is_ready)
-        if formed.own.settled.refusals:
+        if formed.own.settled.refusals or self.intake.waiting_retries():
             return False
         waiting = self.intake.first(1, behind=formed.after.position)
-        return bool(waiting) and is_ready(waiting[0])
+        return bool(waiting) and self.assembler.prefetcher.is_ready(waiting[0])
 
     async def _drop(self) -> None:
         """Drop what was formed ahead."""
