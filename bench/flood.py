@@ -3,10 +3,11 @@
     python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
                           [--quota 0.5] [--batch]
 
-Six processes upsert 20 rows each, one after the other. Meanwhile a producer stages raw Appends of one file each
-that say which keys they bring, as fast as they are committed: at most `--waiting` of them have no outcome. Measured
-are the flood alone, then the clients alone, on a table with the files of the flood, and then both at once, with a
-committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last lines compare them.
+Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
+Appends of one file each that say which keys they bring, as fast as they are committed: at most `--waiting` of them have
+no outcome. Measured are the flood alone, then the clients alone, on a table with the files of the flood, and then both
+at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last
+lines compare them.
 
 With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
 second. Kafka lets it send the bytes of ten seconds at once. So calls of the first ten seconds do not count, and the
@@ -89,7 +90,8 @@ class Clients:
         spawned = multiprocessing.get_context("spawn")
         self._until, self._seconds = spawned.Event(), spawned.Queue()
         self.seconds: list[float] = []
-        self._count, self._pause = count, pause
+        self._first_calls = (2 if pause else 10) * count
+        """So many calls do not count, because the processes start meanwhile."""
         given = scene.table.uri, kafka, scene.name
         shared = {"until": self._until, "seconds": self._seconds, "pause": pause}
         self._running = [spawned.Process(target=upsert, args=given, kwargs=shared) for _ in range(count)]
@@ -99,7 +101,7 @@ class Clients:
         for process in self._running:
             process.start()
         self._collecting.start()
-        while len(self.seconds) < (2 if self._pause else 10) * self._count:  # starting takes seconds
+        while len(self.seconds) < self._first_calls:
             time.sleep(0.1)
         self.seconds.clear()
         return self
@@ -173,7 +175,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
-    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="how many processes upsert")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
     clients_of = partial(Clients, count=given.clients, pause=given.pause)

@@ -95,20 +95,11 @@ class Assembler:
         ordered = self.containment.to_judge(list(in_turn.values()))
         if not ordered:
             return None
-        alone = None if begun or first or hold else intake.turns.line_of_all(ordered)
-        others_wait, enough = None, None
-        if alone is not None:
-            others_wait = partial(self._is_other_ready, head, intake, alone)
-            enough = intake.turns.enough(alone, options.most)
+        line = None if begun or first or hold else intake.turns.line_of_all([one.offset for one in ordered])
+        is_enough = None if line is None else partial(self._is_enough, head, intake, line)
         try:
             decided = await self._decided(
-                head,
-                ordered,
-                waiting,
-                begun=len(begun),
-                reservations=reservations,
-                enough=enough,
-                others_wait=others_wait,
+                head, ordered, waiting, begun=len(begun), reservations=reservations, is_enough=is_enough
             )
         except Exception as error:
             require_contained(error)  # raises `MachineUnavailable` instead of an error of the machine
@@ -128,10 +119,11 @@ class Assembler:
             self.containment.tried(await self.self_trial(head))
         return replace(decided, decided=Period(began, anyio.current_time()))
 
-    def _is_other_ready(self, head: Head, intake: Intake, line: bytes) -> bool:
-        """Whether a record of another line than this can be judged."""
-        is_ready = self.prefetcher.is_ready
-        return intake.turns.is_any_ready(but=line, passes=head.position.passes, is_ready=is_ready)
+    def _is_enough(self, head: Head, intake: Intake, line: bytes, records: int) -> bool:
+        """Whether a version with so many records, all of this line, is to end because others wait for it."""
+        if records < intake.turns.enough(line, self.decider.options.most):
+            return False
+        return intake.turns.is_other_ready(line, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
 
     async def self_trial(self, head: Head) -> Exception | None:
         """Decode, judge and build changes of our own on this head, without a put; returns what fails.
@@ -172,20 +164,18 @@ class Assembler:
         *,
         begun: int,
         reservations: Reservations,
-        enough: int | None,
-        others_wait: Callable[[], bool] | None,
+        is_enough: Callable[[int], bool] | None,
     ) -> FormedVersion | None:
         """Decide about the records whose facts are there; if these settle nothing, wait for the facts of more.
 
-        `enough`: as in `Queued`. `others_wait`: whether others wait for the version, which then ends; None = it does
-        not end.
+        `is_enough`: answers `Enough`; None = the version ends for nobody.
         """
         refused = self.containment.refused_alone(ordered[0])
         ready = await self.prefetcher.ready(ordered) if refused is None else [_known(ordered[0], refused)]
         while True:
-            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations, enough=enough)
+            queued = Queued(ordered=ready, waiting=waiting, begun=begun, reservations=reservations)
             steps = self.decider.decide(head, queued, most=self._records_max)
-            decided = await self._run(steps, head, others_wait=others_wait)
+            decided = await self._run(steps, head, is_enough=is_enough)
             if isinstance(decided, int):
                 self._records_max = decided
                 continue
@@ -216,15 +206,15 @@ class Assembler:
         """Decode a record, or say why it can't be."""
         return await self.prefetcher.decoder.decode(pending.record, head.table)
 
-    async def _run(self, steps: Steps[_T], head: Head, *, others_wait: Callable[[], bool] | None = None) -> _T:
-        """Run a decision, and observe how long its stages take. `others_wait`: as for `_decided`."""
+    async def _run(self, steps: Steps[_T], head: Head, *, is_enough: Callable[[int], bool] | None = None) -> _T:
+        """Run a decision, and observe how long its stages take. `is_enough`: as for `_decided`."""
         fetcher = Fetcher(head.table, self.open_store, self.pylance, give_way=self.give_way)
         stage, began = "", anyio.current_time()
 
         async def fetch(need: Need) -> Any:
             nonlocal stage, began
-            if isinstance(need, Enough):
-                return others_wait is not None and others_wait()
+            if isinstance(need, Enough) and is_enough is not None:
+                return is_enough(need.records)
             if not isinstance(need, Stage):
                 return await fetcher(need)
             if stage:

@@ -89,8 +89,6 @@ class Queued:
     """The number of records, from the first on, that belong to a round that has begun."""
     reservations: Reservations = field(default_factory=Reservations)
     """What is reserved for refused transactions that come again."""
-    enough: int | None = None
-    """The number of records with which the version ends if others wait for it (`Enough`); None = it ends for nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,18 +196,17 @@ class Decider:
                 break
             yield from self._look_up(group, collected, left)
             # Records of a later part may have waited for longer: a version does not end before their turn has come.
-            enough = queued.enough if len(parts) == 1 else None
-            has_ended = False
+            may_end, has_ended = len(parts) == 1, False
             for part in (*Part, None):  # before a record that is a version of its own, only those that can't be decoded
-                has_ended = yield from self._gather_part(group, part, parts.get(part, ()), enough=enough)
+                has_ended = yield from self._gather_part(group, part, parts.get(part, ()), may_end=may_end)
                 if group.requests:
                     break
             settled = set(group.offsets())
             # A re-execution goes before the others, and its offset may be far behind those of the round.
             group.round_left = frozenset(
                 one.pending.offset
-                for one in collected
-                if one.pending.offset not in settled and one.pending.retry_of is None and not has_ended
+                for one in (() if has_ended else collected)
+                if one.pending.offset not in settled and one.pending.retry_of is None
             )
             gone = {one.pending.offset for one in collected}
             left, begun = [one for one in left if one.pending.offset not in gone], max(begun - len(collected), 0)
@@ -264,19 +261,20 @@ class Decider:
                 group.earlier |= yield from look_up(asked, head.ledger, created=head.history.created)
 
     def _gather_part(
-        self, group: Members, part: Part | None, records: Sequence[Prefetched], *, enough: int | None
+        self, group: Members, part: Part | None, records: Sequence[Prefetched], *, may_end: bool
     ) -> Steps[bool]:
         """Judge the records of one part of a round, until one can't join the group.
 
         Returns whether the version ends before the other records of the part, because records that are not in the round
         wait for it. Then the round is over.
-        `part`: None = the records, of which there is one, are versions of their own. `enough`: as in `Queued`.
+
+        `part`: None = the records, of which there is one, are versions of their own. `may_end`: whether it may.
         """
         hold = group.reservations.hold
         for place, one in enumerate(records):
             if place % _IN_A_STRETCH == 0:
                 yield Checkpoint()
-            if place % _LOOK_EVERY == 0 and enough is not None and len(group.requests) >= enough and (yield Enough()):
+            if may_end and group.requests and place % _LOOK_EVERY == 0 and (yield Enough(len(group.requests))):
                 return True
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):

@@ -79,8 +79,9 @@ class _Part:
 
 
 class Publisher:
-    """Publishes outcomes; those of one partition in the order in which they are given. Only `run` uses Kafka's
-    producers.
+    """Publishes outcomes, those of one partition in the order in which they are given.
+
+    Only `run` uses Kafka's producers.
     """
 
     def __init__(
@@ -172,13 +173,16 @@ class Publisher:
         await self._publish(part.batches)
         part.published.set()
         while self._parts and self._parts[0].published.is_set():
-            batches = self._parts.popleft().batches
-            last = next((one for one in reversed(batches) if one.acknowledge is not None), None)
-            if last is not None:
-                self._unacknowledged = last
-                self._acknowledge_due.set()
-            self._unsent -= len(batches)
+            self._let_acknowledge(self._parts.popleft().batches)
         self._note_idle()
+
+    def _let_acknowledge(self, batches: Sequence[OutcomeBatch]) -> None:
+        """Let the offset of these batches be acknowledged: they and all before them are published."""
+        last = next((one for one in reversed(batches) if one.acknowledge is not None), None)
+        if last is not None:
+            self._unacknowledged = last
+            self._acknowledge_due.set()
+        self._unsent -= len(batches)
 
     async def _publish(self, batches: Sequence[OutcomeBatch]) -> None:
         letters = [letter for batch in batches for letter in batch.letters]

@@ -139,9 +139,8 @@ class Turns(Generic[_T]):
 
         `passes`: whether the position passed an offset before it.
         """
-        lines = {self._line_of.get(offset, b"") for offset in offsets}
-        line = lines.pop() if len(lines) == 1 else b""
-        waiting = (one.offset for one in self._lines.get(line, ()))
+        line = self.line_of_all(offsets)
+        waiting = (one.offset for one in self._lines.get(line, ())) if line is not None else ()
         has_more = any(not passes(offset) and offset not in offsets for offset in waiting)
         self._alone = line if has_more else None
 
@@ -189,9 +188,9 @@ class Turns(Generic[_T]):
                 break
         return sorted(chosen, key=lambda one: one.offset)
 
-    def line_of_all(self, ones: Collection[_T]) -> bytes | None:
-        """The line of these records; None if they are of several."""
-        lines = {self._line_of[one.offset] for one in ones}
+    def line_of_all(self, offsets: Iterable[int]) -> bytes | None:
+        """The line of the records at these offsets; None if they are of several, or do not wait."""
+        lines = {self._line_of.get(offset) for offset in offsets}
         return lines.pop() if len(lines) == 1 else None
 
     def enough(self, line: bytes, most: int) -> int:
@@ -201,14 +200,9 @@ class Turns(Generic[_T]):
         """
         return self._part(most, small=line in self._batch or line == self._alone)
 
-    def is_any_ready(
-        self, *, but: bytes | None = None, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]
-    ) -> bool:
-        """Whether the first record of a line can be judged, of another line than `but`.
-
-        `passes`, `is_ready`: as for `chosen`.
-        """
-        others = (ones for line, ones in self._lines.items() if line != but)
+    def is_other_ready(self, line: bytes, *, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]) -> bool:
+        """Whether the first record of another line than this can be judged. `passes`, `is_ready`: as for `chosen`."""
+        others = (ones for other, ones in self._lines.items() if other != line)
         firsts = (next((one for one in ones if not passes(one.offset)), None) for ones in others)
         return any(first is not None and is_ready(first) for first in firsts)
 

@@ -246,6 +246,9 @@ class Checkpoint:
 class Enough:
     """Need: whether the version is to end with the records that it has, because others wait for it. Fact: bool."""
 
+    records: int
+    """How many it has."""
+
 
 Fact = Staged | Rows | Versions | OneVersion | QueueEntries | Gone | Reuse | EmptyFolders | Described | Source | Copies
 Need = Fact | BuiltByPylance | InThread | Checkpoint | Enough | Stage

@@ -133,7 +133,9 @@ async def test_so_many_parts_are_on_their_way_at_most(desk: Desk) -> None:
     async with desk.open():
         for partition in range(8):
             await desk.give(f"{partition} outcome")
-            await anyio.sleep(0.005)
+            most = min(partition + 1, publisher._PARTS_MAX)
+            await until(lambda most=most: len(desk.queue.asked) >= most)  # type: ignore[misc]
+        await anyio.sleep(0.01)
         assert len(desk.queue.asked) == publisher._PARTS_MAX
         held.set()
     assert sorted(desk.queue.taken) == [f"{partition} outcome" for partition in range(8)]

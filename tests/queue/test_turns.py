@@ -52,8 +52,8 @@ class Queue:
         return [one.offset for one in found]
 
     def is_other_ready(self, line: bytes, *, passed: frozenset[int] = frozenset()) -> bool:
-        return self.turns.is_any_ready(
-            but=line, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready
+        return self.turns.is_other_ready(
+            line, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready
         )
 
     def form(self, *offsets: int, passed: frozenset[int] = frozenset()) -> None:
@@ -187,7 +187,7 @@ def test_others_wait_once_their_first_record_is_ready() -> None:
     assert not queue.is_other_ready(line, passed=frozenset(small))
     queue.settle(*small)
     assert not queue.is_other_ready(line)
-    assert queue.turns.line_of_all([queue.there[offset] for offset in flood]) == line
+    assert queue.turns.line_of_all(flood) == line
 
 
 def test_few_records_are_fetched_apart_from_those_of_a_flood() -> None:

@@ -147,11 +147,7 @@ def acknowledges_past_a_slower_part(patch: pytest.MonkeyPatch) -> None:
         await self._publish(part.batches)
         part.published.set()
         self._parts.remove(part)
-        last = next((one for one in reversed(part.batches) if one.acknowledge is not None), None)
-        if last is not None:
-            self._unacknowledged = last
-            self._acknowledge_due.set()
-        self._unsent -= len(part.batches)
+        self._let_acknowledge(part.batches)
         self._note_idle()
 
     patch.setattr(Publisher, "_publish_part", publish_part)
