@@ -272,7 +272,7 @@ class Auditor:
         return next(reversed(self.versions), 0)
 
     def fail(self, what: str) -> None:
-        if self._crossed or self._is_believed():
+        if self.beyond or self._crossed or self._is_believed():
             self.note(f"BEYOND {what}")
             self.beyond = self.beyond or what
             return

@@ -238,9 +238,11 @@ class Chaos:
         world.auditor.table_is_swapped()
         world.bucket.delete_all()
         world.foreign.put_table(version)
+        swaps = world.bucket.swaps
         await anyio.sleep(self.rng.uniform(15, 30))
-        world.auditor.remove_astray()
-        await adopt(world)
+        if swaps == world.bucket.swaps:  # else the operator waits for the table that came later
+            world.auditor.remove_astray()
+            await adopt(world)
 
     async def pause(self) -> None:
         """An operator pauses the queue for a while, in which producers go on."""
