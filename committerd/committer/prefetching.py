@@ -102,7 +102,7 @@ class Prefetcher:
     _found: dict[int, Prefetched] = field(default_factory=dict)
     """By `Pending.number`, as the next two."""
     _begun: dict[int, anyio.Event] = field(default_factory=dict)
-    """Records that are being prefetched."""
+    """Records that are being prefetched; those of one batch have the same event."""
     _large: set[int] = field(default_factory=set)
     """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
 
@@ -202,13 +202,14 @@ class Prefetcher:
             return None
         return known
 
+    def _free(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
+        """Yield those of these records that nobody prefetches or has prefetched, as of now."""
+        taken = self._found.keys() | self._begun.keys() | self._large
+        return (pending for pending in waiting if pending.number not in taken)
+
     def _free_count(self) -> int:
         """How many of the waiting records can be claimed, up to a batch. What came last is looked at first."""
-        return sum(1 for _ in islice(filter(self._is_free, reversed(self.intake.pending)), _RECORDS_AT_ONCE))
-
-    def _is_free(self, one: Pending) -> bool:
-        """Whether nobody prefetches the record, or has prefetched it."""
-        return not (one.number in self._found or one.number in self._begun or one.number in self._large)
+        return sum(1 for _ in islice(self._free(reversed(self.intake.pending)), _RECORDS_AT_ONCE))
 
     def _claim(self, waiting: Iterable[Pending], *, most: int, apart: bool = False) -> list[Pending]:
         """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time.
@@ -216,14 +217,14 @@ class Prefetcher:
         `apart`: if many records of several lines wait, only those of the first record's line if that is long, and
         otherwise those of short lines. So the facts of a single record don't wait for those of a flood.
         """
-        free: Iterator[Pending] = filter(self._is_free, self._fitting(waiting))
+        free = self._free(self._fitting(waiting))
         if apart and self.intake.takes_turns(_RECORDS_AT_ONCE):
             first, long_line = next(free, None), self.intake.turns.long_line
             if first is not None:
                 line = long_line(first)
                 free = chain([first], (one for one in free if long_line(one) == line))
         batch = list(islice(free, most))
-        self._begun |= {pending.number: anyio.Event() for pending in batch}
+        self._begun |= dict.fromkeys((pending.number for pending in batch), anyio.Event())
         return batch
 
     def _bytes_max(self, pending: Pending) -> int:

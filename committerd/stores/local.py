@@ -34,7 +34,7 @@ import anyio
 from anyio import to_thread
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
-from committerd.stores.local_files import Superseded, link, reason, regular, sync_folder
+from committerd.stores.local_files import Reader, Superseded, link, reason, sync_folder
 from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
@@ -111,17 +111,22 @@ class LocalStore:
         return await self._read(key, _whole)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | None:
-        return await self._read(key, lambda descriptor: _part(descriptor, start, max(end, start)))
+        return await self._read(key, lambda descriptor, _: _part(descriptor, start, max(end, start)))
 
     async def get_tail(self, key: str, size: int) -> Tail | None:
-        return await self._read(key, lambda descriptor: _tail(descriptor, size))
+        return await self._read(key, lambda descriptor, whole: _tail(descriptor, whole, size))
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
         """As the port says; reads all of them in one thread."""
-        return await self._within_limits(keys[0], lambda: [self._tail_of(key, size) for key in keys]) if keys else []
+
+        def tails() -> list[TailOrError]:
+            with Reader(self._root) as reader:
+                return [self._tail_of(reader, key, size) for key in keys]
+
+        return await self._within_limits(keys[0], tails) if keys else []
 
     async def head(self, key: str) -> int | None:
-        return await self._read(key, lambda descriptor: os.fstat(descriptor).st_size)
+        return await self._read(key, lambda _, whole: whole)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> list[str]:
         """As the port says; reads the whole folder, whatever the limit."""
@@ -172,25 +177,30 @@ class LocalStore:
 
         await self._in_thread(remove)
 
-    async def _read(self, key: str, work: Callable[[int], _T]) -> _T | None:
-        """Call `work` with a descriptor of the file and return its result; None when the file does not exist."""
+    async def _read(self, key: str, work: Callable[[int, int], _T]) -> _T | None:
+        """Call `work` with the file's descriptor and size, and return its result; None when the file does not exist."""
         self._path(key)
-        return await self._within_limits(key, lambda: self._read_here(key, work))
 
-    def _read_here(self, key: str, work: Callable[[int], _T]) -> _T | None:
+        def read() -> _T | None:
+            with Reader(self._root) as reader:
+                return self._read_here(reader, key, work)
+
+        return await self._within_limits(key, read)
+
+    def _read_here(self, reader: Reader, key: str, work: Callable[[int, int], _T]) -> _T | None:
         """As `_read`, in this thread.
 
         Follows a symbolic link only for a manifest: no record names a manifest, so the table's owner made the link.
         """
-        with _reading(self._root, key), regular(self._root, key, follow=key.startswith(VERSIONS)) as descriptor:
-            return work(descriptor)
+        with _reading(self._root, key), reader.regular(key, follow=key.startswith(VERSIONS)) as (descriptor, whole):
+            return work(descriptor, whole)
         return None
 
-    def _tail_of(self, key: str, size: int) -> TailOrError:
+    def _tail_of(self, reader: Reader, key: str, size: int) -> TailOrError:
         """As `get_tail`, in this thread; returns an error about this object."""
         try:
             self._path(key)
-            return self._read_here(key, lambda descriptor: _tail(descriptor, size))
+            return self._read_here(reader, key, lambda descriptor, whole: _tail(descriptor, whole, size))
         except (ObjectUnreadable, InvalidRequest) as error:
             return error
 
@@ -269,7 +279,7 @@ class LocalStore:
                 sync_folder(os.path.dirname(path))
 
     def _duplicate(self, source: str, path: str) -> bool:
-        with _reading(self._root, source), regular(self._root, source) as descriptor:
+        with _reading(self._root, source), Reader(self._root) as reader, reader.regular(source) as (descriptor, _):
             self._replace(path, iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b""))
             return True
         return False
@@ -342,7 +352,7 @@ def _entries(root: str, folder: str) -> tuple[Sequence[ObjectEntry], Sequence[st
     return found, below
 
 
-def _whole(descriptor: int) -> bytes:
+def _whole(descriptor: int, _: int) -> bytes:
     with open(descriptor, "rb", closefd=False) as file:
         return file.read()
 
@@ -355,8 +365,8 @@ def _part(descriptor: int, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _tail(descriptor: int, size: int) -> Tail:
-    whole = os.fstat(descriptor).st_size
+def _tail(descriptor: int, whole: int, size: int) -> Tail:
+    """The last `size` bytes of a file of `whole` bytes."""
     start = max(0, whole - size)
     return Tail(body=_part(descriptor, start, whole), size=whole)
 

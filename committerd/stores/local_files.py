@@ -34,6 +34,9 @@ _LINK_NOT_MADE = frozenset(
 )
 """Errors of link(2) that precede any change. After others (EIO, a lost NFS reply) the link may exist."""
 
+_NOT_OPENED = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})
+"""Errors of open(2) for symbolic links that are not followed, and for sockets and devices."""
+
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _AT_FDCWD = -100
@@ -107,47 +110,78 @@ def _rename_without_replacing(temporary: str, path: str) -> None:
     raise OSError(code, os.strerror(code))
 
 
-@contextmanager
-def regular(root: str, key: str, *, follow: bool = False) -> Iterator[int]:
-    """Open the regular file of this key below `root` for reading, and yield its descriptor.
+class Reader:
+    """Opens the files of a table for one thread. The folder of the last file stays open for the next one."""
 
-    `follow`: the file itself may be a symbolic link. Never blocks on a device or a pipe. Raises `ObjectUnreadable` for
-    a link that is not followed and for anything but a regular file, and `OSError`.
-    """
-    with _folder_of(root, key) as (folder, name):
-        _require_regular(root, key, os.stat(name, dir_fd=folder, follow_symlinks=follow))
-        descriptor = os.open(name, _READ if follow else _READ | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        _require_regular(root, key, os.fstat(descriptor))
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._folder = ""
+        """The folder that is open, relative to the root, if `_descriptor` is set."""
+        self._descriptor: int | None = None
 
+    def __enter__(self) -> Reader:
+        return self
 
-@contextmanager
-def _folder_of(root: str, key: str) -> Iterator[tuple[int, str]]:
-    """Open the folder of a key's file; yields (descriptor of the folder, name of the file in it)."""
-    own, *below = key.split("/")
-    if not below:
-        own, below = "", [own]
-    folder = os.open(os.path.join(root, own), _FOLDER)
-    try:
-        for name in below[:-1]:
-            if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: its folder {name!r} is a symbolic link")
-            above, folder = folder, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(above)
-        yield folder, below[-1]
-    finally:
-        os.close(folder)
+    def __exit__(self, *error: object) -> None:
+        self._close()
 
+    @contextmanager
+    def regular(self, key: str, *, follow: bool = False) -> Iterator[tuple[int, int]]:
+        """Open the regular file of this key below the root for reading; yields (descriptor, size in bytes).
 
-def _require_regular(root: str, key: str, found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
-    if not stat.S_ISREG(found.st_mode):
-        what = "a symbolic link, which is not followed" if stat.S_ISLNK(found.st_mode) else "not a regular file"
-        raise ObjectUnreadable(f"can't read {os.path.join(root, key)}: it is {what}")
+        `follow`: the file itself may be a symbolic link. Never blocks on a device or a pipe. Raises `ObjectUnreadable`
+        for a link that is not followed and for anything but a regular file, and `OSError`.
+        """
+        above, name = self._folder_of(key)
+        try:
+            descriptor = os.open(name, _READ if follow else _READ | os.O_NOFOLLOW, dir_fd=above)
+        except OSError as error:
+            if error.errno in _NOT_OPENED:  # say what it is
+                self._require_regular(key, os.stat(name, dir_fd=above, follow_symlinks=follow))
+            raise
+        try:
+            found = os.fstat(descriptor)
+            self._require_regular(key, found)
+            yield descriptor, found.st_size
+        finally:
+            os.close(descriptor)
+
+    def _folder_of(self, key: str) -> tuple[int, str]:
+        """Open the folder of a key's file, unless it is open; returns (its descriptor, name of the file in it)."""
+        folder, _, name = key.rpartition("/")
+        if self._descriptor is None or self._folder != folder:
+            self._close()
+            self._descriptor = self._opened(folder, key)
+            self._folder = folder
+        return self._descriptor, name
+
+    def _opened(self, folder: str, key: str) -> int:
+        own, *below = folder.split("/")
+        opened = os.open(os.path.join(self._root, own), _FOLDER)
+        try:
+            for name in below:
+                if stat.S_ISLNK(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+                    raise ObjectUnreadable(
+                        f"can't read {os.path.join(self._root, key)}: its folder {name!r} is a symbolic link"
+                    )
+                above, opened = opened, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=opened)
+                os.close(above)
+        except BaseException:
+            os.close(opened)
+            raise
+        return opened
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _require_regular(self, key: str, found: os.stat_result) -> None:
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
+        if not stat.S_ISREG(found.st_mode):
+            what = "a symbolic link, which is not followed" if stat.S_ISLNK(found.st_mode) else "not a regular file"
+            raise ObjectUnreadable(f"can't read {os.path.join(self._root, key)}: it is {what}")
 
 
 def sync_folder(folder: str) -> None:

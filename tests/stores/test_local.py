@@ -164,17 +164,17 @@ class TestOnlyRegularFilesAreRead:
         self, store: LocalStore, data: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await store.put("data/o", b"own")
-        stat = os.stat
+        opened = os.open
 
-        def swapped(path: Any, **how: Any) -> os.stat_result:
-            found = stat(path, **how)
+        def swapped(path: Any, *flags: Any, **how: Any) -> int:
             if path == "o":
                 (data / "o").unlink()
                 (data / "o").symlink_to(secret)
-            return found
+            return opened(path, *flags, **how)
 
-        monkeypatch.setattr(os, "stat", swapped)
-        assert await store.get("data/o") is None
+        monkeypatch.setattr(os, "open", swapped)
+        with pytest.raises(ObjectUnreadable, match="data/o: it is a symbolic link"):
+            await store.get("data/o")
 
     async def test_files_that_may_not_be_read(
         self, store: LocalStore, data: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +216,7 @@ class TestOnlyRegularFilesAreRead:
     ) -> None:
         store, hangs = LocalStore(tmp_path / "table", read_seconds_max=0.05), threading.Event()
         (data / "o").write_bytes(b"own")
-        monkeypatch.setattr(local, "_whole", lambda _: hangs.wait(120))
+        monkeypatch.setattr(local, "_whole", lambda *_: hangs.wait(120))
         try:
             given_up = 0
             while given_up < 16:  # a busy machine may have no thread for a read in time: that blames no object
@@ -254,8 +254,8 @@ class TestOnlyRegularFilesAreRead:
         whole, began = local._whole, threading.Event()
         ends = {b"before": threading.Event(), b"own": threading.Event()}
 
-        def read(descriptor: int) -> bytes:
-            body = whole(descriptor)
+        def read(descriptor: int, size: int) -> bytes:
+            body = whole(descriptor, size)
             if body == b"own":
                 began.set()
             ends[body].wait(120)
