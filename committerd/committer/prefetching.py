@@ -203,9 +203,12 @@ class Prefetcher:
         return known
 
     def _free(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
-        """Yield those of these records that nobody prefetches or has prefetched, as of now."""
-        taken = self._found.keys() | self._begun.keys() | self._large
-        return (pending for pending in waiting if pending.number not in taken)
+        """Yield those of these records that nobody prefetches or has prefetched."""
+        found, begun, large = self._found, self._begun, self._large
+        for pending in waiting:
+            number = pending.number
+            if number not in found and number not in begun and number not in large:
+                yield pending
 
     def _free_count(self) -> int:
         """How many of the waiting records can be claimed, up to a batch. What came last is looked at first."""

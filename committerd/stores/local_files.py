@@ -34,9 +34,6 @@ _LINK_NOT_MADE = frozenset(
 )
 """Errors of link(2) that precede any change. After others (EIO, a lost NFS reply) the link may exist."""
 
-_NOT_OPENED = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})
-"""Errors of open(2) for symbolic links that are not followed, and for sockets and devices."""
-
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _AT_FDCWD = -100
@@ -133,12 +130,8 @@ class Reader:
         for a link that is not followed and for anything but a regular file, and `OSError`.
         """
         above, name = self._folder_of(key)
-        try:
-            descriptor = os.open(name, _READ if follow else _READ | os.O_NOFOLLOW, dir_fd=above)
-        except OSError as error:
-            if error.errno in _NOT_OPENED:  # say what it is
-                self._require_regular(key, os.stat(name, dir_fd=above, follow_symlinks=follow))
-            raise
+        self._require_regular(key, os.stat(name, dir_fd=above, follow_symlinks=follow))
+        descriptor = os.open(name, _READ if follow else _READ | os.O_NOFOLLOW, dir_fd=above)
         try:
             found = os.fstat(descriptor)
             self._require_regular(key, found)
@@ -174,7 +167,8 @@ class Reader:
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            with suppress(OSError):  # nothing was written
+                os.close(descriptor)
 
     def _require_regular(self, key: str, found: os.stat_result) -> None:
         if stat.S_ISDIR(found.st_mode):

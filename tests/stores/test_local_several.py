@@ -23,3 +23,18 @@ async def test_several_are_read_as_each_alone(tmp_path: Path) -> None:
     assert isinstance(link, ObjectUnreadable)
     assert isinstance(out, InvalidRequest)
     assert await store.get_tails([], size=4) == []
+
+
+async def test_several_in_different_folders(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "table")
+    keys = ["x", "data/x", "data/sub/x", "_deletions/x", "data/x"]
+    for key in keys:
+        await store.put(key, key.encode())
+    os.symlink("sub", Path(store.uri, "data/link"))
+    before = os.listdir("/proc/self/fd")
+    tails = await store.get_tails([*keys, "nothing/x", "data/link/x", "x"], size=99)
+    assert tails[:5] == [Tail(body=key.encode(), size=len(key)) for key in keys]
+    assert tails[5] is None
+    assert isinstance(tails[6], ObjectUnreadable)
+    assert tails[7] == tails[0]
+    assert os.listdir("/proc/self/fd") == before
