@@ -159,6 +159,10 @@ class TestOnlyRegularFilesAreRead:
         os.close(descriptor)
         for name in ("pipe", "socket"):
             await self.refused(store, f"data/{name}", "not a regular file")
+        (tmp_path / "table" / "_versions").mkdir()
+        (tmp_path / "table" / MANIFEST).symlink_to("/dev/zero")  # a link to a file would be followed
+        with anyio.fail_after(60), pytest.raises(ObjectUnreadable, match="not a regular file"):
+            await store.get(MANIFEST)
 
     async def test_what_became_a_link_when_it_was_opened(
         self, store: LocalStore, data: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
