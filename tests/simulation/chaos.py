@@ -240,8 +240,7 @@ class Chaos:
         world.foreign.put_table(version)
         swaps = world.bucket.swaps
         await anyio.sleep(self.rng.uniform(15, 30))
-        if swaps == world.bucket.swaps:  # else it is gone too, and the later swap has its own operator
-            world.auditor.remove_astray()
+        if swaps == world.bucket.swaps:  # a later swap has an operator of its own
             await adopt(world)
 
     async def pause(self) -> None:

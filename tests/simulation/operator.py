@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 async def adopt(world: World, *, offset: int | None = None) -> None:
-    """Adopt the topic as it is now, if a committer would refuse to run; `offset` None = the proposed one."""
+    """Adopt the topic as it is now, if a committer would refuse to run; `offset` None = the proposed one.
+
+    First deletes the versions that landed in a table that they were not built on, which the log names.
+    """
+    world.auditor.remove_astray()
     rng = random.Random(f"{world.seed} operator")
     loading = Loading(monotonic=anyio.current_time)
     situation = await operate.look(FakeQueue(world.broker), Table(FakeStore(world.bucket, uri=URI)), loading)

@@ -209,7 +209,6 @@ class World:
                 told = f"unanswered {unanswered}" if unanswered else f"acknowledged {self.broker.group}"
                 self.auditor.fail(f"{CALM_SECONDS:g} s of calm, and {told}; {states}")
             if any(process.state == "refused" for process in self.processes):
-                self.auditor.remove_astray()
                 await adopt(self)
             await anyio.sleep(0.5)
 
