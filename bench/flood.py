@@ -10,8 +10,8 @@ at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`
 lines compare them.
 
 With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
-second. Kafka lets it send the bytes of ten seconds at once. So calls of the first ten seconds do not count, and the
-flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
+second. Kafka lets it send the bytes of eleven seconds at once. So calls of the first eleven seconds do not count, and
+the flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
 
 With `--batch` the committer knows the producer as a batch producer (`commit.batch_producers`).
 """
@@ -45,7 +45,7 @@ _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
-_WINDOW_SECONDS = 10.0
+_WINDOW_SECONDS = 11.0
 """Kafka counts what a client sends over this time, by default."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
