@@ -69,7 +69,9 @@ _REST_SECONDS = 0.5
 """How long the owner thread sleeps if nothing wakes it."""
 _REST_SECONDS_UNSETTLED = 0.1
 _FRUITLESS_SECONDS = 0.01
-"""How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again."""
+"""How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again. It
+does not sleep if records came after the turn had looked for them.
+"""
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
 _COMMIT_MS_MAX = 3_000
@@ -228,6 +230,8 @@ class GroupMember:
         """How many responses with metadata have come, and how many when the topics were last looked at."""
         self._metadata_at = 0.0
         self._watched: set[int] = set()
+        self._takes_response = False
+        """Whether a response was there when the last turn began to fetch."""
         self._warned_at = -_WARNING_AGE_SECONDS
         self._consumer: Any = None
         self._network: Any = None
@@ -462,6 +466,7 @@ class GroupMember:
         """Take part in the group, and fetch. Returns whether anything came, None if the consumer must be replaced."""
         try:
             take_part(consumer, _JOIN_MS)
+            self._takes_response = has_fetched(consumer)
             polled = fetch(consumer, self._poll_records)
         except errors.KafkaError as error:
             self._hand_changes()
@@ -640,7 +645,7 @@ class GroupMember:
             if id(request) not in self._watched:
                 request.add_both(lambda _: self._woken.set())
         self._watched = {id(request) for request in requests}
-        if not fruitful:
+        if not fruitful and (self._takes_response or not has_fetched(consumer)):
             self._stopping.wait(_FRUITLESS_SECONDS)
         if has_fetched(consumer):
             return  # more than one turn takes, or what came since the last one

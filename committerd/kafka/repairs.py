@@ -208,7 +208,10 @@ def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, lis
         fetcher._next_partition_records = fetcher._parse_fetched_data(following)
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
-    records, _ = fetcher.fetch_records(records_max, timeout_ms=0)
+    # Not by `fetch_records`: it returns the records of a response that comes before it returns, but requests no more.
+    records, more_is_here = fetcher.fetched_records(records_max)
+    if not more_is_here:
+        fetcher.send_fetches()
     return dict(records)
 
 

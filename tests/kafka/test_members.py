@@ -17,6 +17,7 @@ import anyio
 import pytest
 from anyio import to_thread
 from kafka.admin import ACLOperation, ResourceType
+from kafka.consumer.fetcher import Fetcher
 from kafka.net.connection import KafkaConnection
 from kafka.record.default_records import DefaultRecordBatch
 
@@ -179,6 +180,45 @@ async def test_a_full_dataset_goes_on_after_others_had_records(kafka: KafkaBroke
             await full.done(generation, len(some), 0)
             came += some
         assert [record.value for record in came] == values
+
+
+async def test_records_that_come_while_the_thread_looks_for_them_and_those_behind_them_come_at_once(
+    kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=300)
+    may_send, waits, send = threading.Event(), threading.Event(), Fetcher.send_fetches
+    may_send.set()
+
+    def send_and_wait(self: Any) -> None:
+        """Between two requests, wait for permission to send, and then for the response."""
+        between = not (self._nodes_with_pending_fetch_requests or self._completed_fetches or may_send.is_set())
+        if between:
+            waits.set()
+            may_send.wait(10)
+        send(self)
+        until = time.monotonic() + 1
+        while between and not self._completed_fetches and time.monotonic() < until:
+            time.sleep(0.001)
+
+    async with opened_member(settings, f"group-of-{dataset}", name=dataset) as member, member.serving(dataset) as one:
+        await one.seek(await assignment(one), 0)
+        monkeypatch.setattr(Fetcher, "send_fetches", send_and_wait)
+        for number in range(3):
+            waits.clear()
+            may_send.clear()
+            await to_thread.run_sync(waits.wait, 10)
+            await stage(one, settings, [b"%d" % number])
+            with monkeypatch.context() as slow:
+                for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
+                    slow.setattr(consumer, rest, 5.0)
+                with slow.context() as slower:
+                    slower.setattr(consumer, "_FRUITLESS_SECONDS", 5.0)
+                    may_send.set()
+                    began = time.monotonic()
+                    assert [record.value for record in await take(one, 1)] == [b"%d" % number]
+                await stage(one, settings, [b"next"])
+                assert [record.value for record in await take(one, 1)] == [b"next"]
+                assert time.monotonic() - began < 2.5
 
 
 async def test_datasets_come_and_go_while_others_flow(members: Members, settings: KafkaSettings, dataset: str) -> None:

@@ -132,7 +132,7 @@ class Flows:
     ("part", "owner", "name", "role"),
     [
         ("consumer", ConsumerCoordinator, "poll", "consumer"),
-        ("consumer", Fetcher, "fetch_records", "consumer"),
+        ("consumer", Fetcher, "fetched_records", "consumer"),
         ("consumer", KafkaConsumer, "resume", "consumer"),
         ("consumer", ConsumerCoordinator, "_commit_offsets_sync_async", "consumer"),
         ("consumer", ConsumerCoordinator, "_send_heartbeat_request", "consumer"),
