@@ -36,6 +36,7 @@ from anyio import from_thread
 from kafka import KafkaConsumer, TopicPartition, errors
 from kafka.consumer.fetcher import RecordTooLargeError
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.future import Future
 from kafka.structs import MemberState
 
 from committerd.errors import CommitterError, QueueUnavailable
@@ -52,6 +53,7 @@ from committerd.kafka.repairs import (
     forget_fetched,
     has_fetched,
     must_join,
+    must_request,
     only_topics,
     partition_of,
     requests_of,
@@ -70,7 +72,7 @@ _REST_SECONDS = 0.5
 _REST_SECONDS_UNSETTLED = 0.1
 _FRUITLESS_SECONDS = 0.01
 """How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again. It
-does not sleep if records came after the turn had looked for them.
+does not sleep if the first response came after the turn had begun to fetch.
 """
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
@@ -229,7 +231,8 @@ class GroupMember:
         self._metadata_came = self._metadata_seen = 0
         """How many responses with metadata have come, and how many when the topics were last looked at."""
         self._metadata_at = 0.0
-        self._watched: set[int] = set()
+        self._watched: set[Future] = set()
+        """The requests whose response wakes the owner thread."""
         self._takes_response = False
         """Whether a response was there when the last turn began to fetch."""
         self._warned_at = -_WARNING_AGE_SECONDS
@@ -642,12 +645,12 @@ class GroupMember:
             return  # the next turn waits for the group
         requests = requests_of(consumer)
         for request in requests:
-            if id(request) not in self._watched:
+            if request not in self._watched:
                 request.add_both(lambda _: self._woken.set())
-        self._watched = {id(request) for request in requests}
+        self._watched = set(requests)
         if not fruitful and (self._takes_response or not has_fetched(consumer)):
             self._stopping.wait(_FRUITLESS_SECONDS)
-        if has_fetched(consumer):
+        if has_fetched(consumer) or must_request(consumer):
             return  # more than one turn takes, or what came since the last one
         unsettled = not requests and any(
             share.assignment.owned and not share.assignment.idle for share in tuple(self._shares.values())

@@ -208,7 +208,7 @@ def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, lis
         fetcher._next_partition_records = fetcher._parse_fetched_data(following)
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
-    # Not by `fetch_records`: it returns the records of a response that comes before it returns, but requests no more.
+    # Not `fetch_records`: if a response comes while that waits, it returns those records, and no request follows.
     records, more_is_here = fetcher.fetched_records(records_max)
     if not more_is_here:
         fetcher.send_fetches()
@@ -229,8 +229,18 @@ def has_fetched(consumer: KafkaConsumer) -> bool:
     current = fetcher._next_partition_records
     if current and not is_paused(current.topic_partition):
         return True
+    parked = (*fetcher._paused_partition_records, *fetcher._paused_completed_fetches)
     # kafka-python's thread appends to the responses that wait.
-    return any(not is_paused(completed.topic_partition) for completed in tuple(fetcher._completed_fetches))
+    waiting = (completed.topic_partition for completed in tuple(fetcher._completed_fetches))
+    return not all(map(is_paused, (*parked, *waiting)))
+
+
+def must_request(consumer: KafkaConsumer) -> bool:
+    """Whether a response has come since the last requests were sent, so that none may be under way for its partitions.
+
+    `fetch` forgets the responses when it sends requests.
+    """
+    return any(future.is_done for future in tuple(consumer._fetcher._fetch_futures))
 
 
 def requests_of(consumer: KafkaConsumer) -> list[Future]:

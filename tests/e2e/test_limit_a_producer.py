@@ -25,8 +25,9 @@ _PAGE = Path(__file__).parents[2].joinpath("docs/how-to/limit-a-producer.md").re
 _QUOTA = 20_000
 """Bytes a second, as on the page."""
 _FREE_SECONDS = 11
-"""Kafka counts the bytes of eleven windows of a second each (`quota.window.num`), so it limits nobody before it has
-counted this many seconds' worth."""
+"""Kafka counts the bytes of eleven windows of a second each (`quota.window.num`), so the bytes of at most this many
+seconds are free.
+"""
 
 
 def _commands() -> list[list[str]]:

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from kafka import TopicPartition, errors
 from kafka.admin import ACLOperation, ResourceType
 from kafka.consumer.fetcher import Fetcher
 from kafka.net.connection import KafkaConnection
@@ -182,43 +183,126 @@ async def test_a_full_dataset_goes_on_after_others_had_records(kafka: KafkaBroke
         assert [record.value for record in came] == values
 
 
+class Gate:
+    """Stops the consumer between two requests, until it may send the next one; it then waits for the response."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._may_send, self._waits, send = threading.Event(), threading.Event(), Fetcher.send_fetches
+        self._may_send.set()
+
+        def send_fetches(fetcher: Any) -> None:
+            may_send = self._may_send.is_set()
+            is_between = not (may_send or fetcher._nodes_with_pending_fetch_requests or fetcher._completed_fetches)
+            if is_between:
+                self._waits.set()
+                assert self._may_send.wait(30)
+            send(fetcher)
+            until = time.monotonic() + 10
+            while is_between and not fetcher._completed_fetches and time.monotonic() < until:
+                time.sleep(0.001)
+
+        monkeypatch.setattr(Fetcher, "send_fetches", send_fetches)
+
+    async def closed(self) -> None:
+        """Close it; returns when the consumer waits."""
+        self._waits.clear()
+        self._may_send.clear()
+        assert await to_thread.run_sync(self._waits.wait, 10)
+
+    def open(self) -> None:
+        self._may_send.set()
+
+
 async def test_records_that_come_while_the_thread_looks_for_them_and_those_behind_them_come_at_once(
     kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=300)
-    may_send, waits, send = threading.Event(), threading.Event(), Fetcher.send_fetches
-    may_send.set()
-
-    def send_and_wait(self: Any) -> None:
-        """Between two requests, wait for permission to send, and then for the response."""
-        between = not (self._nodes_with_pending_fetch_requests or self._completed_fetches or may_send.is_set())
-        if between:
-            waits.set()
-            may_send.wait(10)
-        send(self)
-        until = time.monotonic() + 1
-        while between and not self._completed_fetches and time.monotonic() < until:
-            time.sleep(0.001)
-
     async with opened_member(settings, f"group-of-{dataset}", name=dataset) as member, member.serving(dataset) as one:
         await one.seek(await assignment(one), 0)
-        monkeypatch.setattr(Fetcher, "send_fetches", send_and_wait)
+        gate = Gate(monkeypatch)
         for number in range(3):
-            waits.clear()
-            may_send.clear()
-            await to_thread.run_sync(waits.wait, 10)
+            await gate.closed()
             await stage(one, settings, [b"%d" % number])
             with monkeypatch.context() as slow:
                 for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
-                    slow.setattr(consumer, rest, 5.0)
+                    slow.setattr(consumer, rest, 30.0)
+                began = time.monotonic()
                 with slow.context() as slower:
-                    slower.setattr(consumer, "_FRUITLESS_SECONDS", 5.0)
-                    may_send.set()
-                    began = time.monotonic()
+                    slower.setattr(consumer, "_FRUITLESS_SECONDS", 30.0)
+                    gate.open()
                     assert [record.value for record in await take(one, 1)] == [b"%d" % number]
                 await stage(one, settings, [b"next"])
                 assert [record.value for record in await take(one, 1)] == [b"next"]
-                assert time.monotonic() - began < 2.5
+                assert time.monotonic() - began < 15
+
+
+async def test_records_that_came_with_those_of_another_dataset_come_at_once(
+    kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(
+        kafka.bootstrap_servers,
+        **PATIENT,
+        fetch_max_wait_ms=300,
+        outstanding_records_max=400,  # a turn takes a quarter of them
+    )
+    many, few = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(many) as flooded,
+        member.serving(few) as quiet,
+    ):
+        await flooded.seek(await assignment(flooded), 0)
+        await quiet.seek(await assignment(quiet), 0)
+        gate = Gate(monkeypatch)
+        await gate.closed()
+        await stage(flooded, settings, [b"x"] * 390)
+        await stage(quiet, settings, [b"y"])
+        for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
+            monkeypatch.setattr(consumer, rest, 30.0)
+        monkeypatch.setitem(member._consumer._consumer._fetcher.config, "fetch_max_wait_ms", 6_000)
+        began = time.monotonic()
+        gate.open()
+        assert [record.value for record in await take(quiet, 1)] == [b"y"]
+        assert len(await take(flooded, 390)) == 390
+        assert time.monotonic() - began < 5
+
+
+async def test_an_error_of_one_dataset_leaves_no_other_without_a_request(
+    kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=300)
+    bad, good = named(dataset, 2)
+    fetched_records, failed = Fetcher.fetched_records, threading.Event()
+    monkeypatch.setattr(consumer, "_REOPEN_SECONDS", (30.0, 30.0))
+
+    def fail_once(fetcher: Any, *given: Any, **named: Any) -> Any:
+        if failed.is_set() or not fetcher._completed_fetches:
+            return fetched_records(fetcher, *given, **named)
+        fetcher._completed_fetches.clear()
+        failed.set()
+        error: Any = errors.OffsetOutOfRangeError()
+        error.committerd_partition = TopicPartition(f"{bad}.staged", 0)
+        raise error
+
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(bad) as one,
+        member.serving(good) as other,
+    ):
+        await one.seek(await assignment(one), 0)
+        await other.seek(await assignment(other), 0)
+        gate = Gate(monkeypatch)
+        await gate.closed()
+        await stage(one, settings, [b"x"])
+        for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
+            monkeypatch.setattr(consumer, rest, 30.0)
+        monkeypatch.setattr(Fetcher, "fetched_records", fail_once)
+        gate.open()
+        assert await to_thread.run_sync(failed.wait, 10)
+        began = time.monotonic()
+        await stage(other, settings, [b"y"])
+        assert [record.value for record in await take(other, 1)] == [b"y"]
+        assert time.monotonic() - began < 15
 
 
 async def test_datasets_come_and_go_while_others_flow(members: Members, settings: KafkaSettings, dataset: str) -> None:
