@@ -37,7 +37,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from committerd_client import SyncCommitClient, staging
 from committerd_common.messages import Transaction
 from harness.kafka import kafka_broker
-from harness.kafka_configs import limit_client
+from harness.kafka_configs import WINDOW_SECONDS, limit_client
 from harness.scene import Scene
 
 CLIENTS, ROWS = 6, 20
@@ -45,8 +45,6 @@ _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
-_WINDOW_SECONDS = 11.0
-"""Kafka counts what a client sends over this time, by default."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
@@ -197,7 +195,7 @@ def main() -> None:
                 print(f"quota: {given.quota * bytes_alone:.0f} bytes/s", flush=True)
             with clients_of(scene, servers) as clients:
                 if given.quota is not None:
-                    threading.Timer(_WINDOW_SECONDS, clients.seconds.clear).start()
+                    threading.Timer(WINDOW_SECONDS, clients.seconds.clear).start()
                 rate = flood(servers, name, appends, waiting=given.waiting)
                 print(f"beside them: {clients.shown()}", flush=True)
                 beside = clients.quantile(0.99)

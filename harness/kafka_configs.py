@@ -9,6 +9,10 @@ from harness.java import INSTALL, java
 from harness.kafka import kafka_jars
 
 _RATE = "producer_byte_rate"
+WINDOW_SECONDS = 11
+"""Kafka adds up what a client sends in eleven windows of a second each, by default (`quota.window.num`). So the bytes
+of at most this many seconds are free.
+"""
 
 
 def kafka_configs(servers: str, *words: str) -> str:

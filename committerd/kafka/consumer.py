@@ -71,8 +71,8 @@ _REST_SECONDS = 0.5
 """How long the owner thread sleeps if nothing wakes it."""
 _REST_SECONDS_UNSETTLED = 0.1
 _FRUITLESS_SECONDS = 0.01
-"""How long it sleeps at least after a turn in which nothing came: a response with an error comes at once, and again. It
-does not sleep if the first response came after the turn had begun to fetch.
+"""How long it sleeps at least after a turn in which nothing came, because a response with an error comes at once, and
+again. It does not sleep if no response was there when the turn began to fetch, and one is there now.
 """
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
@@ -651,7 +651,7 @@ class GroupMember:
         if not fruitful and (self._takes_response or not has_fetched(consumer)):
             self._stopping.wait(_FRUITLESS_SECONDS)
         if has_fetched(consumer) or must_request(consumer):
-            return  # more than one turn takes, or what came since the last one
+            return  # more than one turn takes, or a response that came since the last requests
         unsettled = not requests and any(
             share.assignment.owned and not share.assignment.idle for share in tuple(self._shares.values())
         )

@@ -208,7 +208,7 @@ def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, lis
         fetcher._next_partition_records = fetcher._parse_fetched_data(following)
     fetcher.maybe_validate_positions()
     fetcher.validate_offsets_if_needed()
-    # Not `fetch_records`: if a response comes while that waits, it returns those records, and no request follows.
+    # `fetch_records` does the same, and then waits. It sends no request after a response that comes while it waits.
     records, more_is_here = fetcher.fetched_records(records_max)
     if not more_is_here:
         fetcher.send_fetches()
@@ -236,10 +236,7 @@ def has_fetched(consumer: KafkaConsumer) -> bool:
 
 
 def must_request(consumer: KafkaConsumer) -> bool:
-    """Whether a response has come since the last requests were sent, so that none may be under way for its partitions.
-
-    `fetch` forgets the responses when it sends requests.
-    """
+    """Whether a response has come since `fetch` last sent requests: its partitions may have no request under way."""
     return any(future.is_done for future in tuple(consumer._fetcher._fetch_futures))
 
 

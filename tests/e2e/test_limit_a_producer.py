@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 
 from committerd_client import CommitClient, CommitResult
 from harness.kafka import LOGIN, KafkaBroker
-from harness.kafka_configs import kafka_configs
+from harness.kafka_configs import WINDOW_SECONDS, kafka_configs
 from harness.scene import STAYS, Scene
 from harness.topics import Staged
 from tests.producers.answering import make_topics
@@ -24,10 +24,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 _PAGE = Path(__file__).parents[2].joinpath("docs/how-to/limit-a-producer.md").read_text("utf-8")
 _QUOTA = 20_000
 """Bytes a second, as on the page."""
-_FREE_SECONDS = 11
-"""Kafka counts the bytes of eleven windows of a second each (`quota.window.num`), so the bytes of at most this many
-seconds are free.
-"""
 
 
 def _commands() -> list[list[str]]:
@@ -77,8 +73,10 @@ async def test_a_client_waits_as_long_as_its_quota_says(
 
 
 def _shortest(sent: int, *, batch: int) -> float:
-    """The seconds that `sent` bytes take at least. Nobody waits for the last two batches to be paid for."""
-    return (sent - _FREE_SECONDS * _QUOTA - 2 * batch) / _QUOTA
+    """The seconds that `sent` bytes take at least. The first bytes are free, and a producer has sent the last two
+    batches before Kafka makes it wait for them.
+    """
+    return (sent - WINDOW_SECONDS * _QUOTA - 2 * batch) / _QUOTA
 
 
 def _size(record: Staged) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
-from kafka import TopicPartition, errors
+from kafka import errors
 from kafka.admin import ACLOperation, ResourceType
 from kafka.consumer.fetcher import Fetcher
 from kafka.net.connection import KafkaConnection
@@ -43,6 +43,7 @@ from tests.kafka.staging import (
     revocation,
     settings_for,
     stage,
+    staged_partition,
     take,
     take_what_comes,
     until,
@@ -184,7 +185,9 @@ async def test_a_full_dataset_goes_on_after_others_had_records(kafka: KafkaBroke
 
 
 class Gate:
-    """Stops the consumer between two requests, until it may send the next one; it then waits for the response."""
+    """Stops the consumer's thread when no fetch request is under way, until it may send the next request. Then the
+    thread waits for the response before it goes on.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._may_send, self._waits, send = threading.Event(), threading.Event(), Fetcher.send_fetches
@@ -213,6 +216,28 @@ class Gate:
         self._may_send.set()
 
 
+def rest_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the consumer's thread rest until something wakes it."""
+    for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
+        monkeypatch.setattr(consumer, rest, 30.0)
+
+
+@contextlib.asynccontextmanager
+async def two_that_deliver(
+    settings: KafkaSettings, dataset: str
+) -> AsyncIterator[tuple[KafkaMember, KafkaQueue, KafkaQueue]]:
+    """A member and the queues of its two datasets, which deliver from offset 0."""
+    one, other = named(dataset, 2)
+    async with (
+        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
+        member.serving(one) as first,
+        member.serving(other) as second,
+    ):
+        for queue in (first, second):
+            await queue.seek(await assignment(queue), 0)
+        yield member, first, second
+
+
 async def test_records_that_come_while_the_thread_looks_for_them_and_those_behind_them_come_at_once(
     kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,8 +249,7 @@ async def test_records_that_come_while_the_thread_looks_for_them_and_those_behin
             await gate.closed()
             await stage(one, settings, [b"%d" % number])
             with monkeypatch.context() as slow:
-                for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
-                    slow.setattr(consumer, rest, 30.0)
+                rest_long(slow)
                 began = time.monotonic()
                 with slow.context() as slower:
                     slower.setattr(consumer, "_FRUITLESS_SECONDS", 30.0)
@@ -245,20 +269,12 @@ async def test_records_that_came_with_those_of_another_dataset_come_at_once(
         fetch_max_wait_ms=300,
         outstanding_records_max=400,  # a turn takes a quarter of them
     )
-    many, few = named(dataset, 2)
-    async with (
-        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
-        member.serving(many) as flooded,
-        member.serving(few) as quiet,
-    ):
-        await flooded.seek(await assignment(flooded), 0)
-        await quiet.seek(await assignment(quiet), 0)
+    async with two_that_deliver(settings, dataset) as (member, flooded, quiet):
         gate = Gate(monkeypatch)
         await gate.closed()
         await stage(flooded, settings, [b"x"] * 390)
         await stage(quiet, settings, [b"y"])
-        for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
-            monkeypatch.setattr(consumer, rest, 30.0)
+        rest_long(monkeypatch)
         monkeypatch.setitem(member._consumer._consumer._fetcher.config, "fetch_max_wait_ms", 6_000)
         began = time.monotonic()
         gate.open()
@@ -271,31 +287,24 @@ async def test_an_error_of_one_dataset_leaves_no_other_without_a_request(
     kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=300)
-    bad, good = named(dataset, 2)
     fetched_records, failed = Fetcher.fetched_records, threading.Event()
     monkeypatch.setattr(consumer, "_REOPEN_SECONDS", (30.0, 30.0))
 
-    def fail_once(fetcher: Any, *given: Any, **named: Any) -> Any:
-        if failed.is_set() or not fetcher._completed_fetches:
-            return fetched_records(fetcher, *given, **named)
-        fetcher._completed_fetches.clear()
-        failed.set()
-        error: Any = errors.OffsetOutOfRangeError()
-        error.committerd_partition = TopicPartition(f"{bad}.staged", 0)
-        raise error
+    async with two_that_deliver(settings, dataset) as (_, one, other):
 
-    async with (
-        opened_member(settings, f"group-of-{dataset}", name=dataset) as member,
-        member.serving(bad) as one,
-        member.serving(good) as other,
-    ):
-        await one.seek(await assignment(one), 0)
-        await other.seek(await assignment(other), 0)
+        def fail_once(fetcher: Any, *given: Any, **named: Any) -> Any:
+            if failed.is_set() or not fetcher._completed_fetches:
+                return fetched_records(fetcher, *given, **named)
+            fetcher._completed_fetches.clear()
+            failed.set()
+            error: Any = errors.OffsetOutOfRangeError()
+            error.committerd_partition = staged_partition(one)
+            raise error
+
         gate = Gate(monkeypatch)
         await gate.closed()
         await stage(one, settings, [b"x"])
-        for rest in ("_REST_SECONDS", "_REST_SECONDS_UNSETTLED"):
-            monkeypatch.setattr(consumer, rest, 30.0)
+        rest_long(monkeypatch)
         monkeypatch.setattr(Fetcher, "fetched_records", fail_once)
         gate.open()
         assert await to_thread.run_sync(failed.wait, 10)

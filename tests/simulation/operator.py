@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def adopt(world: World, *, offset: int | None = None) -> None:
     """Adopt the topic as it is now, if a committer would refuse to run; `offset` None = the proposed one.
 
-    First deletes the versions that landed in a table that they were not built on, which the log names.
+    First deletes the versions that, as the log says, landed in a table other than the table they were built on.
     """
     world.auditor.remove_astray()
     rng = random.Random(f"{world.seed} operator")

@@ -40,6 +40,6 @@ async def test_several_in_different_folders(tmp_path: Path) -> None:
 
 
 def opened_below(folder: str) -> list[str]:
-    """The files and folders below this folder, and itself, that this process has open."""
+    """The paths, at this folder or below it, that this process has open."""
     paths = [os.path.realpath(f"/proc/self/fd/{descriptor}") for descriptor in os.listdir("/proc/self/fd")]
     return [path for path in paths if path.startswith(folder)]
