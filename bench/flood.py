@@ -1,13 +1,17 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
     python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
-                          [--quota 0.5] [--batch]
+                          [--quota 0.5] [--batch] [--plan-between]
 
 Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
 Appends of one file each that say which keys they bring, as fast as they are committed: at most `--waiting` of them have
 no outcome. Measured are the flood alone, then the clients alone, on a table with the files of the flood, and then both
 at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last
-lines compare them.
+lines compare them. The more Appends, the less the first second of the flood counts, in which its records come at once.
+
+Upserts and Appends are planned, and their files written, before they are measured: clients do that on machines of their
+own, and not on the processors that the committer needs. With `--plan-between` a client plans each upsert after the
+commit of the one before.
 
 With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
 second. Kafka lets it send the bytes of eleven seconds at once. So calls of the first eleven seconds do not count, and
@@ -22,6 +26,7 @@ import argparse
 import itertools
 import multiprocessing
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -45,37 +50,47 @@ _PARTITION = 7
 """The partition of the outcomes topic for those of the Appends."""
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
+_PLANNED = 400
+"""How many upserts a client plans before its first commit. It plans more of them one by one if it needs more."""
+_LINKS_MAX = 30_000
+"""How many names a file is given: file systems have a maximum."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
 
-def upsert(uri: str, kafka: str, name: str, *, pause: float, until: Any, seconds: Any) -> None:
-    """Upsert until the event is set; puts the seconds that each commit took into the queue.
+def upsert(
+    uri: str, kafka: str, name: str, *, planned: int, pause: float, begin: Any, until: Any, seconds: Any
+) -> None:
+    """Upsert from when all clients are ready (`begin`, a barrier) until the event is set.
 
-    `pause`: seconds to wait after each commit.
+    Puts the seconds that each commit took into the queue.
+
+    `planned`: how many upserts to plan before the first commit. `pause`: seconds to wait after each commit.
 
     Each upsert brings keys of its own. So it can be planned on the first version, which has a row, and is valid for the
-    latest version that the client knows. To plan it there takes the longer the more files the table has, and takes the
-    processors that the committer needs.
+    latest version that the client knows. To plan it there takes the longer the more files the table has.
     """
     first = lance.dataset(uri, version=1)
-    keys = itertools.count(uuid.uuid4().int >> 70, ROWS)
-    version = lance.dataset(uri).version
+    keys, version = itertools.count(uuid.uuid4().int >> 70, ROWS), lance.dataset(uri).version
 
-    def planned() -> Transaction:
+    def plan() -> Transaction:
         start = next(keys)
-        staged = staging.merge_insert(first, pa.table({"id": range(start, start + ROWS)}), on="id")
-        staged.transaction.read_version = version
-        return staged.transaction
+        return staging.merge_insert(first, pa.table({"id": range(start, start + ROWS)}), on="id").transaction
 
     def again(_: object) -> Transaction:
         nonlocal version
         version = lance.dataset(uri).version
-        return planned()
+        change = plan()
+        change.read_version = version
+        return change
 
+    upserts = [plan() for _ in range(planned)]
     with SyncCommitClient(kafka, dataset=name, dataset_uri=uri) as client:
+        begin.wait()
         while not until.is_set():
-            change, began = planned(), time.monotonic()
+            change = upserts.pop() if upserts else plan()
+            change.read_version = version
+            began = time.monotonic()
             version = client.commit(change, reexecute=again).version or version
             seconds.put(time.monotonic() - began)
             time.sleep(pause)
@@ -84,15 +99,16 @@ def upsert(uri: str, kafka: str, name: str, *, pause: float, until: Any, seconds
 class Clients:
     """The calls of all clients, while the block runs."""
 
-    def __init__(self, scene: Scene, kafka: str, *, count: int, pause: float) -> None:
+    def __init__(self, scene: Scene, kafka: str, *, count: int, planned: int, pause: float) -> None:
         spawned = multiprocessing.get_context("spawn")
-        self._until, self._seconds = spawned.Event(), spawned.Queue()
+        self._begin, self._until, self._seconds = spawned.Barrier(count), spawned.Event(), spawned.Queue()
         self.seconds: list[float] = []
         self._first_calls = (2 if pause else 10) * count
-        """So many calls do not count, because the processes start meanwhile."""
+        """So many calls do not count: the clients all begin at once."""
         given = scene.table.uri, kafka, scene.name
-        shared = {"until": self._until, "seconds": self._seconds, "pause": pause}
-        self._running = [spawned.Process(target=upsert, args=given, kwargs=shared) for _ in range(count)]
+        own = {"planned": planned, "pause": pause}
+        shared = {"begin": self._begin, "until": self._until, "seconds": self._seconds}
+        self._running = [spawned.Process(target=upsert, args=given, kwargs={**own, **shared}) for _ in range(count)]
         self._collecting = threading.Thread(target=self._collect)
 
     def __enter__(self) -> Clients:
@@ -125,18 +141,21 @@ class Clients:
 
 
 def prepared(scene: Scene, count: int) -> list[bytes]:
-    """Appends of a file each. The files are links to one."""
+    """Appends of a file each. The files are links to a few."""
     rows = pa.table({"id": scene.table.new_ids(1)})
     fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
     one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
     (file,) = one.append.fragments[0].files
     data, made = Path(scene.table.uri) / "data", list[bytes]()
-    for _ in range(count):
+    linked = data / file.path
+    for number in range(count):
+        if number and number % _LINKS_MAX == 0:
+            linked = Path(shutil.copyfile(linked, data / f"{uuid.uuid4().hex}.lance"))
         copy = Transaction()
         copy.CopyFrom(one)
         copy.uuid = str(uuid.uuid4())
         copy.append.fragments[0].files[0].path = f"{uuid.uuid4().hex}.lance"
-        os.link(data / file.path, data / copy.append.fragments[0].files[0].path)
+        os.link(linked, data / copy.append.fragments[0].files[0].path)
         made.append(copy.SerializeToString())
     return made
 
@@ -174,9 +193,11 @@ def main() -> None:
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="how many processes upsert")
+    parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
-    clients_of = partial(Clients, count=given.clients, pause=given.pause)
+    planned = 0 if given.plan_between else _PLANNED
+    clients_of = partial(Clients, count=given.clients, planned=planned, pause=given.pause)
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
