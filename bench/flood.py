@@ -54,6 +54,8 @@ _PLANNED = 400
 """How many upserts a client plans before its first commit. It plans more of them one by one if it needs more."""
 _LINKS_MAX = 30_000
 """How many names a file is given: file systems have a maximum."""
+_LOOK_SECONDS = 0.05
+"""How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
@@ -173,7 +175,7 @@ def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float
             producer.send(f"{name}.staged", value=append, headers=_HEADERS, partition=0)
             staged += 1
         producer.flush()
-        time.sleep(0.02)
+        time.sleep(_LOOK_SECONDS)
     took = time.monotonic() - began
     producer.close()
     consumer.close()

@@ -254,11 +254,13 @@ class Decider:
         If one of the records `collected` needs it, others that wait, `left`, are looked up too: after a restart a
         producer may stage all of its records again.
         """
-        head = group.head
-        asked = _to_look_up(collected, head) and _to_look_up(left, head)
-        if asked:
-            with suppress(Exception):  # judging the record looks it up again, and shows whose fault it is
-                group.earlier |= yield from look_up(asked, head.ledger, created=head.history.created)
+        ledger, asked = group.head.ledger, _asked(collected)
+        group.ruled_out.update(one for one in asked if ledger.rules_out(*one))
+        if group.ruled_out.issuperset(asked):
+            return
+        asked = [one for one in _asked(left) if one not in group.ruled_out and not ledger.rules_out(*one)]
+        with suppress(Exception):  # judging the record looks it up again, and shows whose fault it is
+            group.earlier |= yield from look_up(asked, ledger, created=group.head.history.created)
 
     def _gather_part(
         self, group: Members, part: Part | None, records: Sequence[Prefetched], *, may_end: bool
@@ -345,7 +347,7 @@ class Decider:
         head = group.head
         after = known_from(request, head) if is_lost else request.transaction.read_version
         asked, known = (request.uuid, after), NOT_SEEN
-        if not head.ledger.rules_out(*asked):
+        if asked not in group.ruled_out and not head.ledger.rules_out(*asked):
             if asked not in group.earlier:
                 group.earlier |= yield from look_up([asked], head.ledger, created=head.history.created)
             known = group.earlier[asked]
@@ -439,11 +441,11 @@ def _tells_rows_and_keys(request: Request, pending: Pending, reservations: Reser
     return reservations.takes_rows(pending.attempt)
 
 
-def _to_look_up(records: Sequence[Prefetched], head: Head) -> list[AskedUuid]:
-    """Return what is looked up of these records: those that the ledger can't call new."""
+def _asked(records: Sequence[Prefetched]) -> list[AskedUuid]:
+    """What is asked about these records, each once."""
     requests = (one.decoded for one in records)
-    asked = [(one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request)]
-    return [one for one in dict.fromkeys(asked) if not head.ledger.rules_out(*one)]
+    asked = ((one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request))
+    return list(dict.fromkeys(asked))
 
 
 def _expired(envelope: Envelope, now_ms: int) -> Refused | None:

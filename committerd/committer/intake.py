@@ -245,9 +245,10 @@ class Intake:
         while self.pending and self.pending[0].offset < position.next_offset:
             passed.append(self.pending.popleft())
         if position.settled and self.pending:
-            ahead = position.settled
-            passed += [pending for pending in self.pending if pending.offset in ahead]
-            self.pending = deque(pending for pending in self.pending if pending.offset not in ahead)
+            ahead, left = position.settled, deque[Pending]()
+            for pending in self.pending:
+                (passed if pending.offset in ahead else left).append(pending)
+            self.pending = left
         self.turns.settled(passed)
         return self._room_of(passed)
 

@@ -130,6 +130,8 @@ class Members:
     """The refusals of records that no version can be built of, by offset."""
     earlier: dict[AskedUuid, Earlier] = field(default_factory=dict)
     """What was found of the uuids that were looked up."""
+    ruled_out: set[AskedUuid] = field(default_factory=set)
+    """The uuids of which the ledger certainly knows nothing (`Ledger.rules_out`), as far as it was asked."""
     marks: dict[str, AppMark] = field(init=False)
     rows: RowGroup = field(init=False)
     """What the requests delete, if they are of part `ROWS`."""
