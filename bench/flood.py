@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 import uuid
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,14 @@ from committerd_common.messages import Transaction
 from harness.kafka import kafka_broker
 from harness.kafka_configs import WINDOW_SECONDS, limit_client
 from harness.scene import Scene
+from harness.topics import OUTCOME_PARTITIONS
 
 CLIENTS, ROWS = 6, 20
-_PARTITION = 7
-"""The partition of the outcomes topic for those of the Appends."""
+_PARTITION = OUTCOME_PARTITIONS - 1
+"""The partition of the outcomes topic for those of the Appends: the last one.
+
+The clients read the others. A client that reads it parses the outcomes of the flood too, which takes processors.
+"""
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
 _PLANNED = 400
@@ -60,10 +65,16 @@ _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
 
+def producer_of(partition: int) -> str:
+    """A producer name with which a client reads this partition of the outcomes topic."""
+    names = (f"client-{number}" for number in itertools.count())
+    return next(name for name in names if zlib.crc32(name.encode()) % OUTCOME_PARTITIONS == partition)
+
+
 def upsert(
-    uri: str, kafka: str, name: str, *, planned: int, pause: float, begin: Any, until: Any, seconds: Any
+    uri: str, kafka: str, name: str, producer: str, *, planned: int, pause: float, begin: Any, until: Any, seconds: Any
 ) -> None:
-    """Upsert from when all clients are ready (`begin`, a barrier) until the event is set.
+    """Upsert as this producer from when all clients are ready (`begin`, a barrier) until the event is set.
 
     Puts the seconds that each commit took into the queue.
 
@@ -87,7 +98,7 @@ def upsert(
         return change
 
     upserts = [plan() for _ in range(planned)]
-    with SyncCommitClient(kafka, dataset=name, dataset_uri=uri) as client:
+    with SyncCommitClient(kafka, dataset=name, dataset_uri=uri, producer=producer) as client:
         begin.wait()
         while not until.is_set():
             change = upserts.pop() if upserts else plan()
@@ -108,9 +119,12 @@ class Clients:
         self._first_calls = (2 if pause else 10) * count
         """So many calls do not count: the clients all begin at once."""
         given = scene.table.uri, kafka, scene.name
+        producers = [producer_of(number % _PARTITION) for number in range(count)]
         own = {"planned": planned, "pause": pause}
         shared = {"begin": self._begin, "until": self._until, "seconds": self._seconds}
-        self._running = [spawned.Process(target=upsert, args=given, kwargs={**own, **shared}) for _ in range(count)]
+        self._running = [
+            spawned.Process(target=upsert, args=(*given, producer), kwargs={**own, **shared}) for producer in producers
+        ]
         self._collecting = threading.Thread(target=self._collect)
 
     def __enter__(self) -> Clients:
