@@ -123,7 +123,8 @@ class Clients:
         own = {"planned": planned, "pause": pause}
         shared = {"begin": self._begin, "until": self._until, "seconds": self._seconds}
         self._running = [
-            spawned.Process(target=upsert, args=(*given, producer), kwargs={**own, **shared}) for producer in producers
+            spawned.Process(target=upsert, args=(*given, producer), kwargs={**own, **shared}, daemon=True)
+            for producer in producers
         ]
         self._collecting = threading.Thread(target=self._collect)
 
@@ -132,6 +133,9 @@ class Clients:
             process.start()
         self._collecting.start()
         while len(self.seconds) < self._first_calls:
+            if not all(process.is_alive() for process in self._running):
+                self._seconds.put(None)
+                raise RuntimeError("a client has ended before it was measured: its error is above")
             time.sleep(0.1)
         self.seconds.clear()
         return self

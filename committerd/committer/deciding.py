@@ -442,7 +442,7 @@ def _tells_rows_and_keys(request: Request, pending: Pending, reservations: Reser
 
 
 def _asked(records: Sequence[Prefetched]) -> list[AskedUuid]:
-    """What is asked about these records, each once."""
+    """The uuid and the read version of each of these records, without repetitions."""
     requests = (one.decoded for one in records)
     asked = ((one.uuid, one.transaction.read_version) for one in requests if isinstance(one, Request))
     return list(dict.fromkeys(asked))

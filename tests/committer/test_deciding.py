@@ -13,6 +13,7 @@ import pytest
 from committerd.committer.deciding import DecideOptions, Decider
 from committerd.committer.members import Members
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison
+from committerd.queue.ledger import Ledger
 from committerd.queue.reservations import Reservation, Reservations, Retryable
 from committerd.stores.port import Tail
 from committerd.table.prepare import Prepared
@@ -89,6 +90,22 @@ async def test_old_duplicates_are_looked_up_many_at_once_and_each_version_is_rea
     assert [member.uuid for member in formed.own.settled.members] == [new.uuid]
     assert most == 64
     assert len(reads) == len(set(reads)) == 120
+
+
+async def test_the_ledger_is_asked_once_about_each_new_record(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked, rules_out = bench(scene), list[str](), Ledger.rules_out
+
+    def noted(self: Ledger, uuid: str, after: int) -> bool:
+        asked.append(uuid)
+        return rules_out(self, uuid, after)
+
+    monkeypatch.setattr(Ledger, "rules_out", noted)
+    new = [staged(f"n{number}") for number in range(100)]
+    one.arrive(*(record(at, transaction) for at, transaction in enumerate(new)))
+    formed = await one.assembler.assemble(await one.head(), one.intake)
+    assert formed is not None
+    assert len(formed.own.settled.members) == 100
+    assert asked == [transaction.uuid for transaction in new]
 
 
 class TestReExecutions:
