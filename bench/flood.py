@@ -58,7 +58,7 @@ _CLIENT_ID = "flood-staged"
 _PLANNED = 400
 """How many upserts a client plans before its first commit. It plans more of them one by one if it needs more."""
 _LINKS_MAX = 30_000
-"""How many names a file is given: file systems have a maximum."""
+"""How many links to one file are made: file systems have a maximum."""
 _LOOK_SECONDS = 0.05
 """How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
 _RECORD_BYTES = 20
@@ -120,10 +120,10 @@ class Clients:
         """So many calls do not count: the clients all begin at once."""
         given = scene.table.uri, kafka, scene.name
         producers = [producer_of(number % _PARTITION) for number in range(count)]
-        own = {"planned": planned, "pause": pause}
         shared = {"begin": self._begin, "until": self._until, "seconds": self._seconds}
+        shared |= {"planned": planned, "pause": pause}
         self._running = [
-            spawned.Process(target=upsert, args=(*given, producer), kwargs={**own, **shared}, daemon=True)
+            spawned.Process(target=upsert, args=(*given, producer), kwargs=shared, daemon=True)
             for producer in producers
         ]
         self._collecting = threading.Thread(target=self._collect)
