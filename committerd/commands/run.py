@@ -42,9 +42,9 @@ _LARGE_BYTES = 8 * 1024 * 1024
 """Blocks of at least this size go back to the system when they are freed. The C library keeps smaller blocks, such
 as those of most manifests: it takes the system a millisecond to provide 8 MiB again.
 """
-_SWITCH_SECONDS = 0.0002
+_SWITCH_SECONDS = 0.0005
 """How long a thread computes, at most, while another one waits for the interpreter: each request to Kafka or a disk has
-several such waits.
+several such waits. With less, the changes from thread to thread cost more than the waits (docs/decisions/turns.md).
 """
 
 
