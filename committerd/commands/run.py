@@ -44,7 +44,7 @@ as those of most manifests: it takes the system a millisecond to provide 8 MiB a
 """
 _SWITCH_SECONDS = 0.0005
 """How long a thread computes, at most, while another one waits for the interpreter: each request to Kafka or a disk has
-several such waits. With less, the changes from thread to thread cost more than the waits (docs/decisions/turns.md).
+several such waits. If it is shorter, changing from thread to thread costs more than it saves (docs/decisions/turns.md).
 """
 
 
