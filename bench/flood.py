@@ -1,7 +1,7 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
     python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
-                          [--quota 0.5] [--batch] [--plan-between]
+                          [--quota 0.5] [--batch] [--plan-between] [--upserts]
 
 Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
 Appends of one file each that say which keys they bring, as fast as they are committed: at most `--waiting` of them have
@@ -18,6 +18,9 @@ second. Kafka lets it send the bytes of eleven seconds at once. So calls of the 
 the flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
 
 With `--batch` the committer knows the producer as a batch producer (`commit.batch_producers`).
+
+With `--upserts` the flood stages upserts of a row each. All are planned on the first version, so each is compared with
+all versions since then, also with those that the clients have made alone.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from committerd_client import SyncCommitClient, staging
-from committerd_common.messages import Transaction
+from committerd_common.messages import DataFile, Transaction
 from harness.kafka import kafka_broker
 from harness.kafka_configs import WINDOW_SECONDS, limit_client
 from harness.scene import Scene
@@ -160,27 +163,39 @@ class Clients:
         return f"{len(self.seconds)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {slowest:.3f} s"
 
 
-def prepared(scene: Scene, count: int) -> list[bytes]:
-    """Appends of a file each. The files are links to a few."""
+def prepared(scene: Scene, count: int, *, upserts: bool) -> list[bytes]:
+    """Appends, or upserts, of a file and a row each. The files are links to a few files."""
     rows = pa.table({"id": scene.table.new_ids(1)})
-    fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
-    one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
-    (file,) = one.append.fragments[0].files
+    if upserts:
+        one = staging.merge_insert(scene.table.open(), rows, on="id").transaction
+    else:
+        fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
+        one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
     data, made = Path(scene.table.uri) / "data", list[bytes]()
-    linked = data / file.path
+    linked = data / _file_of(one).path
     for number in range(count):
         if number and number % _LINKS_MAX == 0:
             linked = Path(shutil.copyfile(linked, data / f"{uuid.uuid4().hex}.lance"))
         copy = Transaction()
         copy.CopyFrom(one)
         copy.uuid = str(uuid.uuid4())
-        copy.append.fragments[0].files[0].path = f"{uuid.uuid4().hex}.lance"
-        os.link(linked, data / copy.append.fragments[0].files[0].path)
+        if upserts:
+            copy.update.inserted_rows.exact.key_hashes[:] = [uuid.uuid4().int >> 64]
+        file = _file_of(copy)
+        file.path = f"{uuid.uuid4().hex}.lance"
+        os.link(linked, data / file.path)
         made.append(copy.SerializeToString())
     return made
 
 
-def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float:
+def _file_of(one: Transaction) -> DataFile:
+    """The data file of an Append or upsert of a file."""
+    is_append = one.WhichOneof("operation") == "append"
+    ((file,),) = (fragment.files for fragment in (one.append.fragments if is_append else one.update.new_fragments))
+    return file
+
+
+def flood(kafka: str, name: str, records: list[bytes], *, waiting: int) -> float:
     """Stage these; returns how many of them are committed a second. `waiting`: as many have no outcome at most."""
     answered = TopicPartition(f"{name}.outcomes", _PARTITION)
     consumer: Any = KafkaConsumer(bootstrap_servers=kafka)
@@ -188,21 +203,21 @@ def flood(kafka: str, name: str, appends: list[bytes], *, waiting: int) -> float
         bootstrap_servers=kafka, client_id=_CLIENT_ID, acks="all", linger_ms=5, batch_size=256 * 1024
     )
     before, staged, began = consumer.end_offsets([answered])[answered], 0, time.monotonic()
-    while (done := consumer.end_offsets([answered])[answered] - before) < len(appends):
-        for append in appends[staged : done + waiting]:
-            producer.send(f"{name}.staged", value=append, headers=_HEADERS, partition=0)
+    while (done := consumer.end_offsets([answered])[answered] - before) < len(records):
+        for record in records[staged : done + waiting]:
+            producer.send(f"{name}.staged", value=record, headers=_HEADERS, partition=0)
             staged += 1
         producer.flush()
         time.sleep(_LOOK_SECONDS)
     took = time.monotonic() - began
     producer.close()
     consumer.close()
-    return len(appends) / took
+    return len(records) / took
 
 
-def record_bytes(append: bytes) -> int:
+def record_bytes(value: bytes) -> int:
     """About how many bytes a record of the flood has in Kafka."""
-    return _RECORD_BYTES + len(append) + sum(len(name) + len(value) for name, value in _HEADERS)
+    return _RECORD_BYTES + len(value) + sum(len(name) + len(value) for name, value in _HEADERS)
 
 
 def main() -> None:
@@ -212,35 +227,38 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
+    parser.add_argument("--upserts", action="store_true", help="the flood is of upserts, all planned on one version")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="how many processes upsert")
     parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
     planned = 0 if given.plan_between else _PLANNED
+    what = "upserts" if given.upserts else "Appends"
     clients_of = partial(Clients, count=given.clients, planned=planned, pause=given.pause)
+    records_of = partial(prepared, count=given.appends, upserts=given.upserts)
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
             scene.started(**({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
-            rate_alone = flood(servers, name, prepared(scene, given.appends), waiting=given.waiting)
+            first, records = records_of(scene), records_of(scene)
+            rate_alone = flood(servers, name, first, waiting=given.waiting)
             with clients_of(scene, servers) as clients:  # on a table of the size that the flood beside them finds
                 time.sleep(given.seconds)
                 alone = clients.quantile(0.99)
                 print(f"alone: {clients.shown()}", flush=True)
-            appends = prepared(scene, given.appends)
-            bytes_alone = rate_alone * record_bytes(appends[0])
-            print(f"alone: {rate_alone:.0f} Appends/s, {bytes_alone:.0f} bytes/s", flush=True)
+            bytes_alone = rate_alone * record_bytes(records[0])
+            print(f"alone: {rate_alone:.0f} {what}/s, {bytes_alone:.0f} bytes/s", flush=True)
             if given.quota is not None:
                 limit_client(servers, _CLIENT_ID, int(given.quota * bytes_alone))
                 print(f"quota: {given.quota * bytes_alone:.0f} bytes/s", flush=True)
             with clients_of(scene, servers) as clients:
                 if given.quota is not None:
                     threading.Timer(WINDOW_SECONDS, clients.seconds.clear).start()
-                rate = flood(servers, name, appends, waiting=given.waiting)
+                rate = flood(servers, name, records, waiting=given.waiting)
                 print(f"beside them: {clients.shown()}", flush=True)
                 beside = clients.quantile(0.99)
-            print(f"beside them: {rate:.0f} Appends/s", flush=True)
+            print(f"beside them: {rate:.0f} {what}/s", flush=True)
     print(f"p99 {beside / alone:.1f}x of what it is alone, the flood at {rate / rate_alone:.2f}x of its own rate")
 
 

@@ -27,6 +27,10 @@ class Share:
         self.bytes = 0
         self.cache = weakref.ref(cache, lambda _: budget.gone.append(self))
 
+    def fits(self, more: int) -> bool:
+        """Whether this many more bytes fit within the bound, so that no cache has to give anything back."""
+        return self._budget.fits(more)
+
     def use(self, size: int) -> None:
         """The cache was used, and takes this many bytes now. What then exceeds the bound is given back by caches."""
         self._budget.note(self, size)
@@ -47,6 +51,10 @@ class Budget:
     def share(self, cache: Shrinks) -> Share:
         """A part for this cache, for as long as it exists."""
         return Share(self, cache)
+
+    def fits(self, more: int) -> bool:
+        """As `Share.fits`."""
+        return self.bytes + more <= self._bytes_max
 
     def note(self, share: Share, size: int) -> None:
         """As `Share.use`."""

@@ -7,8 +7,17 @@ from dataclasses import dataclass, replace
 
 from committerd.errors import CorruptTable
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint
-from committerd.lance.conflicts.grid import FOLLOWING, NOTHING_FOUND, Comparison, Verdict, VersionVerdict, compared
+from committerd.lance.conflicts.grid import (
+    FOLLOWING,
+    NOTHING_FOUND,
+    Comparison,
+    Verdict,
+    VersionVerdict,
+    compared,
+    passes_all,
+)
 from committerd.lance.conflicts.rules import not_followed
+from committerd.lance.conflicts.union import COMPARED_WITH_UNIONS
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.operations.operation import Input
@@ -16,8 +25,8 @@ from committerd.lance.operations.rebase_footprints import RebaseFootprints
 from committerd.lance.transactions.transaction import footprint_of_ours
 from committerd.table.case import Case
 from committerd.table.heavy_work import comparing_size
-from committerd.table.needs import InThread, OneVersion, Steps, Versions
-from committerd.table.versions import Committed, Gap
+from committerd.table.needs import Checkpoint, InThread, OneVersion, Steps, Versions
+from committerd.table.versions import UNITED_VERSIONS, Committed, Gap
 from committerd_common.messages import Manifest
 
 
@@ -71,12 +80,21 @@ def since_read(case: Case) -> Steps[Since | Gap | None]:
 
 
 def _compared(case: Case, since: Since, after: int, latest: int) -> Steps[Since | Gap]:
-    """Go on with the versions above `after`, a few at a time: each is compared and dropped."""
+    """Go on with the versions above `after`, a few at a time: each is compared and dropped.
+
+    A transaction that passes the union of the next `UNITED_VERSIONS` versions is not compared with each of them.
+    """
     low, largest, last = after, 0, None
     while low < latest:
+        # The step before may have run in a thread, where the caches of the table must not be changed.
+        yield Checkpoint()
+        if (yield from _passes_union(case, since, low, latest)):
+            low += UNITED_VERSIONS
+            continue
         some: Sequence[Committed] | Gap = case.history.formed_after(low)
         if not some:
-            some = yield Versions(low, min(latest, case.history.created), largest)
+            upto = min(latest, case.history.created, low - low % UNITED_VERSIONS + UNITED_VERSIONS)
+            some = yield Versions(low, upto, largest)
         if isinstance(some, Gap):
             return some
         if size := comparing_size(case.transaction, since.ours, len(some)):
@@ -86,7 +104,24 @@ def _compared(case: Case, since: Since, after: int, latest: int) -> Steps[Since 
         low, largest = last.version, max(largest, *(one.bytes for one in some))
     if since.ours is AN_APPEND and last is not None:
         case.history.note_compared_appends(case.transaction.read_version, since.found, last)
-    return since
+    return since if since.found.through == low else replace(since, found=replace(since.found, through=low))
+
+
+def _passes_union(case: Case, since: Since, low: int, latest: int) -> Steps[bool]:
+    """Whether the transaction passes the next `UNITED_VERSIONS` versions, and nothing of them is needed to rebase it.
+
+    Also False if there is no union. After a Rewrite that moved its rows, a rebase needs the later changes of the
+    fragments to which they have moved.
+    """
+    ours = since.ours
+    if ours.kind not in COMPARED_WITH_UNIONS or case.options.lists_checked or since.kept.parts:
+        return False
+    united = case.history.union_after(low, latest)
+    if united is None:
+        return False
+    if size := comparing_size(case.transaction, ours, len(united)):
+        yield InThread(size)
+    return passes_all(ours, united)
 
 
 def _compare(case: Case, since: Since, some: Sequence[Committed]) -> Since:

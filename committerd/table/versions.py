@@ -23,6 +23,7 @@ from committerd.concurrency import map_each
 from committerd.errors import CorruptTable, InvalidRequest, UnsupportedTable
 from committerd.lance.conflicts.footprint import Footprint, size_of
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison, Unreadable
+from committerd.lance.conflicts.union import union
 from committerd.lance.format.manifest_file import TAIL_BYTES, Body, ManifestFile
 from committerd.lance.transactions.transaction import footprint_of_theirs, needs_version_below
 from committerd.queue.ledger import names
@@ -53,6 +54,10 @@ SETTLED_BYTES_MAX = 8 * 1024 * 1024
 """Maximum bytes of cached queue entries. Look-ups are of the newest versions, and of those that duplicates match."""
 _KEPT_SHARE = 0.9
 """Once footprints exceed their bound, they are dropped down to this share of it, so that sorting them is rare."""
+UNITED_VERSIONS = 32
+"""A union of footprints covers this many versions. The first of them follows a multiple of this number."""
+_UNION_PAYS = 32
+"""A union is made when it was asked for this often: to make it takes as long as 32 comparisons with each version."""
 _READ_VERSIONS_MAX = 32
 """Maximum number of read versions for which the comparison of Appends is cached: producers use few at a time."""
 _CHECKED_MAX = 1000
@@ -121,16 +126,32 @@ def budgets_of(
     )
 
 
+@dataclass(slots=True)
+class _Union:
+    """The union of the footprints of `UNITED_VERSIONS` versions."""
+
+    asked: int = 0
+    """How often it was asked for."""
+    footprints: Sequence[Footprint] | None = None
+    bytes: int = 0
+
+
 class FootprintCache:
-    """The facts about versions. What exceeds the bound goes from the lowest version up; the highest stays."""
+    """The facts about versions, and unions of their footprints.
+
+    What exceeds the bound goes from the lowest version up: unions first, because they only save time. The facts about
+    the highest version stay.
+    """
 
     def __init__(self, bytes_max: int, budget: Budget | None = None) -> None:
         """`budget`: bounds this cache and others together; None = this one is by itself."""
         self._bytes_max = bytes_max
         self._share = (budget or Budget(bytes_max)).share(self)
         self._committed: dict[int, Committed] = {}
+        self._unions: dict[int, _Union] = {}
+        """By the version before their first."""
         self.bytes = 0
-        """Estimated memory of all facts, in bytes."""
+        """Estimated memory of all facts and unions, in bytes."""
 
     def __contains__(self, version: int) -> bool:
         return version in self._committed
@@ -149,13 +170,36 @@ class FootprintCache:
         self._drop(committed.version)
         self._committed[committed.version] = committed
         self.bytes += committed.bytes
+        self._drop_unions(self._bytes_max)
         if self.bytes > self._bytes_max:
             self.shrink(int(self.bytes - self._bytes_max * _KEPT_SHARE))
         self._share.use(self.bytes)
 
+    def union_after(self, after: int) -> Sequence[Footprint] | None:
+        """Return the union of the versions that follow `after`, a multiple of `UNITED_VERSIONS`.
+
+        None if `conflicts.union` makes none, if a version is not cached, if the union does not fit within the bound, or
+        if it was seldom needed.
+        """
+        versions = range(after + 1, after + 1 + UNITED_VERSIONS)
+        if versions[0] not in self._committed or versions[-1] not in self._committed:
+            return None
+        known = self._unions.setdefault(after, _Union())
+        known.asked += 1
+        if known.footprints is None and known.asked % _UNION_PAYS == 0:
+            cached = [one for one in map(self._committed.get, versions) if one is not None]
+            made = union(one.footprint for one in cached) if len(cached) == UNITED_VERSIONS else None
+            size = sum(ENTRY_BYTES + size_of(one) for one in made or ())
+            if made is not None and self.bytes + size <= self._bytes_max and self._share.fits(size):
+                known.footprints, known.bytes = made, size
+                self.bytes += size
+                self._share.use(self.bytes)
+        return known.footprints
+
     def shrink(self, by: int) -> int:
         """Drop this many bytes or more, as far as possible. Returns the bytes that are left."""
         bound = self.bytes - by
+        self._drop_unions(bound)
         for version in sorted(self._committed)[:-1]:
             if self.bytes <= bound:
                 break
@@ -163,15 +207,27 @@ class FootprintCache:
         return self.bytes
 
     def clear(self) -> None:
-        """Drop all facts."""
+        """Drop everything."""
         self._committed.clear()
+        self._unions.clear()
         self.bytes = 0
         self._share.use(0)
 
+    def _drop_unions(self, bound: int) -> None:
+        """Drop unions until this many bytes are left, as far as possible."""
+        if self.bytes <= bound:
+            return
+        for after in sorted(self._unions):
+            if self.bytes <= bound:
+                break
+            self.bytes -= self._unions.pop(after).bytes
+
     def _drop(self, version: int) -> None:
         dropped = self._committed.pop(version, None)
-        if dropped is not None:
-            self.bytes -= dropped.bytes
+        united = self._unions.pop((version - 1) // UNITED_VERSIONS * UNITED_VERSIONS, None)
+        for one in (dropped, united):
+            if one is not None:
+                self.bytes -= one.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +394,10 @@ class Table(Manifests):
         """Return the cached facts about a version; None when there are none."""
         return self._committed.get(version)
 
+    def union_after(self, after: int) -> Sequence[Footprint] | None:
+        """As `FootprintCache.union_after`."""
+        return self._committed.union_after(after)
+
     async def seen(self, uuid: str, *, after: int, latest: int) -> int | None:
         """Return the version above `after` that holds the transaction of this uuid, alone or as a member, or None.
 
@@ -429,6 +489,14 @@ class History:
     def formed_after(self, after: int) -> Sequence[Committed]:
         """The versions above `after` that are formed ahead, if `after` is the last one before them or one of them."""
         return [one for one in self.ahead if one.version > after] if after >= self.created else ()
+
+    def union_after(self, after: int, latest: int) -> Sequence[Footprint] | None:
+        """As `FootprintCache.union_after`; None also if one of the versions is above `latest`, or `after` isn't a
+        multiple of `UNITED_VERSIONS`.
+        """
+        if after % UNITED_VERSIONS or after + UNITED_VERSIONS > min(latest, self.created):
+            return None
+        return self.table.union_after(after)
 
     def compared_appends(self, after: int) -> Comparison:
         """Return the cached comparison of Appends with read version `after`; `NOTHING_FOUND` when none is valid."""

@@ -171,7 +171,15 @@ class TestKeyFilter:
     def test_hashes_are_a_set(self) -> None:
         hashes = KeyHashes([3, 1])
         assert hashes == KeyHashes([1, 3])
-        assert (3 in hashes, 2 in hashes, [*hashes]) == (True, False, [3, 1])
+        assert (3 in hashes, 2 in hashes, 4 in hashes, {*hashes}) == (True, False, False, {1, 3})
+        assert 1 not in KeyHashes()
+
+    @given(st.frozensets(st.integers(0, 60), max_size=3), st.frozensets(st.integers(0, 60), max_size=60))
+    def test_hashes_are_disjoint_whether_many_or_few(self, few: frozenset[int], many: frozenset[int]) -> None:
+        wanted = few.isdisjoint(many)
+        assert KeyHashes(few).isdisjoint(KeyHashes(many)) is wanted
+        assert KeyHashes(many).isdisjoint(KeyHashes(few)) is wanted
+        assert KeyHashes(few).isdisjoint(many) is wanted
 
     def test_exact_sets_share_what_is_in_both(self) -> None:
         assert exact(1, 2).may_share_a_key(exact(2, 3))

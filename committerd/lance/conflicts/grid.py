@@ -227,6 +227,11 @@ def compared(
     )
 
 
+def passes_all(ours: Footprint, theirs: Iterable[Footprint]) -> bool:
+    """Whether ours has no conflict with any of these footprints."""
+    return all(_passes(ours, one) for one in theirs)
+
+
 def _passes(ours: Footprint, theirs: Footprint | Unreadable) -> bool:
     """Whether ours has no conflict with a committed version."""
     if isinstance(theirs, Unreadable):

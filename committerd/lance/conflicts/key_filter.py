@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from base64 import b64decode, b64encode
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ KEYS_MAX = 100_000
 """Maximum number of hashes in an exact filter, also in that of several transactions: about 1 MB in a version and in
 memory. A filter of more hashes counts as a filter that may have any key.
 """
+_SEARCH_COSTS = 16
+"""To search a hash among many takes as long as to look up this many hashes in a frozenset."""
 _ANY_KEY = b"\xff" * 32768
 """A Bloom filter of the size of pylance's that has any key. Lance: inserted_rows.rs."""
 
@@ -38,13 +41,15 @@ _FIELD_IDS = re.compile(r"(?:[0-9]{1,9}(?:,[0-9]{1,9})*)?", re.ASCII)
 class KeyHashes(Set[int]):
     """Hashes of keys, in 8 bytes each; a frozenset takes 100 bytes for each. A hash that occurs twice counts twice.
 
-    The first look-up makes a frozenset of the hashes, which is kept, because ours are compared with many of theirs.
+    The first search sorts them. The first look-up of other hashes makes a frozenset, which is kept, because ours are
+    compared with many of theirs.
     """
 
-    __slots__ = ("_hashes", "_to_look_up")
+    __slots__ = ("_hashes", "_is_sorted", "_to_look_up")
 
     def __init__(self, hashes: Iterable[int] = ()) -> None:
         self._hashes = array("Q", hashes)
+        self._is_sorted = False
         self._to_look_up: frozenset[int] | None = None
 
     def __len__(self) -> int:
@@ -54,16 +59,21 @@ class KeyHashes(Set[int]):
         return iter(self._hashes)
 
     def __contains__(self, one: object) -> bool:
-        return one in self._lookup()
+        if not isinstance(one, int):
+            return False
+        if not self._is_sorted:
+            self._hashes = array("Q", sorted(self._hashes))
+            self._is_sorted = True
+        at = bisect_left(self._hashes, one)
+        return at < len(self._hashes) and self._hashes[at] == one
 
     def isdisjoint(self, other: Iterable[int]) -> bool:
-        """Whether none of the other hashes is among these."""
-        return self._lookup().isdisjoint(other)
-
-    def _lookup(self) -> frozenset[int]:
+        """Whether none of the other hashes is among these. If these are few, they are searched among the others."""
+        if isinstance(other, KeyHashes) and len(self) * _SEARCH_COSTS < len(other):
+            return not any(one in other for one in self)
         if self._to_look_up is None:
             self._to_look_up = frozenset(self._hashes)
-        return self._to_look_up
+        return self._to_look_up.isdisjoint(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
