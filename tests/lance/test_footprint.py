@@ -173,6 +173,8 @@ class TestKeyFilter:
         assert hashes == KeyHashes([1, 3])
         assert (3 in hashes, 2 in hashes, 4 in hashes, {*hashes}) == (True, False, False, {1, 3})
         assert 1 not in KeyHashes()
+        no_hash: object = "3"
+        assert no_hash not in hashes
 
     @given(st.frozensets(st.integers(0, 60), max_size=3), st.frozensets(st.integers(0, 60), max_size=60))
     def test_hashes_are_disjoint_whether_many_or_few(self, few: frozenset[int], many: frozenset[int]) -> None:
