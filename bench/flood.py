@@ -189,10 +189,10 @@ def prepared(scene: Scene, count: int, *, upserts: bool) -> list[bytes]:
 
 
 def _file_of(one: Transaction) -> DataFile:
-    """The data file of an Append or upsert of a file."""
+    """The data file of an Append, or of an upsert, that has a single file."""
     is_append = one.WhichOneof("operation") == "append"
-    ((file,),) = (fragment.files for fragment in (one.append.fragments if is_append else one.update.new_fragments))
-    return file
+    (fragment,) = one.append.fragments if is_append else one.update.new_fragments
+    return fragment.files[0]
 
 
 def flood(kafka: str, name: str, records: list[bytes], *, waiting: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.conflicts.grid import Verdict, check
-from committerd.lance.transactions.transaction import footprint_of_ours, footprint_of_theirs
+from committerd.lance.transactions.transaction import footprint, footprint_of_ours, footprint_of_theirs
 from committerd_common.messages import DataFragment, Field, IndexMetadata, Manifest, Transaction
 from tests.lance import samples
 from tests.lance.samples import fragment, generation, transaction
@@ -53,6 +53,13 @@ def rewrite(*old: int, rewritten: tuple[int, ...] = (), properties: dict[str, st
     ]
     made = Transaction.Rewrite(groups=[group], rewritten_indices=changed)
     return transaction(rewrite=made, transaction_properties=properties or {})
+
+
+def moved(old: int, new: int) -> Footprint:
+    """What a Rewrite touches that has moved the rows of one fragment to a new fragment."""
+    made = rewrite(old)
+    made.rewrite.groups[0].new_fragments[0].id = new
+    return footprint(made, staged=False)
 
 
 def replacement(number: int, *fields: int) -> Transaction:

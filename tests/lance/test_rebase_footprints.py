@@ -18,7 +18,7 @@ from committerd.lance.operations.rebase_footprints import (
     RowFootprints,
 )
 from committerd.lance.transactions.transaction import footprint, footprint_of_ours, operation_of
-from tests.lance.operations import create_index, delete, merged, replacement, rewrite, update
+from tests.lance.operations import create_index, delete, merged, moved, replacement, rewrite, update
 from tests.lance.samples import fragment, index, manifest, mem_wal_index
 
 OURS = (delete(fragment(0, deleted=1)), update(fragment(0, deleted=1)), create_index(index(1, fragments=[0])))
@@ -52,12 +52,6 @@ def test_nothing_is_kept_for_what_needs_nothing() -> None:
     kept = kept_by(rewrite(0))
     kept.add(2, footprint(rewrite(0), staged=False))
     assert (kept.parts, kept.footprints) == ([], [])
-
-
-def moved(old: int, new: int) -> Footprint:
-    made = rewrite(old)
-    made.rewrite.groups[0].new_fragments[0].id = new
-    return footprint(made, staged=False)
 
 
 @pytest.mark.parametrize("make", [RowFootprints, CoverageFootprints])

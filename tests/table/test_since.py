@@ -31,7 +31,7 @@ from committerd.table.versions import FOOTPRINT_BYTES_MAX, UNITED_VERSIONS, Comm
 from committerd_common.messages import Transaction
 from committerd_common.own_properties import BLAKE2B_8, BY_KEY, KEY_HASH, MERGE
 from tests.lance import samples
-from tests.lance.operations import delete, replacement, rewrite, update
+from tests.lance.operations import delete, moved, replacement, update
 from tests.lance.samples import fragment
 from tests.table.scene import ANY, Scene, sources
 
@@ -57,12 +57,6 @@ def upserted(*keys: int) -> Footprint:
 
 def deleted(one: int, rows: int = 1) -> Footprint:
     return footprint(delete(fragment(one, deleted=rows)), staged=False)
-
-
-def moved(old: int, new: int) -> Footprint:
-    made = rewrite(old)
-    made.rewrite.groups[0].new_fragments[0].id = new
-    return footprint(made, staged=False)
 
 
 def committed(version: int, one: Footprint) -> Committed:
