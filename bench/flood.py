@@ -1,13 +1,14 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
     python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
-                          [--quota 0.5] [--batch] [--plan-between] [--upserts]
+                          [--quota 0.5] [--batch] [--plan-between] [--upserts] [--files 1]
 
 Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
-Appends of one file each that say which keys they bring, as fast as they are committed: at most `--waiting` of them have
-no outcome. Measured are the flood alone, then the clients alone, on a table with the files of the flood, and then both
-at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is started). The last
-lines compare them. The more Appends, the less the first second of the flood counts, in which its records come at once.
+Appends of a few files each (`--files`) that say which keys they bring, as fast as they are committed: at most
+`--waiting` of them have no outcome. Measured are the flood alone, then the clients alone, on a table with the files of
+the flood, and then both at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that
+is started). The last lines compare them. The more Appends, the less the first second of the flood counts, in which its
+records come at once.
 
 Upserts and Appends are planned, and their files written, before they are measured: clients do that on machines of their
 own, and not on the processors that the committer needs. With `--plan-between` a client plans each upsert after the
@@ -64,6 +65,8 @@ _LINKS_MAX = 30_000
 """How many links to one file are made: file systems have a maximum."""
 _LOOK_SECONDS = 0.05
 """How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
+_WAITS = {"KAFKA__FETCH_MAX_WAIT_MS": "500"}
+"""As by default: a reader that goes elsewhere may wait for it."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 
@@ -163,36 +166,38 @@ class Clients:
         return f"{len(self.seconds)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {slowest:.3f} s"
 
 
-def prepared(scene: Scene, count: int, *, upserts: bool) -> list[bytes]:
-    """Appends, or upserts, of a file and a row each. The files are links to a few files."""
+def prepared(scene: Scene, count: int, *, files: int, upserts: bool) -> list[bytes]:
+    """Appends of so many files of a row each, or upserts of a file and a row. The files are links to a few files."""
     rows = pa.table({"id": scene.table.new_ids(1)})
     if upserts:
         one = staging.merge_insert(scene.table.open(), rows, on="id").transaction
     else:
         fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
         one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
-    data, made = Path(scene.table.uri) / "data", list[bytes]()
-    linked = data / _file_of(one).path
-    for number in range(count):
-        if number and number % _LINKS_MAX == 0:
-            linked = Path(shutil.copyfile(linked, data / f"{uuid.uuid4().hex}.lance"))
+        one.append.fragments.extend([one.append.fragments[0]] * (files - 1))
+    data, made, links = Path(scene.table.uri) / "data", list[bytes](), 0
+    linked = data / _files_of(one)[0].path
+    for _ in range(count):
         copy = Transaction()
         copy.CopyFrom(one)
         copy.uuid = str(uuid.uuid4())
         if upserts:
             copy.update.inserted_rows.exact.key_hashes[:] = [uuid.uuid4().int >> 64]
-        file = _file_of(copy)
-        file.path = f"{uuid.uuid4().hex}.lance"
-        os.link(linked, data / file.path)
+        for file in _files_of(copy):
+            if links == _LINKS_MAX:
+                linked, links = Path(shutil.copyfile(linked, data / f"{uuid.uuid4().hex}.lance")), 0
+            file.path = f"{uuid.uuid4().hex}.lance"
+            os.link(linked, data / file.path)
+            links += 1
         made.append(copy.SerializeToString())
     return made
 
 
-def _file_of(one: Transaction) -> DataFile:
-    """The data file of an Append, or of an upsert, that has a single file."""
+def _files_of(one: Transaction) -> list[DataFile]:
+    """The data files of an Append or of an upsert, whose fragments have a file each."""
     is_append = one.WhichOneof("operation") == "append"
-    (fragment,) = one.append.fragments if is_append else one.update.new_fragments
-    return fragment.files[0]
+    fragments = one.append.fragments if is_append else one.update.new_fragments
+    return [fragment.files[0] for fragment in fragments]
 
 
 def flood(kafka: str, name: str, records: list[bytes], *, waiting: int) -> float:
@@ -228,6 +233,7 @@ def main() -> None:
     parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
     parser.add_argument("--upserts", action="store_true", help="the flood is of upserts, all planned on one version")
+    parser.add_argument("--files", type=int, default=1, help="how many files each Append of the flood has")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="how many processes upsert")
     parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
@@ -235,12 +241,12 @@ def main() -> None:
     planned = 0 if given.plan_between else _PLANNED
     what = "upserts" if given.upserts else "Appends"
     clients_of = partial(Clients, count=given.clients, planned=planned, pause=given.pause)
-    records_of = partial(prepared, count=given.appends, upserts=given.upserts)
+    records_of = partial(prepared, count=given.appends, files=given.files, upserts=given.upserts)
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
-            scene.started(**({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
+            scene.started(**_WAITS | ({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
             first, records = records_of(scene), records_of(scene)
             rate_alone = flood(servers, name, first, waiting=given.waiting)
             with clients_of(scene, servers) as clients:  # on a table of the size that the flood beside them finds

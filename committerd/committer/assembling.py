@@ -86,8 +86,13 @@ class Assembler:
         first = [p for p in retries if not head.position.passes(p.offset)]
         first = first[: max(room - count_beyond(left.keys(), upcoming), 0)]
         others = waiting
-        if not hold and not self.containment.judges_alone and intake.takes_turns(options.most):
-            chosen = intake.turns.chosen(options.most, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
+        if not hold and not self.containment.judges_alone and self._takes_turns(intake, waiting):
+            chosen = intake.turns.chosen(
+                options.most,
+                passes=head.position.passes,
+                is_ready=self.prefetcher.is_ready,
+                work_of=self.prefetcher.work_of,
+            )
             beyond = count_beyond({p.offset for p in (*begun, *chosen)}, upcoming)
             if chosen and len(first) + beyond <= room:
                 others = list(chosen)
@@ -119,9 +124,19 @@ class Assembler:
             self.containment.tried(await self.self_trial(head))
         return replace(decided, decided=Period(began, anyio.current_time()))
 
-    def _is_enough(self, head: Head, intake: Intake, line: bytes, records: int) -> bool:
-        """Whether a version with so many records, all of this line, is to end because others wait for it."""
-        if records < intake.turns.enough(line, self.decider.options.most):
+    def _takes_turns(self, intake: Intake, waiting: Sequence[Pending]) -> bool:
+        """Whether the version takes from producers in turn, because what waits is more than it takes: records, or work.
+
+        `waiting`: the first of the records that wait, at least as many as the version may hold if there are so many.
+        """
+        most = self.decider.options.most
+        if intake.takes_turns(most):
+            return True
+        return intake.turns.are_several and sum(map(self.prefetcher.work_of, waiting)) > most
+
+    def _is_enough(self, head: Head, intake: Intake, line: bytes, work: int) -> bool:
+        """Whether a version with so much work, all of this line, is to end because others wait for it."""
+        if work < intake.turns.enough(line, self.decider.options.most):
             return False
         return intake.turns.is_other_ready(line, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
 
@@ -214,7 +229,7 @@ class Assembler:
         async def fetch(need: Need) -> Any:
             nonlocal stage, began
             if isinstance(need, Enough) and is_enough is not None:
-                return is_enough(need.records)
+                return is_enough(need.work)
             if not isinstance(need, Stage):
                 return await fetcher(need)
             if stage:

@@ -46,9 +46,9 @@ from committerd_common.request import Envelope, Request, who_asked
 _AT_ONCE = 64
 """The most records to look at for a version that holds a single record."""
 _IN_A_STRETCH = 4
-"""Records to judge before the stretch of work may end: less than a millisecond."""
+"""Work (`work_of`) to do before the stretch may end: less than a millisecond. A larger record takes longer."""
 _LOOK_EVERY = 32
-"""Records to judge before the decision asks again whether others wait for the version. A smaller version never asks."""
+"""Work to do before the decision asks again whether others wait for the version. A smaller version never asks."""
 STALE_MS = 5 * 24 * 3600 * 1000
 """Age in milliseconds from which a record is stale. Lance's cleanup deletes unreferenced files after 7 days."""
 _CULPRITS_MAX = 4
@@ -273,11 +273,16 @@ class Decider:
         `part`: None = the records, of which there is one, are versions of their own. `may_end`: whether it may.
         """
         hold = group.reservations.hold
-        for place, one in enumerate(records):
-            if place % _IN_A_STRETCH == 0:
+        done, pause_at, look_at = 0, 0, _LOOK_EVERY
+        for one in records:
+            if done >= pause_at:
+                pause_at = done + _IN_A_STRETCH
                 yield Checkpoint()
-            if may_end and group.requests and place % _LOOK_EVERY == 0 and (yield Enough(len(group.requests))):
-                return True
+            if may_end and group.requests and done >= look_at:
+                look_at = done + _LOOK_EVERY
+                if (yield Enough(group.weight.work)):
+                    return True
+            done += one.work
             pending, request = one.pending, one.decoded
             if isinstance(request, Refused):
                 self._refuse(group, one, request)

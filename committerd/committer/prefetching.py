@@ -27,6 +27,7 @@ from committerd.lance.format.decoded_size import decoded_bytes_max
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.transactions.transaction import named_fragments
 from committerd.queue.dedupe import Refused
+from committerd.queue.grouping import work_of
 from committerd.queue.rounds import Part, part_of
 from committerd.stretches import GiveWay, to_all
 from committerd.table.deletion_files import SMALL_BODY_BYTES, small_bodies
@@ -46,13 +47,23 @@ DECODED_BYTES_MAX = 160 * 1024 * 1024
 """Maximum memory of transactions that are decoded at the same time; a single one always fits.
 
 The real memory is far less: that of an Append is four times its size. When the order in which records are taken
-changes, those that were decoded before may take as much again, until the next records are decoded.
+changes, those that were decoded before may take as much again, until the next records are decoded. Records of short
+lines may take as much again beside those of long lines.
 """
 _RECORDS_AT_ONCE = 256
 """Maximum number of records in one batch: few enough that no record waits long for the others."""
+_BYTES_AT_ONCE = 64 * 1024
+"""A batch of so many bytes ends, for the same reason, if it has `_LARGE_AT_ONCE` records: records with many files are
+large.
+"""
+_LARGE_AT_ONCE = 32
 _BATCHES_AT_ONCE = 8
-_IN_A_STRETCH = 16
-"""Records to decode, or whose files to list, before the stretch of work may end."""
+_LONG_BATCHES_AT_ONCE = 3
+"""At most so many of the batches are for long lines. So other work gets its turn, and records of short lines find a
+free batch.
+"""
+_STRETCH_BYTES = 4 * 1024
+"""Bytes of records to decode, or whose files to list, before the stretch of work may end."""
 _AFTER_ERROR_SECONDS = 1.0
 """Pause after a read that has failed, before it is tried again in the background."""
 _FACTS_SECONDS_MAX = 300.0
@@ -72,10 +83,14 @@ class Prefetched:
     """When it ended, on the same clock."""
     bytes: int = field(init=False)
     """The most memory that the decoded transaction takes. It is added up for all that wait, often."""
+    work: int = field(init=False)
+    """How long it takes to judge and build it, as `work_of` counts."""
 
     def __post_init__(self) -> None:
         size = self.decoded.size if isinstance(self.decoded, Request) else len(self.pending.record.value)
         object.__setattr__(self, "bytes", decoded_bytes_max(size))
+        work = work_of(self.decoded.transaction) if isinstance(self.decoded, Request) else 1
+        object.__setattr__(self, "work", work)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +118,8 @@ class Prefetcher:
     """By `Pending.number`, as the next two."""
     _begun: dict[int, anyio.Event] = field(default_factory=dict)
     """Records that are being prefetched; those of one batch have the same event."""
+    _long_batches: int = 0
+    """How many batches are prefetched in the background for long lines."""
     _large: set[int] = field(default_factory=set)
     """Claim checks whose file is too large to be read together with others: each is read when it is the first."""
 
@@ -125,12 +142,14 @@ class Prefetcher:
                 await batches.acquire()
                 moment = self.intake.moment()
                 free = self._free_count() if self._on else 0
-                batch = self._claim(self._front(), most=free, apart=True) if free else []
+                batch = self._claim_batch(most=free) if free else []
                 if not batch:
                     batches.release()
                     await self.intake.changed(since=moment)
                     continue
-                tasks.start_soon(self._prefetch_in_background, batch, batches)
+                is_long = self.intake.turns.long_line(batch[0]) is not None
+                self._long_batches += is_long
+                tasks.start_soon(self._prefetch_in_background, batch, batches, is_long)
                 await anyio.lowlevel.checkpoint()
 
     def _front(self) -> Iterable[Pending]:
@@ -141,7 +160,8 @@ class Prefetcher:
         if not self.intake.takes_turns(_RECORDS_AT_ONCE):
             return self.intake.pending
         if sum(known.bytes for known in self._found.values()) > DECODED_BYTES_MAX:
-            front = {pending.number for pending in self._fitting(self._in_turn())}
+            short = self._fitting(self.intake.turns.in_short_lines())
+            front = {pending.number for pending in chain(self._fitting(self._in_turn()), short)}
             for number in self._found.keys() - front:
                 del self._found[number]
         return self._in_turn()
@@ -166,6 +186,11 @@ class Prefetcher:
         """Whether a record can be judged."""
         return pending.number in self._found
 
+    def work_of(self, pending: Pending) -> int:
+        """How much work a record is (`Prefetched.work`); 1 as long as it can't be judged."""
+        known = self._found.get(pending.number)
+        return 1 if known is None else known.work
+
     def fetched(self, pending: Pending) -> Period | None:
         """When the facts of a record were fetched, as long as the intake has it; None = they were not."""
         known = self._found.get(pending.number)
@@ -184,7 +209,7 @@ class Prefetcher:
         if self._known(ordered[0]) is None:
             batch = ordered[:1] if first in self._large else ordered
             self._large.discard(first)
-            await self._prefetch(self._claim(batch, most=len(batch)), is_first=True)
+            await self._prefetch(self._claimed(list(self._free(self._fitting(batch)))), is_first=True)
         ready, total = list[Prefetched](), 0
         for pending in ordered:
             known = self._known(pending)
@@ -214,19 +239,20 @@ class Prefetcher:
         """How many of the waiting records can be claimed, up to a batch. What came last is looked at first."""
         return sum(1 for _ in islice(self._free(reversed(self.intake.pending)), _RECORDS_AT_ONCE))
 
-    def _claim(self, waiting: Iterable[Pending], *, most: int, apart: bool = False) -> list[Pending]:
-        """Claim the first of these records that nobody prefetches, as many as may be decoded at the same time.
-
-        `apart`: if many records of several lines wait, only those of the first record's line if that is long, and
-        otherwise those of short lines. So the facts of a single record don't wait for those of a flood.
+    def _claim_batch(self, *, most: int) -> list[Pending]:
+        """Claim records of one long line, or of short lines, so that the facts of a single record don't wait for those
+        of a flood.
         """
-        free = self._free(self._fitting(waiting))
-        if apart and self.intake.takes_turns(_RECORDS_AT_ONCE):
-            first, long_line = next(free, None), self.intake.turns.long_line
-            if first is not None:
-                line = long_line(first)
-                free = chain([first], (one for one in free if long_line(one) == line))
-        batch = list(islice(free, most))
+        turns, batch = self.intake.turns, list[Pending]()
+        if self._long_batches < _LONG_BATCHES_AT_ONCE:
+            free = self._free(self._fitting(self._front()))
+            if (first := next(free, None)) is not None:
+                line = turns.long_line(first)
+                batch = _batch(chain([first], (one for one in free if turns.long_line(one) == line)), most=most)
+        return self._claimed(batch or _batch(self._free(self._fitting(turns.in_short_lines())), most=most))
+
+    def _claimed(self, batch: list[Pending]) -> list[Pending]:
+        """Note that these records, which nobody prefetches, are one batch; returns them."""
         self._begun |= dict.fromkeys((pending.number for pending in batch), anyio.Event())
         return batch
 
@@ -236,13 +262,14 @@ class Prefetcher:
             return decoded_bytes_max(len(pending.record.value))
         return DECODED_BYTES_MAX if pending.number in self._large else decoded_bytes_max(SMALL_BODY_BYTES)
 
-    async def _prefetch_in_background(self, batch: Sequence[Pending], batches: anyio.Semaphore) -> None:
+    async def _prefetch_in_background(self, batch: Sequence[Pending], batches: anyio.Semaphore, is_long: bool) -> None:
         try:
             await self._prefetch(batch)
         except Exception as error:  # noqa: BLE001  # shows again when the record is the first that waits
             _log.debug("facts.not_fetched", extra={"error": f"{type(error).__name__}: {error}"})
             await anyio.sleep(_AFTER_ERROR_SECONDS)
         finally:
+            self._long_batches -= is_long
             batches.release()
             self.intake.notify()  # records can be judged, and there may be room for others
 
@@ -280,10 +307,12 @@ class Prefetcher:
         keys = {pending.number: claim_key(pending.record) for pending in batch if pending.is_claim}
         claimed = [key for key in keys.values() if key is not None]
         bodies: dict[str, bytes | None] = await self._contained(partial(small_bodies, self.table.store, claimed), {})
-        decoded = list[tuple[Pending, Request | Refused]]()
+        decoded, stretch = list[tuple[Pending, Request | Refused]](), _STRETCH_BYTES
         for place, pending in enumerate(batch):
-            if place % _IN_A_STRETCH == 0 or pending.size > LIGHT_BYTES_MAX:
+            if stretch >= _STRETCH_BYTES:
+                stretch = 0
                 await self.give_way()
+            stretch += pending.size
             key = keys.get(pending.number)
             if key is None or key in bodies or (is_first and not place):
                 decoded.append((pending, await self.decoder.decode(pending.record, self.table, bodies=bodies)))
@@ -292,10 +321,12 @@ class Prefetcher:
     async def _facts(self, decoded: Sequence[tuple[Pending, Request | Refused]]) -> dict[int, StagedFacts]:
         """Fetch what is needed to judge these requests, by `Pending.number`."""
         now_ms = int(self.wall_clock().timestamp() * 1000)
-        numbers, needs, requests = list[int](), list[Staged](), list[Request]()
-        for place, (pending, request) in enumerate(decoded):
-            if place % _IN_A_STRETCH == 0:
+        numbers, needs, requests, stretch = list[int](), list[Staged](), list[Request](), _STRETCH_BYTES
+        for pending, request in decoded:
+            if stretch >= _STRETCH_BYTES:
+                stretch = 0
                 await self.give_way()
+            stretch += pending.size
             if isinstance(request, Request):
                 verifies = self.verifies(now_ms - pending.record.timestamp_ms)
                 listed = partial(needed_ahead, request.transaction, self.file_limits, verifies=verifies)
@@ -330,3 +361,14 @@ class Prefetcher:
         for number in self._found.keys() - waiting:
             del self._found[number]
         self._large &= waiting
+
+
+def _batch(free: Iterable[Pending], *, most: int) -> list[Pending]:
+    """The first of these records that are prefetched together."""
+    batch, size = list[Pending](), 0
+    for pending in islice(free, most):
+        batch.append(pending)
+        size += pending.size
+        if size >= _BYTES_AT_ONCE and len(batch) >= _LARGE_AT_ONCE:
+            break
+    return batch

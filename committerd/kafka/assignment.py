@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Assignment:
         self._parked = True
         self._full = False
         self._seeks = 0
+        self._moved_at = float("-inf")
+        """When it was last sought while records were outstanding."""
         self._records = 0
         self._bytes = 0
 
@@ -98,6 +101,10 @@ class Assignment:
         """Whether the partition is owned but not fetched, because it is parked or full."""
         return self._owned and (self._parked or self._full)
 
+    def has_moved(self, *, within_seconds: float) -> bool:
+        """Whether it was sought so lately while records were outstanding: it may be sought again soon."""
+        return self._owned and time.monotonic() - self._moved_at <= within_seconds
+
     def owns(self, generation: int) -> bool:
         """Whether this generation is the current assignment."""
         with self._lock:
@@ -112,6 +119,8 @@ class Assignment:
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
                 self._parked = self._full = False
+                if self._records:
+                    self._moved_at = time.monotonic()
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""

@@ -57,6 +57,7 @@ from committerd.kafka.repairs import (
     only_topics,
     partition_of,
     requests_of,
+    set_fetch_wait,
     take_part,
     watch_consumer,
 )
@@ -76,6 +77,12 @@ again. It does not sleep if no response was there when the turn began to fetch, 
 """
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
+_MOVES_SECONDS = 10.0
+"""For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
+_WAIT_MS_MOVING = 20
+"""How long the brokers wait then, at most. They wait for a millisecond for each dataset, if that is more: each request
+lists all of them.
+"""
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _BOOTSTRAP_MS = 5_000
@@ -235,6 +242,8 @@ class GroupMember:
         """The requests whose response wakes the owner thread."""
         self._takes_response = False
         """Whether a response was there when the last turn began to fetch."""
+        self._waits_briefly = False
+        """Whether the brokers wait only briefly for new records."""
         self._warned_at = -_WARNING_AGE_SECONDS
         self._consumer: Any = None
         self._network: Any = None
@@ -401,7 +410,7 @@ class GroupMember:
         """Take part in the group. Returns False if the consumer must be replaced, True if nothing is left to serve."""
         consumer = opened.client
         self._consumer, self._network, self._replace_because = consumer, opened.network, ""
-        self._connections, self._metadata_seen = {}, self._metadata_came
+        self._connections, self._metadata_seen, self._waits_briefly = {}, self._metadata_came, False
         watch_consumer(consumer, opened.network, wake=self._woken.set, metadata_came=self._note_metadata)
         listener = _Listener(self, consumer)
         while not self._stopping.is_set():
@@ -470,6 +479,7 @@ class GroupMember:
         try:
             take_part(consumer, _JOIN_MS)
             self._takes_response = has_fetched(consumer)
+            self._choose_wait(consumer)
             polled = fetch(consumer, self._poll_records)
         except errors.KafkaError as error:
             self._hand_changes()
@@ -490,6 +500,18 @@ class GroupMember:
         arrived = bool(self._handed)
         self._deliver()
         return arrived
+
+    def _choose_wait(self, consumer: Any) -> None:
+        """Let the brokers wait for new records only briefly while a partition is read here and there.
+
+        That is so when more records wait than are held. A broker sends nothing from another offset before it has
+        replied to the request that waits.
+        """
+        shares = tuple(self._shares.values())
+        moves = any(share.assignment.has_moved(within_seconds=_MOVES_SECONDS) for share in shares)
+        if moves is not self._waits_briefly:
+            self._waits_briefly, usual = moves, self._settings.fetch_max_wait_ms
+            set_fetch_wait(consumer, min(usual, max(_WAIT_MS_MOVING, len(shares))) if moves else usual)
 
     def _hand_records(self, consumer: Any, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Hand the records over to the shares whose assignment has not changed meanwhile."""

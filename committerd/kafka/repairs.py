@@ -195,6 +195,11 @@ def must_join(consumer: KafkaConsumer) -> bool:
     return bool(not consumer._coordinator.stable() or consumer._coordinator.need_rejoin())
 
 
+def set_fetch_wait(consumer: KafkaConsumer, wait_ms: int) -> None:
+    """Set how long a broker waits, from the next request on, before it replies that there is nothing new."""
+    consumer._fetcher.config["fetch_max_wait_ms"] = wait_ms
+
+
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher

@@ -20,6 +20,8 @@ from committerd_common.messages import Status as StatusNumber
 from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import Envelope, Request
 
+_FRAGMENTS_LIKE_A_RECORD = 5
+"""So many fragments of a record take about as long as the rest of it, and as a record with one fragment."""
 _SHARED_KEYS_MAX = 2000
 """Maximum number of keys that UpdateConfigs change together if they share a version. The table has room for each of
 them, but perhaps not for all; then the version is built a few times to find how many of them fit.
@@ -48,6 +50,8 @@ class Weight:
     records: int = 0
     bytes: int = 0
     fragments: int = 0
+    work: int = 0
+    """As `work_of`."""
     part: Part | None = None
     """The part of a round that all requests so far belong to; None = more may not join."""
     keys: set[str] = field(default_factory=set)
@@ -62,6 +66,7 @@ class Weight:
         self.records += 1
         self.bytes += request.size + more_bytes
         self.fragments += _fragments(request.transaction)
+        self.work += work_of(request.transaction)
         self.part = part_of(request.transaction, limits.coalesce) if shares else None
         if self.part is Part.CONFIG:
             self.keys.update(changed_keys(request.transaction))
@@ -86,6 +91,11 @@ def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
         and len(weight.keys) + len(keys) <= _SHARED_KEYS_MAX
         and weight.keys.isdisjoint(keys)
     )
+
+
+def work_of(transaction: Transaction) -> int:
+    """How long a transaction takes, in units of an Append of one file: a record with many files counts as several."""
+    return 1 + _fragments(transaction) // _FRAGMENTS_LIKE_A_RECORD
 
 
 def _fragments(transaction: Transaction) -> int:

@@ -4,8 +4,9 @@ The records of one producer (header `producer`) are a *line*; those without the 
 else one line together. A record of an application joins the line in which others of that application wait, so that the
 records of one application never change their order, whoever stages them.
 
-While records of several lines wait, a version takes at most a share of its records from each line, from those first
-that were served longest ago. The share of batch producers, which the operator names, is smaller. A version may have
+While records of several lines wait, a version takes at most a share of its work from each line, from those first that
+were served longest ago. A record is as much work as an Append of one file, or more (`queue.grouping.work_of`). The
+share of batch producers, which the operator names, is smaller. A version may have
 records of one line only, because nobody else's were ready. It ends when it has that line's share and a record of
 another line is ready, and the line sits out the next version. If that one is its own again, because the others were not
 ready after all, a smaller share is enough. So a producer that stages many records at once has no more of the time than
@@ -24,7 +25,7 @@ from typing import Generic, Protocol, TypeVar
 from committerd.queue.producers import matches
 
 SHARE = 3
-"""While several lines wait, each gives at most one part in so many of the records that a version may hold."""
+"""While several lines wait, a version takes from each at most one part in so many of the work that it may hold."""
 BATCH_SHARE = 10
 """The same for the line of a batch producer, and for one that had the version before to itself."""
 SHORT_MAX = 16
@@ -158,14 +159,28 @@ class Turns(Generic[_T]):
         line = self._line_of[one.offset]
         return line if len(self._lines[line]) > SHORT_MAX else None
 
-    def chosen(self, most: int, *, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]) -> Sequence[_T]:
+    def in_short_lines(self) -> Iterator[_T]:
+        """Yield the records that wait in lines of at most `SHORT_MAX`."""
+        for waiting in self._lines.values():
+            if len(waiting) <= SHORT_MAX:
+                yield from waiting
+
+    def chosen(
+        self,
+        most: int,
+        *,
+        passes: Callable[[int], bool],
+        is_ready: Callable[[_T], bool],
+        work_of: Callable[[_T], int],
+    ) -> Sequence[_T]:
         """Return the records that the next version may take while there are several lines, by ascending offset.
 
-        Of each line they are the first ones. `most`: maximum number of records in a version. `passes`: whether the
-        position passes an offset. `is_ready`: whether a record can be judged without waiting for its facts. Empty if
-        none of the first records is ready.
+        Of each line they are the first ones. `most`: maximum number of records in a version, and about the most
+        work, but the first record of a line is taken whatever it is. `passes`: whether the position passes an offset.
+        `is_ready`: whether a record can be judged without waiting for its facts. `work_of`: as how many records it
+        counts. Empty if none of the first records is ready.
         """
-        chosen = list[_T]()
+        chosen, all_work = list[_T](), 0
         for line in self._in_turn():
             share = self._part(most, small=line in self._batch)
             waiting = (one for one in self._lines[line] if not passes(one.offset))
@@ -180,11 +195,14 @@ class Turns(Generic[_T]):
             if line == self._alone and chosen:
                 continue
             chosen.append(first)
-            for one in islice(waiting, min(share, most - len(chosen) + 1) - 1):
-                if not is_ready(one):
+            work, room = work_of(first), min(share, most - all_work)
+            for one in waiting:
+                if work + work_of(one) > room or not is_ready(one):
                     break
                 chosen.append(one)
-            if len(chosen) >= most:
+                work += work_of(one)
+            all_work += min(work, share)
+            if all_work >= most:
                 break
         return sorted(chosen, key=lambda one: one.offset)
 
@@ -194,7 +212,7 @@ class Turns(Generic[_T]):
         return lines.pop() if len(lines) == 1 else None
 
     def enough(self, line: bytes, most: int) -> int:
-        """After how many records a version of this line alone ends, if a record of another line is ready.
+        """After how much work a version of this line alone ends, if a record of another line is ready.
 
         `most`: maximum number of records in a version.
         """

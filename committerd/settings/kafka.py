@@ -131,7 +131,7 @@ class KafkaSettings(SettingsGroup):
         default=500,
         ge=1,
         description="How long a broker waits before it replies that there is nothing new. It delivers a new "
-        "record at once.",
+        "record at once. While a producer has staged more than a committer holds, the broker waits more briefly.",
     )
     fetch_max_bytes: int = Field(default=50 * MIB, ge=MIB, description="Approximate bytes in one reply of a broker.")
     outstanding_records_max: int = Field(

@@ -246,8 +246,8 @@ class Checkpoint:
 class Enough:
     """Need: whether the version is to end with the records that it has, because others wait for it. Fact: bool."""
 
-    records: int
-    """How many it has."""
+    work: int
+    """How much it has, as `queue.grouping.work_of` counts it."""
 
 
 Fact = Staged | Rows | Versions | OneVersion | QueueEntries | Gone | Reuse | EmptyFolders | Described | Source | Copies

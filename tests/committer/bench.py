@@ -72,8 +72,8 @@ def record(offset: int, staged: Transaction, *, timestamp_ms: int | None = None,
     )
 
 
-def staged(name: str) -> Transaction:
-    made = append(1, fragment(0, name=name))
+def staged(*names: str) -> Transaction:
+    made = append(1, *(fragment(0, name=name) for name in names))
     made.uuid = str(uuid.uuid4())
     return made
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from committerd.committer.deciding import DecideOptions
+from committerd.committer.deciding import _LOOK_EVERY, DecideOptions
 from committerd.committer.members import FormedVersion
-from committerd.queue.grouping import GroupLimits
+from committerd.queue.grouping import GroupLimits, work_of
 from committerd.queue.turns import BATCH_SHARE, SHARE
 from committerd_common.messages import Transaction
 from tests.committer.bench import Bench, record, staged, until
@@ -22,8 +22,10 @@ MOST = 64 * SHARE * BATCH_SHARE
 class Flood(Bench):
     """One producer has more records than a version holds, and those of others come while a version is formed."""
 
-    def __init__(self, scene: Scene, *, first: Transaction | None = None) -> None:
-        """`first`: what the producer has staged before."""
+    def __init__(
+        self, scene: Scene, *, first: Transaction | None = None, files: int = 1, count: int = 2 * MOST
+    ) -> None:
+        """`first`: what the producer has staged before. Then it stages `count` Appends of so many files."""
         super().__init__(scene, DecideOptions(verify_files="never", limits=GroupLimits(records=MOST)))
         self.assembler.give_way = self.give_way
         self.comes: str | None = None
@@ -31,12 +33,13 @@ class Flood(Bench):
         if first is not None:
             self.arrive(record(0, first, producer="flood"))
             self.next_offset = 1
-        self.flood = self.stage("flood", count=2 * MOST)
+        self.flood = self.stage("flood", count=count, files=files)
 
-    def stage(self, producer: str, *, count: int = 1) -> list[int]:
+    def stage(self, producer: str, *, count: int = 1, files: int = 1) -> list[int]:
         offsets = list(range(self.next_offset, self.next_offset + count))
         self.next_offset += count
-        self.arrive(*(record(offset, staged("a"), producer=producer) for offset in offsets))
+        names = [f"f{number}" for number in range(files)]
+        self.arrive(*(record(offset, staged(*names), producer=producer) for offset in offsets))
         return offsets
 
     async def give_way(self) -> None:
@@ -86,6 +89,37 @@ async def test_the_second_version_of_a_producer_in_a_row_ends_sooner(flood: Floo
     flood.comes = "other"
     _, count = await flood.formed(third)
     assert count == MOST // SHARE
+
+
+async def test_records_with_many_files_are_a_share_sooner(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    flood = Flood(scene, files=40, count=MOST // 4)
+    work = work_of(staged(*(f"f{number}" for number in range(40))))
+    assert work > 8
+    flood.comes = "small"
+    first, count = await flood.formed()
+    looks_every = -(-_LOOK_EVERY // work)
+    assert count == -(-MOST // SHARE // work // looks_every) * looks_every < MOST // SHARE // 4
+    second, _ = await flood.formed(first)
+    assert [one.producer for one in second.own.settled.members] == ["small"]
+
+
+async def test_few_records_that_are_more_work_than_a_version_are_taken_in_turn(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    flood = Flood(scene, files=40, count=MOST // 8)
+    flood.stage("small")
+    _, count = await flood.formed()
+    assert count == MOST // SHARE // work_of(staged(*(f"f{number}" for number in range(40)))) + 1
+
+
+async def test_few_records_that_are_less_work_than_a_version_share_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    scene.write_versions(1)
+    flood = Flood(scene, count=MOST // 2)
+    flood.stage("small")
+    assert (await flood.formed())[1] == MOST // 2 + 1
 
 
 async def test_a_version_does_not_end_before_the_turn_of_a_record_of_its_round_has_come(tmp_path: Path) -> None:

@@ -80,6 +80,58 @@ async def test_few_records_of_one_producer_do_not_wait_for_the_files_of_many_of_
         await bench.prefetched(bench.intake.pending[0])
 
 
+async def test_short_lines_are_prefetched_while_all_that_a_flood_may_have_hangs(bench: Bench) -> None:
+    bench.store.held["data/a.lance"] = anyio.Event()
+    count = 2 * prefetching._LONG_BATCHES_AT_ONCE * prefetching._RECORDS_AT_ONCE
+    flood = [record(offset, staged("a"), producer="many") for offset in range(count)]
+    bench.arrive(*flood, record(count, staged("b"), producer="few"))
+    async with bench.prefetching():
+        assert (await bench.prefetched(bench.intake.pending[-1])).facts.files
+        await until(lambda: bench.store.asked.count("data/a.lance") == prefetching._LONG_BATCHES_AT_ONCE)
+        bench.arrive(record(count + 1, staged("c"), producer="few"))
+        assert (await bench.prefetched(bench.intake.pending[-1])).facts.files
+        assert not bench.prefetcher.is_ready(bench.intake.pending[0])
+        assert bench.store.asked.count("data/a.lance") == prefetching._LONG_BATCHES_AT_ONCE
+        bench.store.held["data/a.lance"].set()
+        await until(lambda: all(map(bench.prefetcher.is_ready, bench.intake.pending)))
+
+
+async def test_a_flood_alone_leaves_a_batch_for_others(bench: Bench) -> None:
+    bench.store.held["data/a.lance"] = anyio.Event()
+    count = 2 * prefetching._LONG_BATCHES_AT_ONCE * prefetching._RECORDS_AT_ONCE
+    bench.arrive(*(record(offset, staged("a"), producer="many") for offset in range(count)))
+    async with bench.prefetching():
+        await until(lambda: len(bench.store.batches) == prefetching._LONG_BATCHES_AT_ONCE)
+        bench.arrive(record(count, staged("b"), producer="few"))
+        assert (await bench.prefetched(bench.intake.pending[-1])).facts.files
+
+
+async def test_short_lines_are_prefetched_beside_a_flood_that_fills_the_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And stay so, when the records at the front are looked for again."""
+    flood = [record(offset, staged("a"), producer="many") for offset in range(prefetching._RECORDS_AT_ONCE)]
+    monkeypatch.setattr(prefetching, "DECODED_BYTES_MAX", 20 * decoded_bytes_max(len(flood[0].value)))
+    bench.arrive(*flood)
+    async with bench.prefetching():
+        await until(lambda: bench.prefetcher.is_ready(bench.intake.pending[19]))
+        for place in range(5):
+            bench.arrive(record(len(flood) + place, staged("b"), producer="few"))
+            assert (await bench.prefetched(bench.intake.pending[-1])).facts.files
+        assert all(map(bench.prefetcher.is_ready, list(bench.intake.pending)[-5:]))
+        assert bench.store.asked.count("data/b.lance") == 5
+
+
+async def test_a_batch_of_large_records_has_few_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record(offset, staged(name)) for offset, name in enumerate("abcdef")]
+    monkeypatch.setattr(prefetching, "_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(prefetching, "_LARGE_AT_ONCE", 2)
+    bench.arrive(*records)
+    async with bench.prefetching():
+        await until(lambda: all(map(bench.prefetcher.is_ready, bench.intake.pending)))
+    assert [len(batch) for batch in bench.store.batches] == [2, 2, 2]
+
+
 async def test_records_of_several_floods_are_prefetched_in_full_batches(bench: Bench) -> None:
     count = 2 * prefetching._RECORDS_AT_ONCE
     records = [record(offset, staged("a"), producer=f"flood {offset % 2}") for offset in range(2 * count)]

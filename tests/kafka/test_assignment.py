@@ -145,6 +145,22 @@ def test_a_revocation_is_told_once(assignment: Assignment, consumer: Consumer) -
     assert assignment.changes() == []
 
 
+def test_a_partition_moves_once_it_is_sought_beside_outstanding_records(
+    assignment: Assignment, consumer: Consumer
+) -> None:
+    """A start is no such seek."""
+    generation = assign(assignment, consumer)
+    seek(assignment, consumer)
+    assert not assignment.has_moved(within_seconds=60)
+    number = assignment.begin_seek(generation, (1, 10))
+    assert number is not None
+    assignment.seek(consumer, generation, number, offset=5)
+    assert assignment.has_moved(within_seconds=60)
+    assert not assignment.has_moved(within_seconds=0)
+    assignment.revoked(lost=True)
+    assert not assignment.has_moved(within_seconds=60)
+
+
 def test_a_failure_parks_and_drops(assignment: Assignment, consumer: Consumer) -> None:
     generation = assign(assignment, consumer)
     seek(assignment, consumer)

@@ -219,6 +219,25 @@ async def test_a_call_of_an_old_generation_does_nothing(settings: KafkaSettings,
         assert await queue.acknowledged() is None
 
 
+async def test_a_reader_that_goes_here_and_there_waits_for_no_long_poll(
+    kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    """At the end of the log a request waits for something new, and the broker sends nothing else meanwhile."""
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=5_000)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await queue.seek(generation, 10, outstanding=(20, 1_000))  # the request of before may wait for long
+        await take(queue, 10)
+        began = time.monotonic()
+        for offset in range(10):
+            await queue.seek(generation, offset, outstanding=(20, 1_000))
+            assert len(await take(queue, 20 - offset)) == 20 - offset
+        assert time.monotonic() - began < 4
+
+
 async def test_stops_fetching_at_the_limit_of_records(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT, outstanding_records_max=600)
     async with open_kafka_queue(settings, dataset) as queue:

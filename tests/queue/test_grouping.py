@@ -19,6 +19,7 @@ from committerd.queue.grouping import (
     position_only,
     refusal_of,
     with_entries,
+    work_of,
 )
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
 from committerd.queue.port import TopicIdentity
@@ -102,6 +103,15 @@ def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
 def test_bounds_end_a_group(limits: GroupLimits, mates: int) -> None:
     total = weight(*(request(append(str(n))) for n in range(mates)), limits=limits)
     assert not joins(request(append("x")), total, limits)
+
+
+def test_a_record_with_many_files_is_the_work_of_several() -> None:
+    one, many = append(), append(fragments=30)
+    assert [work_of(one), work_of(config(a="1")), work_of(many)] == [1, 1, 7]
+    changed = Transaction(update=Transaction.Update(new_fragments=many.append.fragments))
+    changed.update.updated_fragments.extend(many.append.fragments)
+    assert work_of(changed) == 13
+    assert weight(request(one), request(many)).work == 8
 
 
 def test_a_version_of_several_keeps_uuids_and_properties_of_each() -> None:

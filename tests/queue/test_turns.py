@@ -39,6 +39,8 @@ class Queue:
         self.turns = Turns[One](BatchLines(batch))
         self.there: dict[int, One] = {}
         self.unready = set[int]()
+        self.work = dict[int, int]()
+        """By offset, the work of records that count as more than one."""
 
     def add(self, producer: bytes = b"", *, count: int = 1, app_id: bytes = b"") -> list[int]:
         first = max(self.there, default=-1) + 1
@@ -48,7 +50,12 @@ class Queue:
         return list(range(first, first + count))
 
     def chosen(self, *, passed: frozenset[int] = frozenset(), most: int = MOST) -> list[int]:
-        found = self.turns.chosen(most, passes=passed.__contains__, is_ready=lambda one: one.offset not in self.unready)
+        found = self.turns.chosen(
+            most,
+            passes=passed.__contains__,
+            is_ready=lambda one: one.offset not in self.unready,
+            work_of=lambda one: self.work.get(one.offset, 1),
+        )
         return [one.offset for one in found]
 
     def is_other_ready(self, line: bytes, *, passed: frozenset[int] = frozenset()) -> bool:
@@ -84,6 +91,36 @@ def test_lines_are_served_in_turn() -> None:
         *(line[0] for line in lines[SHARE:]),
         *(line[PART] for line in lines[:SHARE]),
     ]
+
+
+def test_a_share_is_of_the_work_and_not_of_the_records() -> None:
+    queue = Queue()
+    heavy, small = queue.add(b"heavy", count=10), queue.add(b"small", count=2)
+    queue.work = dict.fromkeys(heavy, PART // 2)
+    assert queue.chosen() == [*heavy[:2], *small]
+    queue.work[heavy[1]] = PART
+    assert queue.chosen() == [*heavy[:1], *small]  # the second one is more than what is left of the share
+
+
+def test_a_record_with_more_work_than_a_share_or_a_version_is_taken_in_its_turn() -> None:
+    queue = Queue()
+    heavy, small = queue.add(b"heavy", count=2), queue.add(b"small", count=2)
+    queue.work = dict.fromkeys(heavy, 2 * PART)
+    assert queue.chosen() == [heavy[0], *small]
+    queue.work[heavy[0]] = 2 * MOST
+    assert queue.chosen() == [heavy[0], *small]
+    assert queue.chosen(most=1) == [heavy[0]]
+    queue.settle(heavy[0])
+    assert queue.chosen(most=1) == [small[0]]
+
+
+def test_a_version_takes_from_no_more_lines_than_it_has_room_for() -> None:
+    queue = Queue()
+    lines = [queue.add(b"%d" % number, count=2) for number in range(2 * SHARE)]
+    queue.work = {offset: PART for line in lines for offset in line}
+    assert queue.chosen() == [line[0] for line in lines[:SHARE]]
+    queue.work[lines[0][0]] = PART + 1
+    assert queue.chosen() == [line[0] for line in lines[:SHARE]]
 
 
 def test_a_version_takes_less_of_a_batch_producer_while_others_wait() -> None:
@@ -196,6 +233,7 @@ def test_few_records_are_fetched_apart_from_those_of_a_flood() -> None:
     line, _ = queue.turns.lines
     assert {queue.turns.long_line(queue.there[offset]) for offset in flood} == {line}
     assert {queue.turns.long_line(queue.there[offset]) for offset in small} == {None}
+    assert [one.offset for one in queue.turns.in_short_lines()] == small
 
 
 def test_what_can_not_be_judged_yet_is_passed_over_and_waited_for_in_the_end() -> None:

@@ -629,8 +629,8 @@ def takes_what_was_settled_ahead_again(patch: pytest.MonkeyPatch) -> None:
     """Another committer has settled it in turn."""
     chosen = Turns.chosen
 
-    def all_of_them(self: Turns[Any], most: int, *, is_ready: Callable[[Any], bool], **_: Any) -> Sequence[Any]:
-        return chosen(self, most, passes=lambda offset: False, is_ready=is_ready)
+    def all_of_them(self: Turns[Any], most: int, **given: Any) -> Sequence[Any]:
+        return chosen(self, most, **given | {"passes": lambda offset: False})
 
     patch.setattr(Turns, "chosen", all_of_them)
 
