@@ -6,12 +6,12 @@ records of one application never change their order, whoever stages them.
 
 While records of several lines wait, a version takes at most a share of its work from each line, from those first that
 were served longest ago. A record is as much work as an Append of one file, or more (`queue.grouping.work_of`). The
-share of batch producers, which the operator names, is smaller. A version may have
-records of one line only, because nobody else's were ready. It ends when it has that line's share and a record of
-another line is ready, and the line sits out the next version. If that one is its own again, because the others were not
-ready after all, a smaller share is enough. So a producer that stages many records at once has no more of the time than
-any other, and records of others pass its records: they are settled ahead. A position carries a limited number of
-offsets that are settled ahead; where more of them would be needed, records are taken in the order of their offsets.
+share of batch producers, which the operator names, is smaller. A version may have records of one line only, because
+nobody else's were ready. It ends when it has that line's share and a record of another line is ready, and the line sits
+out the next version. If that one is its own again, because the others were not ready after all, a smaller share is
+enough. So a producer that stages many records at once has no more of the time than any other, and records of others
+pass its records: they are settled ahead. A position carries a limited number of offsets that are settled ahead; where
+more of them would be needed, records are taken in the order of their offsets.
 """
 
 from __future__ import annotations
