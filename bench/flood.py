@@ -66,7 +66,7 @@ _LINKS_MAX = 30_000
 _LOOK_SECONDS = 0.05
 """How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
 _WAITS = {"KAFKA__FETCH_MAX_WAIT_MS": "500"}
-"""As by default: a reader that goes elsewhere may wait for it."""
+"""The default, which is longer than the scene's: as long as this, the committer may wait before it reads elsewhere."""
 _RECORD_BYTES = 20
 """About how many bytes a record in Kafka has beside its value and headers."""
 

@@ -125,7 +125,7 @@ class Assembler:
         return replace(decided, decided=Period(began, anyio.current_time()))
 
     def _takes_turns(self, intake: Intake, waiting: Sequence[Pending]) -> bool:
-        """Whether the version takes from producers in turn, because what waits is more than it takes: records, or work.
+        """Whether the version takes from producers in turn: more records wait than it may hold, or they are more work.
 
         `waiting`: the first of the records that wait, at least as many as the version may hold if there are so many.
         """

@@ -53,8 +53,8 @@ lines may take as much again beside those of long lines.
 _RECORDS_AT_ONCE = 256
 """Maximum number of records in one batch: few enough that no record waits long for the others."""
 _BYTES_AT_ONCE = 64 * 1024
-"""A batch of so many bytes ends, for the same reason, if it has `_LARGE_AT_ONCE` records: records with many files are
-large.
+"""A batch that has so many bytes takes no more records once it has `_LARGE_AT_ONCE`. Large records name many files, and
+others would wait long for them.
 """
 _LARGE_AT_ONCE = 32
 _BATCHES_AT_ONCE = 8

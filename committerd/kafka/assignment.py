@@ -102,7 +102,7 @@ class Assignment:
         return self._owned and (self._parked or self._full)
 
     def has_moved(self, *, within_seconds: float) -> bool:
-        """Whether it was sought so lately while records were outstanding: it may be sought again soon."""
+        """Whether it was sought within this time while records were outstanding. Then it may be sought again soon."""
         return self._owned and time.monotonic() - self._moved_at <= within_seconds
 
     def owns(self, generation: int) -> bool:

@@ -80,8 +80,8 @@ _POLL_RECORDS_MAX = 1_000
 _MOVES_SECONDS = 10.0
 """For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
 _WAIT_MS_MOVING = 20
-"""How long the brokers wait then, at most. They wait for a millisecond for each dataset, if that is more: each request
-lists all of them.
+"""How long the brokers wait at most while a partition may be sought again. A process of more datasets lets them wait
+for a millisecond for each, because each request lists all datasets.
 """
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000

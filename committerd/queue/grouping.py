@@ -21,7 +21,7 @@ from committerd_common.own_properties import BLAKE2B_8, KEY_HASH, KEYS
 from committerd_common.request import Envelope, Request
 
 _FRAGMENTS_LIKE_A_RECORD = 5
-"""So many fragments of a record take about as long as the rest of it, and as a record with one fragment."""
+"""A record with so many more fragments takes about as much longer as another record of one fragment takes."""
 _SHARED_KEYS_MAX = 2000
 """Maximum number of keys that UpdateConfigs change together if they share a version. The table has room for each of
 them, but perhaps not for all; then the version is built a few times to find how many of them fit.
@@ -65,8 +65,9 @@ class Weight:
         """
         self.records += 1
         self.bytes += request.size + more_bytes
-        self.fragments += _fragments(request.transaction)
-        self.work += work_of(request.transaction)
+        fragments = _fragments(request.transaction)
+        self.fragments += fragments
+        self.work += _work_of_fragments(fragments)
         self.part = part_of(request.transaction, limits.coalesce) if shares else None
         if self.part is Part.CONFIG:
             self.keys.update(changed_keys(request.transaction))
@@ -95,7 +96,11 @@ def joins(request: Request, weight: Weight, limits: GroupLimits) -> bool:
 
 def work_of(transaction: Transaction) -> int:
     """How long a transaction takes, in units of an Append of one file: a record with many files counts as several."""
-    return 1 + _fragments(transaction) // _FRAGMENTS_LIKE_A_RECORD
+    return _work_of_fragments(_fragments(transaction))
+
+
+def _work_of_fragments(count: int) -> int:
+    return 1 + count // _FRAGMENTS_LIKE_A_RECORD
 
 
 def _fragments(transaction: Transaction) -> int:

@@ -175,10 +175,10 @@ class Turns(Generic[_T]):
     ) -> Sequence[_T]:
         """Return the records that the next version may take while there are several lines, by ascending offset.
 
-        Of each line they are the first ones. `most`: maximum number of records in a version, and about the most
-        work, but the first record of a line is taken whatever it is. `passes`: whether the position passes an offset.
-        `is_ready`: whether a record can be judged without waiting for its facts. `work_of`: as how many records it
-        counts. Empty if none of the first records is ready.
+        Of each line they are the first ones. `most`: maximum number of records in a version. `passes`: whether the
+        position passes an offset. `is_ready`: whether a record can be judged without waiting for its facts. `work_of`:
+        as how many records a record counts; the first of a line is taken even if it counts as more than the share.
+        Empty if none of the first records is ready.
         """
         chosen, all_work = list[_T](), 0
         for line in self._in_turn():
@@ -197,10 +197,11 @@ class Turns(Generic[_T]):
             chosen.append(first)
             work, room = work_of(first), min(share, most - all_work)
             for one in waiting:
-                if work + work_of(one) > room or not is_ready(one):
+                with_it = work + work_of(one)
+                if with_it > room or not is_ready(one):
                     break
                 chosen.append(one)
-                work += work_of(one)
+                work = with_it
             all_work += min(work, share)
             if all_work >= most:
                 break
