@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from committerd_login.backoff import if_connected
 
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
 """Limits a connection attempt: one that began during an outage ends within this time, and the next one succeeds."""
 _CLOSE_SECONDS = 1.0
+_AGAIN_SECONDS = 0.1
 
 
 def connect(kind: Any, config: Mapping[str, Any]) -> Any:
@@ -45,6 +46,34 @@ def connect(kind: Any, config: Mapping[str, Any]) -> Any:
         for one in networks:
             one.close()
         raise
+
+
+def partitions_of(consumer: Any, topic: str, *, deadline: float) -> set[int]:
+    """The partitions of a topic; empty if it does not exist, or if this user may not see it.
+
+    Call it before the consumer is assigned a partition. If Kafka does not respond, it asks again, as long as the
+    deadline (monotonic clock, seconds) is not over. The consumer's own method asks only once, and for all topics of the
+    cluster; if the response is lost, all later requests of the consumer are for all topics too. Raises `KafkaError`.
+    """
+    cluster, manager = consumer._cluster, consumer._manager
+
+    def update() -> None:
+        manager._net.run(manager.wait_for, cluster.request_update(), None)  # request_timeout_ms limits it
+
+    while True:
+        cluster.set_topics([topic])
+        if cluster.metadata_refresh_in_progress:  # its request was for other topics
+            with contextlib.suppress(KafkaError):
+                update()
+        try:
+            update()
+            return cluster.partitions_for_topic(topic) or set()
+        except (UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
+            return set()
+        except KafkaError as error:
+            if not error.retriable or time.monotonic() >= deadline:
+                raise
+        time.sleep(_AGAIN_SECONDS)
 
 
 def heard_at(consumer: Any) -> float:

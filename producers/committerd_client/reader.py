@@ -23,7 +23,7 @@ from kafka.errors import KafkaError
 
 from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable
-from committerd_client.kafka_repairs import connect, heard_at
+from committerd_client.kafka_repairs import connect, heard_at, partitions_of
 from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcome
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Reader:
     def _partitions(self, consumer: Any, topic: str, operation: str, deadline: float) -> set[int]:
         """Wait until the topic has partitions that this user may see; `operation`: the ACL that the client needs."""
         while True:
-            partitions: set[int] = consumer.partitions_for_topic(topic)
+            partitions = partitions_of(consumer, topic, deadline=deadline)
             if partitions:
                 return partitions
             if time.monotonic() >= deadline or self._stop.is_set():

@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable, OutcomeNotFound
-from committerd_client.kafka_repairs import connect
+from committerd_client.kafka_repairs import connect, partitions_of
 from committerd_common.messages import COMMITTED, DECODE_ERRORS, DUPLICATE, STATUS_UNSPECIFIED, UNDECIDED, Outcome
 
 T = TypeVar("T")
@@ -96,7 +96,8 @@ class OutcomeSearch:
         self._consumer = consumer = connect(KafkaConsumer, connection.consumer_config())
         wanted = since.partition if isinstance(since, Bookmark) else partition
         self._place = place = TopicPartition(connection.outcomes_topic, wanted)
-        if wanted not in (consumer.partitions_for_topic(connection.outcomes_topic) or ()):
+        deadline = time.monotonic() + connection.connect_timeout
+        if wanted not in partitions_of(consumer, connection.outcomes_topic, deadline=deadline):
             raise KafkaUnavailable(
                 f"topic {connection.outcomes_topic!r} has no partition {wanted}: it was recreated, or the bookmark is "
                 "of another dataset",

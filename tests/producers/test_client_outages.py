@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from committerd_client import CommitClient
+from committerd_client import CommitClient, OutcomeNotFound
 from harness.kafka import KafkaBroker
 from harness.outages import OUTAGES, AwayKafka, Outage
 from tests.producers.answering import Answering, all_committed, append, make_topics, staged_values
@@ -68,6 +69,37 @@ async def test_commits_again_soon_after_an_outage(
         assert len(set(uuids)) == len(pending), "each has its own answer"
         print(f"{how}: {len(pending)} answers {time.monotonic() - begun:.1f} s after Kafka was back")
     await in_thread(committer.close)
+
+
+@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("starting", [True, False], ids=["start", "resume"])
+async def test_kafka_may_stand_still_while_a_client_connects(
+    breakable_kafka: KafkaBroker, dataset: str, starting: bool, moment: int
+) -> None:
+    """Whatever the client is just asking when Kafka responds to nothing for longer than a request may take."""
+    servers = breakable_kafka.bootstrap_servers
+    make_topics(servers, dataset)
+    async with CommitClient(servers, dataset=dataset, connect_timeout=BACK_SECONDS, kafka_options=IMPATIENT) as client:
+        uuid, since = str(uuid4()), datetime.now(UTC)
+
+        async def connect() -> None:
+            if starting:
+                async with CommitClient(
+                    servers, dataset=dataset, connect_timeout=BACK_SECONDS, kafka_options=IMPATIENT
+                ):
+                    return
+            with pytest.raises(OutcomeNotFound):
+                await client.resume(uuid, since=since, timeout=0)
+
+        begun = time.monotonic()
+        await connect()
+        alone = time.monotonic() - begun
+        connecting = asyncio.create_task(connect())
+        await asyncio.sleep(alone * moment / 6)
+        breakable_kafka.freeze()
+        await asyncio.sleep(IMPATIENT["request_timeout_ms"] / 1000 + 1)
+        breakable_kafka.thaw()
+        await connecting
 
 
 async def test_a_batch_that_was_sent_and_then_expired_does_not_end_the_client(
