@@ -36,8 +36,6 @@ from harness.restartable import Restartable
 _INSTALL = f"{INSTALL}, or name a Kafka that runs in KAFKA_BOOTSTRAP_SERVERS"
 LOGIN = ("tester", "known-to-all")
 """User and password of the second listener, SASL_PLAINTEXT with mechanism PLAIN."""
-_READY_SECONDS = 240.0
-"""A busy machine gives a broker with a thousand partitions little of its processors."""
 _START_ATTEMPTS = 3
 
 
@@ -48,7 +46,11 @@ class RunningKafka:
     bootstrap_servers: str
 
 
-PATIENT = {"broker.session.timeout.ms": "120000"}
+PATIENT = {
+    "broker.session.timeout.ms": "120000",
+    "broker.heartbeat.interval.ms": "2000",
+    "replica.high.watermark.checkpoint.interval.ms": "60000",  # of thousands of topics it takes a while
+}
 """For a broker that nobody kills. On a busy machine a broker may miss its heartbeats to its own controller for the 9
 seconds of the default. Then the cluster has no broker for a moment: groups lose their members, and no topic can be
 made. A broker that is killed has to wait as long before it may register again."""
@@ -99,7 +101,7 @@ class KafkaBroker(Restartable):
             chosen = self._ports or free_ports(3)
             process = self._launch(libs, chosen)
             cluster = kafka_node.cluster_of(self.folder / "data")
-            if kafka_node.ready(process.running, chosen[0], cluster=cluster, seconds=_READY_SECONDS):
+            if kafka_node.ready(process.running, chosen[0], cluster=cluster):
                 self._ports = chosen
                 return self
             tail = process.log_tail()

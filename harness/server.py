@@ -14,7 +14,7 @@ from harness.child import ChildProcess
 from harness.restartable import Restartable
 
 _START_ATTEMPTS = 3
-_READY_SECONDS_MAX = 60.0
+_READY_SECONDS_MAX = 240.0
 
 
 class Server(Restartable):

@@ -65,8 +65,9 @@ def kafka() -> Iterator[KafkaBroker | RunningKafka]:
         yield from _part(kafka_broker())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _breakable_kafka() -> Iterator[KafkaBroker]:
+    """Ends with the tests of its file, as each broker here but the shared one: an idle broker takes processor time."""
     yield from _part(KafkaBroker())
 
 
@@ -80,13 +81,13 @@ def breakable_kafka(_breakable_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
         _breakable_kafka.thaw()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strict_kafka() -> Iterator[KafkaBroker]:
     """A broker whose user `LOGIN` may do what ACLs allow (`tests.kafka.acls`); without a login one may do anything."""
     yield from _part(strict_broker())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured_kafka() -> Iterator[SecuredKafka]:
     """A broker with ACLs that is reached by TLS, by a client certificate, and by each kind of login over TLS."""
     yield from _part(secured())
@@ -137,7 +138,7 @@ def toxiproxy() -> Iterator[Toxiproxy]:
     yield from _part(Toxiproxy())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def away_kafka(toxiproxy: Toxiproxy) -> Iterator[AwayKafka]:
     """A third broker, behind a network that the test may cut."""
     yield from _part(AwayKafka(toxiproxy))

@@ -26,8 +26,10 @@ from kafka.net.compat import KafkaNetClient
 from committerd.dev.parts import PartFailedError
 
 _RESOURCES = Path(__file__).resolve().parent / "resources"
-READY_SECONDS = 60.0
-"""A node that has not responded after this time will not start any more."""
+READY_SECONDS = 240.0
+"""A node that runs and has not responded after this time will not start any more. On a busy machine a start takes more
+than a minute.
+"""
 _ANSWER_SECONDS = 20.0
 _REFUSES_SECONDS = 10.0
 """How long a node may say that it does not coordinate its groups. After that it never will."""
