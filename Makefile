@@ -1,6 +1,6 @@
 # `make` lists the targets. Each makes what it needs by itself; `setup` downloads only what is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help setup quick demo test test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions fleet-kills ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
+.PHONY: help setup quick demo test test-long test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions fleet-kills ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
 # Markers of tests that need a real part.
@@ -22,8 +22,11 @@ quick: lint ## After each change, within a minute: lint, fast tests of what is p
 demo: basics ## The whole way: 8 producers, Apache Kafka, the daemon, a Lance table; STORE=s3, s3+ddb, azure or gcs: there
 	.venv/bin/python -m scripts.demo --store $(or $(STORE),local)
 
-test: setup ## All tests; `make test ARGS="tests/stores -x"` runs some of them
+test: setup ## All tests but the longest and those of `make test-deploy`; `make test ARGS="tests/stores -x"` runs some of them
 	.venv/bin/python -m scripts.run_tests $(ARGS)
+
+test-long: setup ## The longest tests (marker `long`), which each night runs; `make test-long ARGS="tests/spark -x"`
+	.venv/bin/python -m scripts.run_tests -m long $(or $(ARGS),tests --ignore=tests/deploy)
 
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
 	.venv/bin/python -m scripts.run_tests $(or $(ARGS),tests/deploy)

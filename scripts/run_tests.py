@@ -1,4 +1,4 @@
-"""Run the tests: without arguments all of them, and check that every branch of the pure packages is taken.
+"""Run the tests: without arguments all but the longest, and check that every branch of the pure packages is taken.
 
 Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure.
 `COMMITTERD_PYLANCE_4` is the Python that has pylance 4.0.0.
@@ -60,6 +60,8 @@ Each starts a store when its first test needs one; they share a broker.
 """
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
 """How xdist deals the tests: a group of files at a time, in the order of the arguments."""
+SHORTER = ["-m", "not long"]
+"""Leaves the longest tests to `make test-long`."""
 DEPLOYING = ["tests/deploy"]
 """Needs Go and Debian packages, and runs in `make test-deploy` only."""
 
@@ -226,7 +228,7 @@ def _run_everything() -> int:
         good = not any(lane.failed for lane in lanes) and _every_branch_is_taken(made)
         passed_then: list[str] = []
         if good:
-            lane = Lane([f"--numprocesses={WORKERS}", *DEALT, *others()], made)
+            lane = Lane([f"--numprocesses={WORKERS}", *DEALT, *SHORTER, *others()], made)
             with shared_broker():
                 _run([lane])
             lanes.append(lane)

@@ -1,4 +1,4 @@
-"""Which tests `make test` tries a second time."""
+"""Which tests `make test` leaves out, and which it tries a second time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scripts import run_tests
 
@@ -37,3 +38,11 @@ def test_each_test_that_is_named_is_there_and_has_a_cause() -> None:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *causes]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, {*causes} - {*done.stdout.splitlines()}) == (0, set()), done.stdout
+
+
+def test_what_is_left_out_runs_each_night() -> None:
+    nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8"))
+    assert "test-long" in nightly["jobs"]["run"]["strategy"]["matrix"]["target"]
+    done = subprocess.run(["make", "--dry-run", "test-long"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "scripts.run_tests -m long tests --ignore=tests/deploy" in done.stdout
+    assert run_tests.SHORTER == ["-m", "not long"]

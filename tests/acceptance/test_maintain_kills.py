@@ -8,7 +8,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 from tests.acceptance.maintenance_soak.soak import Plan, Soak
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 def test_whatever_is_killed_nothing_is_lost_and_nothing_is_left(

@@ -10,7 +10,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from harness.scene import Scene
 from tests.acceptance.maintenance_soak.soak import Plan, Soak
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 def test_rows_indices_and_old_versions_are_as_they_must_be(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:

@@ -121,6 +121,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return keys
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(_READS_ANYTHING))
 def test_it_answers_from_few_versions(name: str, table: Scene, reads: Reads) -> None:
     done = run(table, *_READS_ANYTHING[name])
@@ -129,6 +130,7 @@ def test_it_answers_from_few_versions(name: str, table: Scene, reads: Reads) -> 
     assert len(reads) <= _READS_MAX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["the queue at the bottom"], indirect=True)
 @pytest.mark.parametrize("name", sorted(_READS_ALL))
 def test_it_reports_its_progress_while_it_reads_all(
@@ -145,6 +147,7 @@ def test_it_reports_its_progress_while_it_reads_all(
     assert reads.calls <= _CALLS_MAX
 
 
+@pytest.mark.long
 def test_what_they_say_is_right(table: Scene) -> None:
     shown, position = answered(table, "status", code=1), answered(table, "position", "show")
     # This one reads all versions.

@@ -17,7 +17,14 @@ from harness.s3 import S3Endpoint
 from harness.scene import Scene
 from tests.e2e.test_by_pylance import BY_PYLANCE, brought, created
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.pylance,
+    pytest.mark.s3,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.long,
+]
 
 _SETTINGS = {"KAFKA__SESSION_TIMEOUT_MS": "1500", "KAFKA__HEARTBEAT_INTERVAL_MS": "300", **BY_PYLANCE}
 _DETACHED = r"/_versions/d\d+\.manifest"

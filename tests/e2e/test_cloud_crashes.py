@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.pylance,
     pytest.mark.slow,
     pytest.mark.timeout(600),
+    pytest.mark.long,
 ]
 
 _SETTINGS = {"KAFKA__SESSION_TIMEOUT_MS": "1500", "KAFKA__HEARTBEAT_INTERVAL_MS": "300"}

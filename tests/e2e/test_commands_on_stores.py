@@ -21,7 +21,7 @@ from harness.scene import Scene
 from tests.commands.running import Ran, answered, printed, run
 from tests.commands.test_append import files_of_each_format
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.long]
 
 JOB = "daily"
 

@@ -10,7 +10,7 @@ from harness.child import Launch
 from harness.kafka import KafkaBroker
 from tests.acceptance.fleet_kills import run
 
-pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.s3, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.timeout(1800)

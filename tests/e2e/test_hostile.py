@@ -49,12 +49,14 @@ def test_forged_records_are_never_committed(scene: Scene, tmp_path: Path) -> Non
     assert {f"INVALID {one}" for one in wanted} | {"UNSUPPORTED operation_not_allowed"} <= seen.hostile.keys()
 
 
+@pytest.mark.long
 def test_records_that_take_much_memory_take_no_more_one_after_the_other(scene: Scene, tmp_path: Path) -> None:
     seen = attack_with_heavy_records(scene, 40, 6, folder=tmp_path / "samples")
     assert seen.wrong == []
     assert seen.failed == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_a_record_may_cost_is_bounded(
     kind: Callable[[Scene, int], Seen], kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path

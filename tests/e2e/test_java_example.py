@@ -23,7 +23,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "java"
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

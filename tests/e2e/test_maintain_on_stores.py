@@ -42,7 +42,7 @@ from tests.commands.running import printed
 from tests.kafka.staging import settings_for
 from tests.maintenance.scene import HOUR_MS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.s3]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.s3, pytest.mark.long]
 
 _READ_IN_4 = """
 import json, sys, lance

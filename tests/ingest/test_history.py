@@ -11,6 +11,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from tests.acceptance.ingest_history import run
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.slow

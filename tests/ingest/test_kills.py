@@ -13,7 +13,7 @@ from harness.kafka import KafkaBroker, RunningKafka
 from tests.acceptance.ingest_kills import run
 from tests.ingest.running import flow_of, stopping
 
-pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.timeout(1800)

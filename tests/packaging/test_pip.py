@@ -63,7 +63,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("python", "pip"), [*((one, PIP_OF[one]) for one in interpreters()), *OTHERS])
+@pytest.mark.parametrize(
+    ("python", "pip"),
+    [
+        pytest.param(python, pip, marks=() if number == 0 else pytest.mark.long)
+        for number, (python, pip) in enumerate([*((one, PIP_OF[one]) for one in interpreters()), *OTHERS])
+    ],
+)
 def test_each_line_of_the_pages_is_resolved(python: str, pip: str, environment_folder: Path, wheels: Path) -> None:
     program = add_pip(environment_folder, interpreters()[python], pip)
     done = [

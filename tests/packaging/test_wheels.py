@@ -31,7 +31,8 @@ from tests.packaging.environments import (
 TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 COMMIT = Path(__file__).parent / "programs" / "commit.py"
 STREAM = Path(__file__).parent / "programs" / "stream.py"
-RESOLUTIONS: tuple[Resolution, ...] = ("lowest-direct", "highest")
+RESOLUTIONS = ("lowest-direct", pytest.param("highest", marks=pytest.mark.long))
+"""The highest versions are about those with which all other tests run."""
 OF_PYARROW = "numpy<2; python_version < '3.13'"
 """pyarrow before 16 is built for numpy 1 and does not ask for it by itself. Python 3.13 has newer ones only."""
 OF_PYSPARK = "pandas>=2.0.0"
@@ -97,7 +98,10 @@ def test_the_client_alone_commits(
 
 @pytest.mark.pylance
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
-@pytest.mark.parametrize("version", interpreters())
+@pytest.mark.parametrize(
+    "version",
+    [pytest.param(one, marks=() if one in {OLDEST, NEWEST} else pytest.mark.long) for one in interpreters()],
+)
 def test_the_client_with_pylance_changes_rows(
     queue: Queue, client_wheel: Path, environment_folder: Path, version: str, resolution: Resolution
 ) -> None:

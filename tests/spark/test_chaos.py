@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.spark_chaos.chaos import Chaos, Plan
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.usefixtures("spark_java")
