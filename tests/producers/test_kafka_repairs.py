@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer
 
-from committerd_client.kafka_repairs import is_throttled
+from committerd_client.kafka_repairs import connect, is_throttled, partitions_of
 
 
 def producer(*throttled_until: float) -> Any:
@@ -31,3 +32,14 @@ def test_a_producer_is_throttled_until_the_time_that_the_broker_named(
     """Afterwards one whose thread has died would wait without an end."""
     now = time.monotonic()
     assert is_throttled(producer(*(now + one if one else 0.0 for one in seconds))) is throttled
+
+
+@pytest.mark.kafka
+def test_partitions_are_asked_for_of_one_topic_and_not_of_all(servers: str, dataset: str) -> None:
+    consumer = connect(KafkaConsumer, {"bootstrap_servers": servers, "allow_auto_create_topics": False})
+    deadline = time.monotonic() + 60
+    for topic in (f"{dataset}.staged", f"{dataset}.outcomes", f"{dataset}.staged"):
+        assert partitions_of(consumer, topic, deadline=deadline)
+        assert consumer._cluster.topics() == {topic}
+    assert partitions_of(consumer, f"{dataset}.missing", deadline=deadline) == set()
+    consumer.close(autocommit=False)
