@@ -49,7 +49,7 @@ class RunningKafka:
 PATIENT = {
     "broker.session.timeout.ms": "120000",
     "broker.heartbeat.interval.ms": "2000",
-    "replica.high.watermark.checkpoint.interval.ms": "60000",  # of thousands of topics it takes a while
+    "replica.high.watermark.checkpoint.interval.ms": "60000",  # with thousands of topics the file is large
 }
 """For a broker that nobody kills. On a busy machine a broker may miss its heartbeats to its own controller for the 9
 seconds of the default. Then the cluster has no broker for a moment: groups lose their members, and no topic can be

@@ -69,12 +69,12 @@ _WITHOUT_STORE = {
     *("topics create", "topics check", "topics transactions", "datasets", "datasets find"),
     *("ingest move", "ingest replay"),  # they ask the table about topics that exist
 }
-_SHORTER = {"status", "dead replay", "topics create", "maintain", "append"}
-"""One command of each kind: the others ask in the same way, and each waits for the time-outs."""
+_ONE_OF_EACH_KIND = {"status", "dead replay", "topics create", "maintain", "append"}
+"""The commands that `make test` runs: the others ask in the same ways, and each waits until its requests time out."""
 
 
 def _each(names: set[str]) -> list[Any]:
-    return [pytest.param(name, marks=() if name in _SHORTER else pytest.mark.long) for name in sorted(names)]
+    return [pytest.param(name, marks=() if name in _ONE_OF_EACH_KIND else pytest.mark.long) for name in sorted(names)]
 
 
 def test_the_matrix_has_every_command() -> None:

@@ -32,7 +32,7 @@ TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 COMMIT = Path(__file__).parent / "programs" / "commit.py"
 STREAM = Path(__file__).parent / "programs" / "stream.py"
 RESOLUTIONS = ("lowest-direct", pytest.param("highest", marks=pytest.mark.long))
-"""The highest versions are about those with which all other tests run."""
+"""All other tests run with about the highest versions, so these are left to `make test-long`."""
 OF_PYARROW = "numpy<2; python_version < '3.13'"
 """pyarrow before 16 is built for numpy 1 and does not ask for it by itself. Python 3.13 has newer ones only."""
 OF_PYSPARK = "pandas>=2.0.0"

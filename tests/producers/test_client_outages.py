@@ -79,14 +79,16 @@ async def test_kafka_may_stand_still_while_a_client_connects(
     """Whatever the client is just asking when Kafka responds to nothing for longer than a request may take."""
     servers = breakable_kafka.bootstrap_servers
     make_topics(servers, dataset)
-    async with CommitClient(servers, dataset=dataset, connect_timeout=BACK_SECONDS, kafka_options=IMPATIENT) as client:
+
+    def made() -> CommitClient:
+        return CommitClient(servers, dataset=dataset, connect_timeout=BACK_SECONDS, kafka_options=IMPATIENT)
+
+    async with made() as client:
         uuid, since = str(uuid4()), datetime.now(UTC)
 
         async def connect() -> None:
             if starting:
-                async with CommitClient(
-                    servers, dataset=dataset, connect_timeout=BACK_SECONDS, kafka_options=IMPATIENT
-                ):
+                async with made():
                     return
             with pytest.raises(OutcomeNotFound):
                 await client.resume(uuid, since=since, timeout=0)
