@@ -1,22 +1,25 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
-    python -m bench.flood [--appends 6000] [--waiting 4000] [--seconds 10] [--clients 6] [--pause 0]
-                          [--quota 0.5] [--batch] [--plan-between] [--upserts] [--files 1]
+    python -m bench.flood [--appends 100000] [--waiting 2000] [--seconds 8] [--clients 6] [--pause 0]
+                          [--fragments 0] [--batch] [--plan-between] [--upserts] [--files 1]
 
 Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
 Appends of a few files each (`--files`) that say which keys they bring, as fast as they are committed: at most
-`--waiting` of them have no outcome. Measured are the flood alone, then the clients alone, on a table with the files of
-the flood, and then both at once, with a committer and a Kafka of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that
-is started). The last lines compare them. The more Appends, the less the first second of the flood counts, in which its
-records come at once.
+`--waiting` of them have no outcome. Committer and Kafka are of this machine (`KAFKA_BOOTSTRAP_SERVERS`, or one that is
+started).
+
+Measured are the clients alone, then both at once, and then the flood alone, for `--seconds` each, in rounds until all
+Appends are committed. So each round measures the three on a table of about the same size, and at about the same speed
+of the machine. The last line has the medians of all rounds.
+
+When the flood begins, its records come at once. The calls of its first two seconds are shown apart, because a flood
+begins once, however long it is.
 
 Upserts and Appends are planned, and their files written, before they are measured: clients do that on machines of their
 own, and not on the processors that the committer needs. With `--plan-between` a client plans each upsert after the
 commit of the one before.
 
-With `--quota` a quota of Kafka limits the flood beside the clients, to this share of the bytes that it sends alone in a
-second. Kafka lets it send the bytes of eleven seconds at once. So calls of the first eleven seconds do not count, and
-the flood should last a minute: `--appends 60000 --quota 0.33` at 2,500 Appends/s alone.
+With `--fragments` so many Appends of a file each are committed first, so that the table has as many fragments.
 
 With `--batch` the committer knows the producer as a batch producer (`commit.batch_producers`).
 
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import multiprocessing
 import os
 import shutil
@@ -36,9 +40,11 @@ import threading
 import time
 import uuid
 import zlib
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
@@ -47,7 +53,6 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from committerd_client import SyncCommitClient, staging
 from committerd_common.messages import DataFile, Transaction
 from harness.kafka import kafka_broker
-from harness.kafka_configs import WINDOW_SECONDS, limit_client
 from harness.scene import Scene
 from harness.topics import OUTCOME_PARTITIONS
 
@@ -59,16 +64,20 @@ The clients read the others. A client that reads it parses the outcomes of the f
 """
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
-_PLANNED = 400
-"""How many upserts a client plans before its first commit. It plans more of them one by one if it needs more."""
+_PLANNED_A_SECOND = 60
+"""How many upserts a client plans for each second of a round. It plans more of them one by one if it needs more."""
+_STEP_SECONDS_MAX = 300
+"""How long the clients may take to plan."""
+_STUCK_SECONDS = 60
+"""How long the flood may wait for its next outcome."""
+_SETTLED_SECONDS = 2.0
+"""So long after one of both has begun, or ended, nothing is measured."""
 _LINKS_MAX = 30_000
 """How many links to one file are made: file systems have a maximum."""
 _LOOK_SECONDS = 0.05
 """How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
 _WAITS = {"KAFKA__FETCH_MAX_WAIT_MS": "500"}
 """The default, which is longer than the scene's: as long as this, the committer may wait before it reads elsewhere."""
-_RECORD_BYTES = 20
-"""About how many bytes a record in Kafka has beside its value and headers."""
 
 
 def producer_of(partition: int) -> str:
@@ -78,19 +87,30 @@ def producer_of(partition: int) -> str:
 
 
 def upsert(
-    uri: str, kafka: str, name: str, producer: str, *, planned: int, pause: float, begin: Any, until: Any, seconds: Any
+    uri: str,
+    kafka: str,
+    name: str,
+    producer: str,
+    *,
+    planned: int,
+    pause: float,
+    steps: Any,
+    on: Any,
+    ended: Any,
+    calls: Any,
 ) -> None:
-    """Upsert as this producer from when all clients are ready (`begin`, a barrier) until the event is set.
+    """Upsert as this producer while `on` is set, round after round. Puts (began, seconds) of each commit into `calls`.
 
-    Puts the seconds that each commit took into the queue.
-
-    `planned`: how many upserts to plan before the first commit. `pause`: seconds to wait after each commit.
+    A round has two `steps` (a barrier): it begins, and all clients have planned. `ended`, an event, is set before the
+    step that begins no round. `planned`: how many upserts to plan for each round. `pause`: seconds to wait after each
+    commit. `began` is in monotonic seconds, which all processes share.
 
     Each upsert brings keys of its own. So it can be planned on the first version, which has a row, and is valid for the
     latest version that the client knows. To plan it there takes the longer the more files the table has.
     """
     first = lance.dataset(uri, version=1)
     keys, version = itertools.count(uuid.uuid4().int >> 70, ROWS), lance.dataset(uri).version
+    upserts: list[Transaction] = []
 
     def plan() -> Transaction:
         start = next(keys)
@@ -103,34 +123,43 @@ def upsert(
         change.read_version = version
         return change
 
-    upserts = [plan() for _ in range(planned)]
     with SyncCommitClient(kafka, dataset=name, dataset_uri=uri, producer=producer) as client:
-        begin.wait()
-        while not until.is_set():
-            change = upserts.pop() if upserts else plan()
-            change.read_version = version
-            began = time.monotonic()
-            version = client.commit(change, reexecute=again).version or version
-            seconds.put(time.monotonic() - began)
-            time.sleep(pause)
+        while True:
+            steps.wait()
+            if ended.is_set():
+                return
+            upserts.extend(plan() for _ in range(planned - len(upserts)))
+            steps.wait()
+            while on.is_set():
+                change = upserts.pop() if upserts else plan()
+                change.read_version = version
+                began = time.monotonic()
+                version = client.commit(change, reexecute=again).version or version
+                calls.put((began, time.monotonic() - began))
+                time.sleep(pause)
+
+
+class Span(NamedTuple):
+    """Of a measurement, in monotonic seconds."""
+
+    begin: float
+    end: float
 
 
 class Clients:
-    """The calls of all clients, while the block runs."""
+    """The clients, in processes of their own, and all calls that they have made."""
 
     def __init__(self, scene: Scene, kafka: str, *, count: int, planned: int, pause: float) -> None:
         spawned = multiprocessing.get_context("spawn")
-        self._begin, self._until, self._seconds = spawned.Barrier(count), spawned.Event(), spawned.Queue()
-        self.seconds: list[float] = []
-        self._first_calls = (2 if pause else 10) * count
-        """So many calls do not count: the clients all begin at once."""
+        self._steps, self._calls = spawned.Barrier(count + 1, timeout=_STEP_SECONDS_MAX), spawned.Queue()
+        self._on, self._ended = spawned.Event(), spawned.Event()
+        self._made: list[tuple[float, float]] = []
         given = scene.table.uri, kafka, scene.name
-        producers = [producer_of(number % _PARTITION) for number in range(count)]
-        shared = {"begin": self._begin, "until": self._until, "seconds": self._seconds}
+        shared = {"steps": self._steps, "on": self._on, "ended": self._ended, "calls": self._calls}
         shared |= {"planned": planned, "pause": pause}
         self._running = [
-            spawned.Process(target=upsert, args=(*given, producer), kwargs=shared, daemon=True)
-            for producer in producers
+            spawned.Process(target=upsert, args=(*given, producer_of(number % _PARTITION)), kwargs=shared, daemon=True)
+            for number in range(count)
         ]
         self._collecting = threading.Thread(target=self._collect)
 
@@ -138,30 +167,51 @@ class Clients:
         for process in self._running:
             process.start()
         self._collecting.start()
-        while len(self.seconds) < self._first_calls:
-            if not all(process.is_alive() for process in self._running):
-                self._seconds.put(None)
-                raise RuntimeError("a client has ended before it was measured: its error is above")
-            time.sleep(0.1)
-        self.seconds.clear()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._until.set()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
+        self._on.clear()
+        if failed is None:
+            self._steps.wait()
+        else:
+            self._steps.abort()
         for process in self._running:
             process.join()
-        self._seconds.put(None)
+        self._calls.put(None)
         self._collecting.join()
 
+    def begin_round(self) -> None:
+        """Let the clients plan, then let them commit. Raises `BrokenBarrierError` if a client has ended."""
+        self._on.set()
+        self._steps.wait()
+        self._steps.wait()
+
+    def end_round(self) -> None:
+        """Let each client end after the call that it is in."""
+        self._on.clear()
+
     def _collect(self) -> None:
-        while (took := self._seconds.get()) is not None:
-            self.seconds.append(took)
+        while (call := self._calls.get()) is not None:
+            self._made.append(call)
+
+    def of(self, span: Span) -> Calls:
+        """The calls that began in it."""
+        return Calls(sorted(seconds for began, seconds in self._made if span.begin <= began < span.end))
+
+
+class Calls(NamedTuple):
+    """How long calls took."""
+
+    seconds: list[float]
+    """Ascending."""
 
     def quantile(self, share: float) -> float:
-        """Of the seconds of the calls of the block so far."""
-        return sorted(self.seconds)[int(share * (len(self.seconds) - 1))]
+        return self.seconds[int(share * (len(self.seconds) - 1))]
 
-    def shown(self) -> str:
+    def __str__(self) -> str:
+        if not self.seconds:
+            return "no calls"
         p50, p99, slowest = map(self.quantile, (0.5, 0.99, 1))
         return f"{len(self.seconds)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {slowest:.3f} s"
 
@@ -200,37 +250,163 @@ def _files_of(one: Transaction) -> list[DataFile]:
     return [fragment.files[0] for fragment in fragments]
 
 
-def flood(kafka: str, name: str, records: list[bytes], *, waiting: int) -> float:
-    """Stage these; returns how many of them are committed a second. `waiting`: as many have no outcome at most."""
-    answered = TopicPartition(f"{name}.outcomes", _PARTITION)
-    consumer: Any = KafkaConsumer(bootstrap_servers=kafka)
-    producer: Any = KafkaProducer(
-        bootstrap_servers=kafka, client_id=_CLIENT_ID, acks="all", linger_ms=5, batch_size=256 * 1024
+class Flood:
+    """Stages records in a thread, while it is on. `waiting`: so many of them have no outcome at most."""
+
+    def __init__(self, kafka: str, name: str, records: Sequence[bytes], *, waiting: int) -> None:
+        self._kafka, self._name, self._records, self._waiting = kafka, name, records, waiting
+        self._on = threading.Event()
+        self._stop = False
+        self._began = 0.0
+        """When it began last, in monotonic seconds."""
+        self._staged = 0
+        self._done = [(time.monotonic(), 0)]
+        """When Kafka was asked (monotonic seconds), and how many of the records had an outcome then."""
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._on.set()
+        self._thread.join()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._done[-1][1] == len(self._records)
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+        self._on.set()
+
+    def pause(self) -> None:
+        """Stage nothing more, and wait for the outcomes of what is staged."""
+        self._on.clear()
+        while self._done[-1][1] < self._staged:
+            self._require_progress()
+            time.sleep(_LOOK_SECONDS)
+
+    def during(self, seconds: float) -> Span:
+        """Wait for so long, or until every record has an outcome."""
+        begin = time.monotonic()
+        while time.monotonic() < begin + seconds and not self.has_ended:
+            self._require_progress()
+            time.sleep(_LOOK_SECONDS)
+        return Span(begin, time.monotonic())
+
+    def rate(self, span: Span) -> float:
+        """How many records were committed a second in it."""
+        looks = [look for look in self._done if span.begin <= look[0] < span.end]
+        (first, before), (last, after) = looks[0], looks[-1]
+        return (after - before) / (last - first)
+
+    def _require_progress(self) -> None:
+        """Raise `RuntimeError` if records are under way, and none has had an outcome for long."""
+        if self.has_ended:
+            return
+        if not self._thread.is_alive():
+            raise RuntimeError("the flood has failed: its error is above")
+        now, done = self._done[-1]
+        changed = next((at for at, before in reversed(self._done) if before < done), 0.0)
+        if done < self._staged and now - max(changed, self._began) > _STUCK_SECONDS:
+            raise RuntimeError(f"no record of the flood has had an outcome for {_STUCK_SECONDS} s")
+
+    def _run(self) -> None:
+        answered = TopicPartition(f"{self._name}.outcomes", _PARTITION)
+        consumer: Any = KafkaConsumer(bootstrap_servers=self._kafka)
+        producer: Any = KafkaProducer(
+            bootstrap_servers=self._kafka, client_id=_CLIENT_ID, acks="all", linger_ms=5, batch_size=256 * 1024
+        )
+        before = consumer.end_offsets([answered])[answered]
+        while not self._stop and not self.has_ended:
+            if self._staged == self._done[-1][1]:  # nothing is under way
+                self._on.wait()
+            done = consumer.end_offsets([answered])[answered] - before
+            self._done.append((time.monotonic(), done))
+            if self._on.is_set() and not self._stop:
+                for record in self._records[self._staged : done + self._waiting]:
+                    producer.send(f"{self._name}.staged", value=record, headers=_HEADERS, partition=0)
+                    self._staged += 1
+                producer.flush()
+            time.sleep(_LOOK_SECONDS)
+        producer.close()
+        consumer.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What was measured in a round."""
+
+    alone: Calls
+    """Of the clients."""
+    as_it_begins: Calls
+    """In the first seconds of the flood."""
+    beside: Calls
+    """After that."""
+    rate_alone: float
+    """How many records of the flood were committed a second."""
+    rate_beside: float
+
+    @property
+    def p99_times(self) -> float:
+        return self.beside.quantile(0.99) / self.alone.quantile(0.99)
+
+    @property
+    def rate_share(self) -> float:
+        return self.rate_beside / self.rate_alone
+
+    def __str__(self) -> str:
+        return "\n  ".join(
+            (
+                f"the clients alone: {self.alone}",
+                f"as the flood begins: {self.as_it_begins}",
+                f"beside the flood: {self.beside}",
+                f"the flood: {self.rate_alone:.0f}/s alone, {self.rate_beside:.0f}/s beside the clients",
+                f"p99 {self.p99_times:.1f}x of what it is alone, the flood at {self.rate_share:.2f}x of its own rate",
+            )
+        )
+
+
+def measured(clients: Clients, flood: Flood, seconds: float) -> Round | None:
+    """Measure each of the three for so long; None if the flood has ended too soon."""
+    clients.begin_round()
+    flood.during(_SETTLED_SECONDS)
+    alone = flood.during(seconds)
+    flood.begin()
+    as_it_begins, beside = flood.during(_SETTLED_SECONDS), flood.during(seconds)
+    clients.end_round()
+    flood.during(_SETTLED_SECONDS)
+    flood_alone = flood.during(seconds)
+    flood.pause()
+    if flood_alone.end - flood_alone.begin < seconds / 2:
+        return None
+    return Round(
+        alone=clients.of(alone),
+        as_it_begins=clients.of(as_it_begins),
+        beside=clients.of(beside),
+        rate_alone=flood.rate(flood_alone),
+        rate_beside=flood.rate(beside),
     )
-    before, staged, began = consumer.end_offsets([answered])[answered], 0, time.monotonic()
-    while (done := consumer.end_offsets([answered])[answered] - before) < len(records):
-        for record in records[staged : done + waiting]:
-            producer.send(f"{name}.staged", value=record, headers=_HEADERS, partition=0)
-            staged += 1
-        producer.flush()
-        time.sleep(_LOOK_SECONDS)
-    took = time.monotonic() - began
-    producer.close()
-    consumer.close()
-    return len(records) / took
 
 
-def record_bytes(value: bytes) -> int:
-    """About how many bytes a record of the flood has in Kafka."""
-    return _RECORD_BYTES + len(value) + sum(len(name) + len(value) for name, value in _HEADERS)
+def compared(rounds: Sequence[Round]) -> str:
+    times, shares = [
+        sorted(values) for values in zip(*((one.p99_times, one.rate_share) for one in rounds), strict=True)
+    ]
+    return (
+        f"{len(rounds)} rounds: p99 {median(times):.1f}x of what it is alone ({times[0]:.1f} to {times[-1]:.1f}x), "
+        f"the flood at {median(shares):.2f}x of its own rate ({shares[0]:.2f} to {shares[-1]:.2f}x)"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--appends", type=int, default=6_000)
-    parser.add_argument("--waiting", type=int, default=4_000)
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long the clients are measured alone")
-    parser.add_argument("--quota", type=float, help="limit the flood to this share of its own bytes a second")
+    parser.add_argument("--appends", type=int, default=100_000)
+    parser.add_argument("--waiting", type=int, default=2_000)
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long to measure each in a round")
+    parser.add_argument("--fragments", type=int, default=0, help="how many fragments the table has at first, about")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
     parser.add_argument("--upserts", action="store_true", help="the flood is of upserts, all planned on one version")
     parser.add_argument("--files", type=int, default=1, help="how many files each Append of the flood has")
@@ -238,34 +414,28 @@ def main() -> None:
     parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
-    planned = 0 if given.plan_between else _PLANNED
-    what = "upserts" if given.upserts else "Appends"
-    clients_of = partial(Clients, count=given.clients, planned=planned, pause=given.pause)
-    records_of = partial(prepared, count=given.appends, files=given.files, upserts=given.upserts)
+    planned = 0 if given.plan_between else math.ceil(_PLANNED_A_SECOND * given.seconds)
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
             scene.table.create()
             scene.started(**_WAITS | ({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
-            first, records = records_of(scene), records_of(scene)
-            rate_alone = flood(servers, name, first, waiting=given.waiting)
-            with clients_of(scene, servers) as clients:  # on a table of the size that the flood beside them finds
-                time.sleep(given.seconds)
-                alone = clients.quantile(0.99)
-                print(f"alone: {clients.shown()}", flush=True)
-            bytes_alone = rate_alone * record_bytes(records[0])
-            print(f"alone: {rate_alone:.0f} {what}/s, {bytes_alone:.0f} bytes/s", flush=True)
-            if given.quota is not None:
-                limit_client(servers, _CLIENT_ID, int(given.quota * bytes_alone))
-                print(f"quota: {given.quota * bytes_alone:.0f} bytes/s", flush=True)
-            with clients_of(scene, servers) as clients:
-                if given.quota is not None:
-                    threading.Timer(WINDOW_SECONDS, clients.seconds.clear).start()
-                rate = flood(servers, name, records, waiting=given.waiting)
-                print(f"beside them: {clients.shown()}", flush=True)
-                beside = clients.quantile(0.99)
-            print(f"beside them: {rate:.0f} {what}/s", flush=True)
-    print(f"p99 {beside / alone:.1f}x of what it is alone, the flood at {rate / rate_alone:.2f}x of its own rate")
+            if given.fragments:
+                first = prepared(scene, given.fragments, files=1, upserts=False)
+                with Flood(servers, name, first, waiting=given.waiting) as flood:
+                    flood.begin()
+                    flood.during(math.inf)
+            records = prepared(scene, given.appends, files=given.files, upserts=given.upserts)
+            with (
+                Clients(scene, servers, count=given.clients, planned=planned, pause=given.pause) as clients,
+                Flood(servers, name, records, waiting=given.waiting) as flood,
+            ):
+                rounds = list[Round]()
+                while not flood.has_ended:
+                    if (one := measured(clients, flood, given.seconds)) is not None:
+                        rounds.append(one)
+                        print(f"round {len(rounds)}\n  {one}", flush=True)
+    print(compared(rounds) if rounds else "the flood ended before it was measured: give more --appends")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 
 from committerd.errors import PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists
+from committerd.stores.port import Content, Created, Exists
 from committerd.stores.s3 import S3Store
 from committerd_common.paths import VERSION_HINT, VERSIONS, parse_manifest_name
 
@@ -34,7 +34,7 @@ class DirectoryBucketStore(S3Store):
         keys = await super().list(prefix)
         return sorted(key for key in keys if key > start_after)[:limit]
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         """As the port says. After it has created a manifest, it also writes the version hint, once and if it can."""
         result = await super().put_if_absent(key, body)
         named = parse_manifest_name(key.removeprefix(VERSIONS)) if key.startswith(VERSIONS) else None

@@ -27,6 +27,7 @@ from uuid import UUID
 from committerd.concurrency import Concurrently, map_each
 from committerd.errors import CorruptTable, PutUnknown, StoreUnavailable
 from committerd.stores.port import (
+    Content,
     Created,
     Exists,
     ManifestEntry,
@@ -35,6 +36,7 @@ from committerd.stores.port import (
     ObjectStore,
     Tail,
     TailOrError,
+    in_one_piece,
     tails_of_each,
 )
 from committerd_common.paths import (
@@ -118,7 +120,7 @@ class ExternalManifests:
     async def put(self, key: str, body: bytes) -> None:
         await self._objects.put(key, body)
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         """As the port says. Returns `Created` once the entry exists, even if the later steps fail.
 
         The staging key is derived from the body, so a retry with the same body recognises the earlier attempt.
@@ -130,11 +132,12 @@ class ExternalManifests:
         for deferred in list(self._deferred.values()):
             await self._complete(deferred)
             self._deferred.pop(deferred.version, None)
-        uuid = str(UUID(bytes=hashlib.sha256(self._salt + body).digest()[:16], version=4))
+        whole = in_one_piece(body)
+        uuid = str(UUID(bytes=hashlib.sha256(self._salt + whole).digest()[:16], version=4))
         name = staging_name(named.version, named.scheme, uuid)
-        staged = ManifestEntry(version=named.version, key=VERSIONS + name, size=len(body))
+        staged = ManifestEntry(version=named.version, key=VERSIONS + name, size=len(whole))
         size = Concurrently(partial(self._objects.head, _place(staged)))
-        await size.of(partial(self._objects.put, staged.key, body))
+        await size.of(partial(self._objects.put, staged.key, whole))
         if size.required() is not None:  # taken by a version with an entry, or by a writer that creates no entries
             return await self._read_back(staged, occupied=True)
         try:

@@ -34,8 +34,8 @@ import anyio
 from anyio import to_thread
 
 from committerd.errors import InvalidRequest, ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
-from committerd.stores.local_files import Reader, Superseded, link, reason, sync_folder
-from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
+from committerd.stores.local_files import Reader, Superseded, link, reason, sync_folder, write_all
+from committerd.stores.port import Content, Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root
 from committerd_common.paths import VERSIONS
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ _Ts = TypeVarTuple("_Ts")
 _TEMPORARY = ".tmp"
 _THREADS_MAX = 8
 """Maximum number of threads for writes, and of threads for reads. Disks gain nothing from more concurrent writers."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _COPY_CHUNK_BYTES = 1 << 20
 _LARGE_BYTES_MIN = 1 << 20
 
@@ -104,7 +105,7 @@ class LocalStore:
         self._limiter = anyio.CapacityLimiter(_THREADS_MAX)
         self._readers = anyio.CapacityLimiter(_THREADS_MAX)
         self._turns_given = anyio.CapacityLimiter(math.inf)  # the thread of a read that has its turn starts at once
-        self._superseded = Superseded()
+        self._superseded = Superseded(durable=durable)
         self.uri = self._root
 
     async def get(self, key: str) -> bytes | None:
@@ -159,10 +160,11 @@ class LocalStore:
             yield found
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._in_thread(self._replace, self._path(key), [body])
+        await self._in_thread(self._replace, self._path(key), [[body]])
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        return await self._in_thread(self._create, self._path(key), body)
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
+        parts = [body] if isinstance(body, bytes) else body
+        return await self._in_thread(self._create, self._path(key), parts)
 
     async def copy(self, source: str, target: str) -> bool:
         self._path(source)
@@ -257,10 +259,10 @@ class LocalStore:
         require_below_root(key)
         return os.path.join(self._root, key)
 
-    def _create(self, path: str, body: bytes) -> Created | Exists:
-        if len(body) >= _LARGE_BYTES_MIN:
+    def _create(self, path: str, parts: Sequence[bytes]) -> Created | Exists:
+        if sum(map(len, parts)) >= _LARGE_BYTES_MIN:
             self._superseded.before(path)
-        with _unchanged(path), self._staged(path, [body]) as temporary:
+        with _unchanged(path), self._staged(path, [parts]) as temporary:
             created = link(temporary, path)
         if self._durable:
             # Sync even if the name was taken: it may be our own earlier link, whose sync failed.
@@ -271,8 +273,8 @@ class LocalStore:
                 raise PutUnknown(f"{path} {what}, but its folder could not be synced: {reason(error)}") from error
         return Created() if created else Exists()
 
-    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
-        """Write a file atomically, replacing an existing one."""
+    def _replace(self, path: str, chunks: Iterable[Sequence[bytes]]) -> None:
+        """Write a file atomically, replacing an existing one. Each chunk has parts."""
         with _unchanged(path), self._staged(path, chunks) as temporary:
             os.rename(temporary, path)
             if self._durable:
@@ -280,7 +282,7 @@ class LocalStore:
 
     def _duplicate(self, source: str, path: str) -> bool:
         with _reading(self._root, source), Reader(self._root) as reader, reader.regular(source) as (descriptor, _):
-            self._replace(path, iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b""))
+            self._replace(path, ([chunk] for chunk in iter(lambda: os.read(descriptor, _COPY_CHUNK_BYTES), b"")))
             return True
         return False
 
@@ -298,22 +300,33 @@ class LocalStore:
         return names
 
     @contextmanager
-    def _staged(self, path: str, chunks: Iterable[bytes]) -> Iterator[str]:
-        """Write a temporary file in the folder of `path`, and yield its path. Creates the folder if necessary."""
+    def _staged(self, path: str, chunks: Iterable[Sequence[bytes]]) -> Iterator[str]:
+        """Write a temporary file in the folder of `path`, and yield its path. Creates the folder if necessary.
+
+        Makes few system calls: while the event loop computes, a thread waits for the interpreter after each of them.
+        """
         folder = os.path.dirname(path)
-        self._make_folder(folder)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")
         try:
-            with open(temporary, "xb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
+            descriptor = self._new_file(temporary)
+            try:
+                for parts in chunks:
+                    write_all(descriptor, parts)
                 if self._durable:
-                    file.flush()
-                    os.fsync(file.fileno())
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             yield temporary
         finally:
             with suppress(OSError):  # it was renamed, or stays as a harmless leftover
                 os.unlink(temporary)
+
+    def _new_file(self, path: str) -> int:
+        """Create the file, and its folder if necessary; returns its descriptor."""
+        with suppress(FileNotFoundError):
+            return os.open(path, _NEW, 0o666)
+        self._make_folder(os.path.dirname(path))
+        return os.open(path, _NEW, 0o666)
 
     def _make_folder(self, folder: str) -> None:
         if os.path.isdir(folder):

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from committerd.errors import ObjectUnreadable, PutUnknown, SettingsError, StoreUnavailable
@@ -36,12 +36,16 @@ _LINK_NOT_MADE = frozenset(
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PARTS_MAX = 1024
+"""How many parts writev(2) takes at once (`IOV_MAX` of Linux and macOS)."""
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
 
-_SUPERSEDED_MAX = 6
-"""Number of files to remember. Without fsync, a file reaches the disk some writes later, so each is advised again."""
+_UNSYNCED_MAX = 6
+"""Number of files to remember that are not synced. Such a file reaches the disk some writes later, so each is advised
+again.
+"""
 
 
 class Superseded:
@@ -52,8 +56,9 @@ class Superseded:
     from evicting everything else from the page cache. Older versions remain readable from disk.
     """
 
-    def __init__(self) -> None:
-        self._written: deque[str] = deque(maxlen=_SUPERSEDED_MAX)
+    def __init__(self, *, durable: bool) -> None:
+        """`durable`: the files are synced, so the last but one can be dropped at once."""
+        self._written: deque[str] = deque(maxlen=2 if durable else _UNSYNCED_MAX)
         self._lock = threading.Lock()
 
     def before(self, path: str) -> None:
@@ -62,8 +67,24 @@ class Superseded:
             superseded = list(self._written)[:-1]
             self._written.append(path)
         for written in superseded if hasattr(os, "posix_fadvise") else ():  # macOS has none
-            with suppress(OSError), open(written, "rb") as file:  # it was removed, or never got its name
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with suppress(OSError):  # it was removed, or never got its name
+                descriptor = os.open(written, _READ)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
+
+
+def write_all(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Write these, one behind the other, in as few system calls as possible."""
+    for first in range(0, len(parts), _PARTS_MAX):
+        left = [memoryview(part) for part in parts[first : first + _PARTS_MAX]]
+        while left:
+            written = os.writev(descriptor, left)
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if left:
+                left[0] = left[0][written:]
 
 
 def link(temporary: str, path: str) -> bool:

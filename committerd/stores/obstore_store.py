@@ -25,11 +25,13 @@ from committerd.stores.cloud import Cloud
 from committerd.stores.clouds import CloudPlace
 from committerd.stores.obstore_failures import ERRORS, failure_of
 from committerd.stores.port import (
+    Content,
     Created,
     Exists,
     ObjectEntry,
     Tail,
     TailOrError,
+    in_one_piece,
     require_below_root,
     tail_by_size,
     tails_of_each,
@@ -225,9 +227,9 @@ class ObstoreStore:
     async def put(self, key: str, body: bytes) -> None:
         await self._repeated("put", key, partial(self._client.put, self._full(key), body, "overwrite"), body=body)
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        where = f"{self.uri}/{key}"
-        put = self._client.send("put", where, partial(self._client.put, self._full(key), body, "create"), body=body)
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
+        where, whole = f"{self.uri}/{key}", in_one_piece(body)
+        put = self._client.send("put", where, partial(self._client.put, self._full(key), whole, "create"), body=whole)
         return await self._retries.once(put, what=where)
 
     async def copy(self, source: str, target: str) -> bool:

@@ -54,6 +54,16 @@ TailOrError = Tail | ObjectUnreadable | InvalidRequest | None
 """The end of one of several objects, or what is wrong with that object; None = it does not exist."""
 
 
+Content = bytes | Sequence[bytes]
+"""The bytes of an object, in one piece or in parts, one behind the other. A large manifest is put in parts, because it
+shares most of them with other versions: to join 10 MB takes 5 ms, in which nothing else is computed.
+"""
+
+
+def in_one_piece(content: Content) -> bytes:
+    return content if isinstance(content, bytes) else b"".join(content)
+
+
 def require_below_root(key: str) -> None:
     """Raise `InvalidRequest` (`path_invalid`) for a key that is not a path below the table's root."""
     if "\0" in key or any(segment in ("", ".", "..") for segment in key.split("/")):
@@ -137,7 +147,7 @@ class ObjectStore(Protocol):
     async def put(self, key: str, body: bytes) -> None:
         """Write the object atomically, replacing an existing one."""
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         """Create the object atomically if the key is free.
 
         Linearizable: of any number of concurrent callers exactly one gets `Created`. Raises `PutUnknown` when the

@@ -17,11 +17,13 @@ from committerd.errors import InvalidRequest, SettingsError, StoreUnavailable
 from committerd.settings.s3 import S3Settings
 from committerd.stores.aws import AwsClient
 from committerd.stores.port import (
+    Content,
     Created,
     Exists,
     ObjectEntry,
     Tail,
     TailOrError,
+    in_one_piece,
     require_below_root,
     tail_by_size,
     tails_of_each,
@@ -195,9 +197,9 @@ class S3Store:
     async def put(self, key: str, body: bytes) -> None:
         await self._repeated("put_object", Body=body, **self._at(key), **self._writing)
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         at = self._at(key)
-        put = self._client.send("put_object", Body=body, IfNoneMatch="*", **at, **self._writing)
+        put = self._client.send("put_object", Body=in_one_piece(body), IfNoneMatch="*", **at, **self._writing)
         return await self._retries.once(put, what=at["where"])
 
     async def copy(self, source: str, target: str) -> bool:

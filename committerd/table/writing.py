@@ -60,7 +60,7 @@ async def put(table: Table, prepared: Prepared) -> Created | Exists:
 
     Raises `PutUnknown` when the store did not respond, and `StoreUnavailable` when nothing was put.
     """
-    result = await table.store.put_if_absent(prepared.key, bytes(prepared.body))
+    result = await table.store.put_if_absent(prepared.key, prepared.body.parts)
     if isinstance(result, Created):
         table.scheme = prepared.scheme
         table.remember(prepared.file, prepared.body, prepared.committed)

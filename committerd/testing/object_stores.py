@@ -117,6 +117,18 @@ class ObjectStoreTests:
         assert await store.put_if_absent("o", b"second") == Exists()
         assert await store.get("o") == b"first"
 
+    async def test_put_if_absent_takes_parts(self, store: ObjectStore) -> None:
+        many = [b"%d " % number for number in range(3_000)]
+        for key, parts in (
+            ("none", []),
+            ("empty", [b""]),
+            ("few", [b"", b"first", b"", b"second", b""]),
+            ("many", many),
+        ):
+            assert await store.put_if_absent(key, parts) == Created()
+            assert await store.get(key) == b"".join(parts)
+            assert await store.put_if_absent(key, [b"another"]) == Exists()
+
     async def test_of_several_the_ends_are_those_of_each(self, store: ObjectStore) -> None:
         for key, body in (("a/1", b"12345"), ("a/2", b""), ("b/3", b"123")):
             await store.put(key, body)

@@ -18,7 +18,7 @@ from committerd.queue.port import Queue, TopicIdentity
 from committerd.queue.position import start_of
 from committerd.queue.race import VersionSummary
 from committerd.stores.local import LocalStore
-from committerd.stores.port import Created, Exists
+from committerd.stores.port import Content, Created, Exists
 from committerd.table.prepare import Prepared, prepare
 from committerd.table.versions import Table
 from committerd.telemetry import Metrics
@@ -54,7 +54,7 @@ class Bench:
         bench = self
 
         class Store(LocalStore):
-            async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+            async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
                 answer = await super().put_if_absent(key, body)
                 bench.happens()
                 bench.now += bench.seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio.lowlevel
 import pytest
 
-from committerd.stores.port import Created, Exists, ObjectEntry, ObjectStore, Tail
+from committerd.stores.port import Content, Created, Exists, ObjectEntry, ObjectStore, Tail, in_one_piece
 from committerd.testing import ObjectStoreTests, OpenStore
 from tests.simulation.store import Bucket, FakeStore
 
@@ -32,19 +32,19 @@ def test_the_store_of_the_page_passes_all_tests(tmp_path: Path) -> None:
 
 
 class Replaces(FakeStore):
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        await self.put(key, body)
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
+        await self.put(key, in_one_piece(body))
         return Created()
 
 
 class LooksFirst(FakeStore):
     """Two writers that look at the same time both put."""
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         if await self.head(key) is not None:
             return Exists()
         await anyio.lowlevel.checkpoint()
-        await self.put(key, body)
+        await self.put(key, in_one_piece(body))
         return Created()
 
 
@@ -55,7 +55,7 @@ class ForgetsPuts(FakeStore):
         await super().put(key, body)
         self._plain = getattr(self, "_plain", set()) | {key}
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         if key in getattr(self, "_plain", ()):
             await self.delete(key)
         return await super().put_if_absent(key, body)

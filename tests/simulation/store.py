@@ -10,7 +10,17 @@ from typing import Any, Literal
 import anyio
 
 from committerd.errors import PutUnknown, StoreUnavailable
-from committerd.stores.port import Created, Exists, ObjectEntry, Tail, TailOrError, require_below_root, tails_of_each
+from committerd.stores.port import (
+    Content,
+    Created,
+    Exists,
+    ObjectEntry,
+    Tail,
+    TailOrError,
+    in_one_piece,
+    require_below_root,
+    tails_of_each,
+)
 from tests.simulation.faults import Lost, Refused, Weather
 
 _CLEANED_UP_SECONDS = 3600.0
@@ -123,15 +133,16 @@ class FakeStore:
         # If the response to a plain put is lost, repeating it is right whatever happened: no `PutUnknown`.
         await self._of_object("put", key, lambda: self._bucket.put(key, body))
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         require_below_root(key)
+        whole = in_one_piece(body)
         swaps, sent_at, given_up = self._bucket.swaps, anyio.current_time(), False
 
         def put() -> Created | Exists:
             late = anyio.current_time() - sent_at > _CLEANED_UP_SECONDS
             self._bucket.crossing = given_up or late or swaps != self._bucket.swaps
             try:
-                return self._bucket.put_if_absent(key, body)
+                return self._bucket.put_if_absent(key, whole)
             finally:
                 self._bucket.crossing = False
 

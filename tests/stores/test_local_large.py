@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,27 @@ async def test_what_is_not_synced_is_told_to_the_system_often_enough_to_be_on_di
     for number in range(20):
         await store.put_if_absent(str(number), LARGE)
     assert [calls.count(f"let go {number}") for number in range(20)] == [SUPERSEDED_MAX - 1] * 14 + [4, 3, 2, 1, 0, 0]
+
+
+async def test_what_is_synced_is_told_to_the_system_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = note_calls(monkeypatch, table)
+    store = LocalStore(table)
+    for number in range(6):
+        await store.put_if_absent(str(number), LARGE)
+    assert [calls.count(f"let go {number}") for number in range(6)] == [1, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 100])
+async def test_parts_are_written_whole_if_the_system_takes_fewer_bytes_at_once(
+    table: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    def some(descriptor: int, parts: Sequence[bytes]) -> int:
+        return os.write(descriptor, b"".join(parts)[:most])
+
+    monkeypatch.setattr(os, "writev", some)
+    parts = [b"", b"one", b"", b"", b"two", b"3", b""]
+    assert await LocalStore(table).put_if_absent("o", parts) == Created()
+    assert (table / "o").read_bytes() == b"onetwo3"
 
 
 async def test_a_file_that_was_removed_or_another_wrote_is_no_obstacle(table: Path) -> None:

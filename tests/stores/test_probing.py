@@ -19,7 +19,7 @@ from committerd.settings.dynamodb import DynamoDBSettings
 from committerd.settings.s3 import S3Settings
 from committerd.stores.local import LocalStore
 from committerd.stores.open import Stores
-from committerd.stores.port import Created, Exists, ObjectStore, Tail
+from committerd.stores.port import Content, Created, Exists, ObjectStore, Tail, in_one_piece
 from committerd.stores.probing import Check, Prover, probe
 from committerd.stores.s3 import S3Store
 from harness.daemon import Daemon
@@ -101,10 +101,10 @@ async def test_a_server_that_takes_no_notice_of_conditions_is_refused_with_the_r
 class Wrong(FakeStore):
     """Sound except for one fault."""
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         answer = await super().put_if_absent(key, body)
         if self.how == "tells the loser's bytes" and answer == Exists():
-            await self.put(key, body)
+            await self.put(key, in_one_piece(body))
         if self.how == "tells nobody":
             return Exists()
         return answer
@@ -158,7 +158,7 @@ async def test_whatever_a_store_does_wrong_is_named(how: str, check: str, fault:
 
 async def test_a_file_system_without_atomic_creation_is_refused() -> None:
     class Plain(FakeStore):
-        async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
             raise SettingsError("neither hard links nor", code="no_atomic_create")
 
     with pytest.raises(RefusedToRun, match="neither hard links nor"):
@@ -171,7 +171,7 @@ class Forgetful(FakeStore):
     lost = 0
     lands: Callable[[int], bool] = staticmethod(lambda _: True)
 
-    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+    async def put_if_absent(self, key: str, body: Content) -> Created | Exists:
         self.lost -= 1
         if self.lost < 0:
             return await super().put_if_absent(key, body)
