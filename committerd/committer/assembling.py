@@ -20,6 +20,7 @@ from committerd.committer.self_trial import Raising, own_changes, require_room
 from committerd.committer.stages import Period
 from committerd.lance.operations.permissions import ALL_OPERATIONS, Permissions
 from committerd.queue.dedupe import Refused
+from committerd.queue.grouping import work_of_version
 from committerd.queue.port import Record
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import count_beyond
@@ -89,6 +90,7 @@ class Assembler:
         if not hold and not self.containment.judges_alone and self._takes_turns(intake, waiting):
             chosen = intake.turns.chosen(
                 options.most,
+                own_work=_own_work(head),
                 passes=head.position.passes,
                 is_ready=self.prefetcher.is_ready,
                 work_of=self.prefetcher.work_of,
@@ -136,7 +138,7 @@ class Assembler:
 
     def _is_enough(self, head: Head, intake: Intake, line: bytes, work: int) -> bool:
         """Whether a version with so much work, all of this line, is to end because others wait for it."""
-        if work < intake.turns.enough(line, self.decider.options.most):
+        if work < intake.turns.enough(line, self.decider.options.most, own_work=_own_work(head)):
             return False
         return intake.turns.is_other_ready(line, passes=head.position.passes, is_ready=self.prefetcher.is_ready)
 
@@ -243,6 +245,11 @@ class Assembler:
 def _is_much(ready: Sequence[Prefetched]) -> bool:
     """Whether no more records may be decoded at the same time."""
     return sum(one.bytes for one in ready) > DECODED_BYTES_MAX
+
+
+def _own_work(head: Head) -> int:
+    """As how many records a version on this head counts, beside those that it holds."""
+    return 0 if head.manifest is None else work_of_version(len(head.manifest.fragments))
 
 
 def _known(pending: Pending, decoded: Request | Refused) -> Prefetched:

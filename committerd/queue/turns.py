@@ -24,9 +24,11 @@ from typing import Generic, Protocol, TypeVar
 
 from committerd.queue.producers import matches
 
-SHARE = 3
-"""While several lines wait, a version takes from each at most one part in so many of the work that it may hold."""
-BATCH_SHARE = 10
+SHARE = 0.3
+"""While several lines wait, a version takes from each at most this part of the work that it may hold, its own included:
+the larger the table, the longer takes a version of any size, so it takes more from each line.
+"""
+BATCH_SHARE = 0.1
 """The same for the line of a batch producer, and for one that had the version before to itself."""
 SHORT_MAX = 16
 """The most records that wait in a short line."""
@@ -169,20 +171,21 @@ class Turns(Generic[_T]):
         self,
         most: int,
         *,
+        own_work: int,
         passes: Callable[[int], bool],
         is_ready: Callable[[_T], bool],
         work_of: Callable[[_T], int],
     ) -> Sequence[_T]:
         """Return the records that the next version may take while there are several lines, by ascending offset.
 
-        Of each line they are the first ones. `most`: maximum number of records in a version. `passes`: whether the
-        position passes an offset. `is_ready`: whether a record can be judged without waiting for its facts. `work_of`:
-        as how many records a record counts; the first of a line is taken even if it counts as more than the share.
-        Empty if none of the first records is ready.
+        Of each line they are the first ones. `most`: maximum number of records in a version. `own_work`: as how many
+        records the version itself counts. `passes`: whether the position passes an offset. `is_ready`: whether a record
+        can be judged without waiting for its facts. `work_of`: as how many records a record counts; the first of a line
+        is taken even if it counts as more than the share. Empty if none of the first records is ready.
         """
         chosen, all_work = list[_T](), 0
         for line in self._in_turn():
-            share = self._part(most, small=line in self._batch)
+            share = self._part(most, own_work, small=line in self._batch)
             waiting = (one for one in self._lines[line] if not passes(one.offset))
             first = next(waiting, None)
             if first is None:
@@ -212,12 +215,12 @@ class Turns(Generic[_T]):
         lines = {self._line_of.get(offset) for offset in offsets}
         return lines.pop() if len(lines) == 1 else None
 
-    def enough(self, line: bytes, most: int) -> int:
+    def enough(self, line: bytes, most: int, *, own_work: int) -> int:
         """After how much work a version of this line alone ends, if a record of another line is ready.
 
-        `most`: maximum number of records in a version.
+        `most`, `own_work`: as for `chosen`.
         """
-        return self._part(most, small=line in self._batch or line == self._alone)
+        return self._part(most, own_work, small=line in self._batch or line == self._alone)
 
     def is_other_ready(self, line: bytes, *, passes: Callable[[int], bool], is_ready: Callable[[_T], bool]) -> bool:
         """Whether the first record of another line than this can be judged. `passes`, `is_ready`: as for `chosen`."""
@@ -226,8 +229,9 @@ class Turns(Generic[_T]):
         return any(first is not None and is_ready(first) for first in firsts)
 
     @staticmethod
-    def _part(most: int, *, small: bool) -> int:
-        return max(most // (BATCH_SHARE if small else SHARE), 1)
+    def _part(most: int, own_work: int, *, small: bool) -> int:
+        part = BATCH_SHARE if small else SHARE
+        return min(max(int((most + own_work) * part), 1), most)
 
     def _in_turn(self) -> list[bytes]:
         """The lines, from those first that were served longest ago; the one that may sit out is the last."""

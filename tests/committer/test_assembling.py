@@ -9,13 +9,12 @@ import pytest
 from committerd.committer.deciding import _LOOK_EVERY, DecideOptions
 from committerd.committer.members import FormedVersion
 from committerd.queue.grouping import GroupLimits, work_of
-from committerd.queue.turns import BATCH_SHARE, SHARE
 from committerd_common.messages import Transaction
 from tests.committer.bench import Bench, record, staged, until
 from tests.lance.operations import config
 from tests.table.scene import Scene, read_at
 
-MOST = 64 * SHARE * BATCH_SHARE
+MOST, PART, BATCH_PART = 64 * 10, 64 * 3, 64
 """A version's shares are multiples of the records between two looks at who waits."""
 
 
@@ -73,7 +72,7 @@ async def test_a_version_is_full_if_nobody_waits_for_it(flood: Flood) -> None:
 async def test_a_version_ends_after_its_share_if_others_wait(flood: Flood) -> None:
     flood.comes = "small"
     first, count = await flood.formed()
-    assert count == MOST // SHARE
+    assert count == PART
     assert not first.round_left
     second, count = await flood.formed(first)
     assert [one.producer for one in second.own.settled.members] == ["small"]
@@ -83,12 +82,21 @@ async def test_the_second_version_of_a_producer_in_a_row_ends_sooner(flood: Floo
     first, _ = await flood.formed()
     flood.comes = "small"
     second, count = await flood.formed(first)
-    assert count == MOST // BATCH_SHARE
+    assert count == BATCH_PART
     third, count = await flood.formed(second)
     assert [one.producer for one in third.own.settled.members] == ["small"]
     flood.comes = "other"
     _, count = await flood.formed(third)
-    assert count == MOST // SHARE
+    assert count == PART
+
+
+async def test_a_share_is_larger_if_the_table_has_many_fragments(flood: Flood, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("committerd.committer.assembling.work_of_version", lambda fragments: MOST if fragments else 0)
+    flood.comes = "small"
+    first, count = await flood.formed()
+    assert count == 2 * PART
+    second, _ = await flood.formed(first)
+    assert [one.producer for one in second.own.settled.members] == ["small"]
 
 
 async def test_records_with_many_files_are_a_share_sooner(tmp_path: Path) -> None:
@@ -100,7 +108,7 @@ async def test_records_with_many_files_are_a_share_sooner(tmp_path: Path) -> Non
     flood.comes = "small"
     first, count = await flood.formed()
     looks_every = -(-_LOOK_EVERY // work)
-    assert count == -(-MOST // SHARE // work // looks_every) * looks_every < MOST // SHARE // 4
+    assert count == -(-PART // work // looks_every) * looks_every < PART // 4
     second, _ = await flood.formed(first)
     assert [one.producer for one in second.own.settled.members] == ["small"]
 
@@ -111,7 +119,7 @@ async def test_few_records_that_are_more_work_than_a_version_are_taken_in_turn(t
     flood = Flood(scene, files=40, count=MOST // 8)
     flood.stage("small")
     _, count = await flood.formed()
-    assert count == MOST // SHARE // work_of(staged(*(f"f{number}" for number in range(40)))) + 1
+    assert count == PART // work_of(staged(*(f"f{number}" for number in range(40)))) + 1
 
 
 async def test_few_records_that_are_less_work_than_a_version_share_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from committerd.queue.grouping import (
     mark_of,
     member_of,
     position_only,
+    work_of_version,
     refusal_of,
     with_entries,
     work_of,
@@ -103,6 +104,11 @@ def test_so_many_records_fill_a_version(limits: GroupLimits, full: int) -> None:
 def test_bounds_end_a_group(limits: GroupLimits, mates: int) -> None:
     total = weight(*(request(append(str(n))) for n in range(mates)), limits=limits)
     assert not joins(request(append("x")), total, limits)
+
+
+def test_a_version_of_a_large_table_is_the_work_of_many_records() -> None:
+    assert work_of_version(0) == work_of_version(100) == 0
+    assert work_of_version(500_000) > GroupLimits().records // 2
 
 
 def test_a_record_with_many_files_is_the_work_of_several() -> None:

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 import pytest
 
 from committerd.queue.turns import (
-    BATCH_SHARE,
     PASSED_OVER_MAX,
     RECENT_VERSIONS,
-    SHARE,
     SHORT_MAX,
     BatchLines,
     Turns,
     count_beyond,
 )
 
-MOST = 10 * SHARE
-PART = MOST // SHARE
+MOST, PART, BATCH_PART = 20, 6, 2
+REST = MOST - 3 * PART
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,10 @@ class Queue:
             self.turns.add(self.there[offset])
         return list(range(first, first + count))
 
-    def chosen(self, *, passed: frozenset[int] = frozenset(), most: int = MOST) -> list[int]:
+    def chosen(self, *, passed: frozenset[int] = frozenset(), most: int = MOST, own_work: int = 0) -> list[int]:
         found = self.turns.chosen(
             most,
+            own_work=own_work,
             passes=passed.__contains__,
             is_ready=lambda one: one.offset not in self.unready,
             work_of=lambda one: self.work.get(one.offset, 1),
@@ -81,16 +80,26 @@ def test_a_flood_leaves_room_for_others() -> None:
 
 def test_lines_are_served_in_turn() -> None:
     queue = Queue()
-    lines = [queue.add(b"%d" % number, count=30) for number in range(2 * SHARE)]
-    first, second = queue.chosen(), []
-    assert first == [offset for line in lines[:SHARE] for offset in line[:PART]]
+    lines = [queue.add(b"%d" % number, count=30) for number in range(6)]
+    first = queue.chosen()
+    assert first == [*lines[0][:PART], *lines[1][:PART], *lines[2][:PART], *lines[3][:REST]]
     queue.settle(*first)
-    second = queue.chosen()
-    assert second == [offset for line in lines[SHARE:] for offset in line[:PART]]
+    second = [*lines[4][:PART], *lines[5][:PART], *lines[0][PART : 2 * PART], *lines[1][PART : PART + REST]]
+    assert queue.chosen() == sorted(second)
     assert [one.offset for one in queue.turns.to_fetch(1)] == [
-        *(line[0] for line in lines[SHARE:]),
-        *(line[PART] for line in lines[:SHARE]),
+        *(line[0] for line in lines[4:]),
+        *(line[PART] for line in lines[:3]),
+        lines[3][REST],
     ]
+
+
+def test_a_share_is_larger_if_the_version_itself_is_more_work_but_never_more_than_a_version() -> None:
+    queue = Queue()
+    flood, small = queue.add(b"flood", count=30), queue.add(b"small")
+    line, _ = queue.turns.lines
+    for own_work, share in ((0, PART), (MOST, 2 * PART), (2 * MOST, 3 * PART), (9 * MOST, MOST)):
+        assert queue.chosen(own_work=own_work) == [*flood[:share], *(small if share < MOST else [])]
+        assert queue.turns.enough(line, MOST, own_work=own_work) == share
 
 
 def test_a_share_is_of_the_work_and_not_of_the_records() -> None:
@@ -116,21 +125,21 @@ def test_a_record_with_more_work_than_a_share_or_a_version_is_taken_in_its_turn(
 
 def test_a_version_takes_from_no_more_lines_than_it_has_room_for() -> None:
     queue = Queue()
-    lines = [queue.add(b"%d" % number, count=2) for number in range(2 * SHARE)]
+    lines = [queue.add(b"%d" % number, count=2) for number in range(6)]
     queue.work = {offset: PART for line in lines for offset in line}
-    assert queue.chosen() == [line[0] for line in lines[:SHARE]]
+    assert queue.chosen() == [line[0] for line in lines[:4]]
     queue.work[lines[0][0]] = PART + 1
-    assert queue.chosen() == [line[0] for line in lines[:SHARE]]
+    assert queue.chosen() == [line[0] for line in lines[:4]]
 
 
 def test_a_version_takes_less_of_a_batch_producer_while_others_wait() -> None:
-    queue, most = Queue("night*", "load[er]"), SHARE * BATCH_SHARE
-    batch, small = queue.add(b"nightly", count=100), queue.add(b"loade", count=most)
-    assert queue.chosen(most=most) == [*batch[:SHARE], *small[:BATCH_SHARE]]
-    queue.settle(*batch[:SHARE])
+    queue = Queue("night*", "load[er]")
+    batch, small = queue.add(b"nightly", count=100), queue.add(b"loade", count=MOST)
+    assert queue.chosen() == [*batch[:BATCH_PART], *small[:PART]]
+    queue.settle(*batch[:BATCH_PART])
     queue.turns.clear()  # what is forgotten is who waits, and not what the operator says
     batch, small = queue.add(b"night", count=100), queue.add(b"loade")
-    assert queue.chosen(most=most) == [*batch[:SHARE], *small]
+    assert queue.chosen() == [*batch[:BATCH_PART], *small]
 
 
 @pytest.mark.parametrize(
@@ -201,17 +210,16 @@ def test_who_has_no_more_records_sits_out_nothing() -> None:
 
 
 def test_a_version_of_one_line_ends_for_others_sooner_if_it_is_the_second() -> None:
-    most = SHARE * BATCH_SHARE
     queue = Queue("night*")
     flood, night = queue.add(b"flood", count=50), queue.add(b"nightly", count=50)
     flood_line, night_line = queue.turns.lines
-    assert queue.turns.enough(flood_line, most) == most // SHARE
-    assert queue.turns.enough(night_line, most) == most // BATCH_SHARE
+    assert queue.turns.enough(flood_line, MOST, own_work=0) == PART
+    assert queue.turns.enough(night_line, MOST, own_work=0) == BATCH_PART
     queue.form(*flood[:5])
-    assert queue.turns.enough(flood_line, most) == most // BATCH_SHARE
+    assert queue.turns.enough(flood_line, MOST, own_work=0) == BATCH_PART
     queue.form(flood[5], night[0])
-    assert queue.turns.enough(flood_line, most) == most // SHARE
-    assert queue.turns.enough(flood_line, 1) == 1
+    assert queue.turns.enough(flood_line, MOST, own_work=0) == PART
+    assert queue.turns.enough(flood_line, 1, own_work=0) == 1
 
 
 def test_others_wait_once_their_first_record_is_ready() -> None:
