@@ -17,10 +17,10 @@ from committerd.queue.grouping import (
     mark_of,
     member_of,
     position_only,
-    work_of_version,
     refusal_of,
     with_entries,
     work_of,
+    work_of_version,
 )
 from committerd.queue.outcomes import REASON_KEY, Status, decode_settled
 from committerd.queue.port import TopicIdentity
