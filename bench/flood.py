@@ -9,8 +9,8 @@ Appends of a few files each (`--files`) that say which keys they bring, as fast 
 started).
 
 Measured are the clients alone, then both at once, and then the flood alone, for `--seconds` each, in rounds until all
-Appends are committed. So each round measures the three on a table of about the same size, and at about the same speed
-of the machine. The last line has the medians of all rounds.
+Appends are committed. So a round measures the three within a minute, in which the speed of a machine changes little,
+and on one table, which grows by the Appends of the round. The last line has the medians of all rounds.
 
 When the flood begins, its records come at once. The calls of its first two seconds are shown apart, because a flood
 begins once, however long it is.
@@ -41,9 +41,11 @@ import time
 import uuid
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
 import lance
@@ -64,14 +66,12 @@ The clients read the others. A client that reads it parses the outcomes of the f
 """
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
 _CLIENT_ID = "flood-staged"
-_PLANNED_A_SECOND = 60
-"""How many upserts a client plans for each second of a round. It plans more of them one by one if it needs more."""
-_STEP_SECONDS_MAX = 300
-"""How long the clients may take to plan."""
+_PLANNED_A_SECOND = 40
+"""How many upserts a client plans for each second in which it commits. It plans more one by one if it needs more."""
 _STUCK_SECONDS = 60
 """How long the flood may wait for its next outcome."""
 _SETTLED_SECONDS = 2.0
-"""So long after one of both has begun, or ended, nothing is measured."""
+"""So long after the clients or the flood have begun or ended, the others are not measured."""
 _LINKS_MAX = 30_000
 """How many links to one file are made: file systems have a maximum."""
 _LOOK_SECONDS = 0.05
@@ -123,20 +123,24 @@ def upsert(
         change.read_version = version
         return change
 
-    with SyncCommitClient(kafka, dataset=name, dataset_uri=uri, producer=producer) as client:
-        while True:
-            steps.wait()
-            if ended.is_set():
-                return
-            upserts.extend(plan() for _ in range(planned - len(upserts)))
-            steps.wait()
-            while on.is_set():
-                change = upserts.pop() if upserts else plan()
-                change.read_version = version
-                began = time.monotonic()
-                version = client.commit(change, reexecute=again).version or version
-                calls.put((began, time.monotonic() - began))
-                time.sleep(pause)
+    try:
+        with SyncCommitClient(kafka, dataset=name, dataset_uri=uri, producer=producer) as client:
+            while True:
+                steps.wait()
+                if ended.is_set():
+                    return
+                upserts.extend(plan() for _ in range(planned - len(upserts)))
+                steps.wait()
+                while on.is_set():
+                    change = upserts.pop() if upserts else plan()
+                    change.read_version = version
+                    began = time.monotonic()
+                    version = client.commit(change, reexecute=again).version or version
+                    calls.put((began, time.monotonic() - began))
+                    time.sleep(pause)
+    except BaseException:
+        steps.abort()
+        raise
 
 
 class Span(NamedTuple):
@@ -151,7 +155,7 @@ class Clients:
 
     def __init__(self, scene: Scene, kafka: str, *, count: int, planned: int, pause: float) -> None:
         spawned = multiprocessing.get_context("spawn")
-        self._steps, self._calls = spawned.Barrier(count + 1, timeout=_STEP_SECONDS_MAX), spawned.Queue()
+        self._steps, self._calls = spawned.Barrier(count + 1), spawned.Queue()
         self._on, self._ended = spawned.Event(), spawned.Event()
         self._made: list[tuple[float, float]] = []
         given = scene.table.uri, kafka, scene.name
@@ -169,27 +173,27 @@ class Clients:
         self._collecting.start()
         return self
 
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        self._ended.set()
+    def __exit__(self, *_: object) -> None:
         self._on.clear()
-        if failed is None:
+        self._ended.set()
+        with suppress(BrokenBarrierError):
             self._steps.wait()
-        else:
-            self._steps.abort()
         for process in self._running:
             process.join()
         self._calls.put(None)
         self._collecting.join()
 
     def begin_round(self) -> None:
-        """Let the clients plan, then let them commit. Raises `BrokenBarrierError` if a client has ended."""
-        self._on.set()
+        """Let the clients plan, then let them commit. Raises `BrokenBarrierError` if a client has failed."""
         self._steps.wait()
+        self._on.set()
         self._steps.wait()
 
     def end_round(self) -> None:
-        """Let each client end after the call that it is in."""
+        """Let each client end after the call that it is in. Raises `RuntimeError` if a client has failed."""
         self._on.clear()
+        if self._steps.broken:
+            raise RuntimeError("a client has failed: its error is above")
 
     def _collect(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -275,7 +279,7 @@ class Flood:
 
     @property
     def has_ended(self) -> bool:
-        return self._done[-1][1] == len(self._records)
+        return self._done[-1][1] >= len(self._records)
 
     def begin(self) -> None:
         self._began = time.monotonic()
@@ -321,7 +325,7 @@ class Flood:
         )
         before = consumer.end_offsets([answered])[answered]
         while not self._stop and not self.has_ended:
-            if self._staged == self._done[-1][1]:  # nothing is under way
+            if self._staged <= self._done[-1][1]:  # nothing is under way
                 self._on.wait()
             done = consumer.end_offsets([answered])[answered] - before
             self._done.append((time.monotonic(), done))
@@ -370,17 +374,20 @@ class Round:
 
 
 def measured(clients: Clients, flood: Flood, seconds: float) -> Round | None:
-    """Measure each of the three for so long; None if the flood has ended too soon."""
+    """Measure each of the three for so long; None if the flood has ended too soon, or a client made no call."""
     clients.begin_round()
     flood.during(_SETTLED_SECONDS)
     alone = flood.during(seconds)
+    flood.during(_SETTLED_SECONDS)  # no call that counts as alone ends beside the flood
     flood.begin()
     as_it_begins, beside = flood.during(_SETTLED_SECONDS), flood.during(seconds)
     clients.end_round()
     flood.during(_SETTLED_SECONDS)
     flood_alone = flood.during(seconds)
     flood.pause()
-    if flood_alone.end - flood_alone.begin < seconds / 2:
+    if flood_alone.end - flood_alone.begin < seconds / 2 or not (
+        clients.of(alone).seconds and clients.of(beside).seconds
+    ):
         return None
     return Round(
         alone=clients.of(alone),
@@ -414,7 +421,7 @@ def main() -> None:
     parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
-    planned = 0 if given.plan_between else math.ceil(_PLANNED_A_SECOND * given.seconds)
+    planned = 0 if given.plan_between else math.ceil(_PLANNED_A_SECOND * (given.seconds + 2 * _SETTLED_SECONDS))
     with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
         with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
@@ -435,7 +442,7 @@ def main() -> None:
                     if (one := measured(clients, flood, given.seconds)) is not None:
                         rounds.append(one)
                         print(f"round {len(rounds)}\n  {one}", flush=True)
-    print(compared(rounds) if rounds else "the flood ended before it was measured: give more --appends")
+    print(compared(rounds) if rounds else "no round was long enough: give more --appends")
 
 
 if __name__ == "__main__":

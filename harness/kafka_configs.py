@@ -8,7 +8,6 @@ from committerd.dev import kafka_node
 from harness.java import INSTALL, java
 from harness.kafka import kafka_jars
 
-_RATE = "producer_byte_rate"
 WINDOW_SECONDS = 11
 """Kafka adds up what a client sends in eleven windows of a second each, by default (`quota.window.num`). So the bytes
 of at most this many seconds are free.
@@ -22,9 +21,3 @@ def kafka_configs(servers: str, *words: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def limit_client(servers: str, client_id: str, bytes_a_second: int) -> None:
-    """Set the quota for what clients with this id produce, at each broker."""
-    words = ("--alter", "--add-config", f"{_RATE}={bytes_a_second}", "--entity-type", "clients")
-    kafka_configs(servers, *words, "--entity-name", client_id)

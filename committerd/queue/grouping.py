@@ -23,8 +23,8 @@ from committerd_common.request import Envelope, Request
 _FRAGMENTS_LIKE_A_RECORD = 5
 """A record with so many more fragments takes about as much longer as another record of one fragment takes."""
 _FRAGMENTS_OF_TABLE_LIKE_A_RECORD = 700
-"""A share counts a version as one record more for each so many fragments of its table. Measured with 500,000 fragments
-on a local disk: a flood beside others then has about 0.7 of its own rate.
+"""A version counts as one record for each so many fragments of its table. Measured with 500,000 fragments on a local
+disk: a flood beside others then has about 0.7 of its own rate.
 """
 _SHARED_KEYS_MAX = 2000
 """Maximum number of keys that UpdateConfigs change together if they share a version. The table has room for each of

@@ -6,7 +6,8 @@ records of one application never change their order, whoever stages them.
 
 While records of several lines wait, a version takes at most a share of its work from each line, from those first that
 were served longest ago. A record is as much work as an Append of one file, or more (`queue.grouping.work_of`). The
-share of batch producers, which the operator names, is smaller. A version may have records of one line only, because
+share of batch producers, which the operator names, is smaller. On a table with many fragments a share is larger,
+because there each version takes long, whatever it holds. A version may have records of one line only, because
 nobody else's were ready. It ends when it has that line's share and a record of another line is ready, and the line sits
 out the next version. If that one is its own again, because the others were not ready after all, a smaller share is
 enough. So a producer that stages many records at once has no more of the time than any other, and records of others
@@ -24,12 +25,12 @@ from typing import Generic, Protocol, TypeVar
 
 from committerd.queue.producers import matches
 
-SHARE = 0.3
-"""While several lines wait, a version takes from each at most this part of the work that it may hold, its own included:
-the larger the table, the longer takes a version of any size, so it takes more from each line.
+SHARE, SHARE_MAX = 0.3, 0.5
+"""While several lines wait, a version takes from each at most this part of the work that it may hold. On a larger table
+each version takes longer, whatever it holds. So there it takes more of each line, up to `SHARE_MAX`.
 """
 BATCH_SHARE = 0.1
-"""The same for the line of a batch producer, and for one that had the version before to itself."""
+"""The part for the line of a batch producer, and for a line that had the version before to itself."""
 SHORT_MAX = 16
 """The most records that wait in a short line."""
 RECENT_VERSIONS = 32
@@ -230,8 +231,8 @@ class Turns(Generic[_T]):
 
     @staticmethod
     def _part(most: int, own_work: int, *, small: bool) -> int:
-        part = BATCH_SHARE if small else SHARE
-        return min(max(int((most + own_work) * part), 1), most)
+        share = min((most + own_work) * SHARE, most * SHARE_MAX)
+        return max(int(most * BATCH_SHARE if small else share), 1)
 
     def _in_turn(self) -> list[bytes]:
         """The lines, from those first that were served longest ago; the one that may sit out is the last."""

@@ -14,7 +14,7 @@ from tests.committer.bench import Bench, record, staged, until
 from tests.lance.operations import config
 from tests.table.scene import Scene, read_at
 
-MOST, PART, BATCH_PART = 64 * 10, 64 * 3, 64
+MOST, PART, BATCH_PART = 64 * 30, 64 * 9, 64 * 3
 """A version's shares are multiples of the records between two looks at who waits."""
 
 
@@ -91,12 +91,17 @@ async def test_the_second_version_of_a_producer_in_a_row_ends_sooner(flood: Floo
 
 
 async def test_a_share_is_larger_if_the_table_has_many_fragments(flood: Flood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("committerd.committer.assembling.work_of_version", lambda fragments: MOST if fragments else 0)
+    monkeypatch.setattr("committerd.committer.assembling.work_of_version", lambda count: MOST // 3 if count else 0)
+    share = MOST * 4 // 10
     flood.comes = "small"
     first, count = await flood.formed()
-    assert count == 2 * PART
+    assert count == share
     second, _ = await flood.formed(first)
     assert [one.producer for one in second.own.settled.members] == ["small"]
+    flood.stage("other")
+    third, count = await flood.formed(second)  # now both are there from the beginning
+    assert count == share + 1
+    assert {one.producer for one in third.own.settled.members} == {"flood", "other"}
 
 
 async def test_records_with_many_files_are_a_share_sooner(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from committerd.queue.turns import BATCH_SHARE
 from committerd_common.messages import Status, Transaction
 from harness.audit import settled_ahead
 from harness.scene import Scene, until
@@ -84,7 +83,7 @@ def test_others_are_read_behind_more_records_than_may_wait(scene: Scene) -> None
 
 def test_a_version_takes_less_of_a_batch_producer_while_others_wait(scene: Scene) -> None:
     found = staged(scene)
-    limits = {"COMMIT__GROUP_RECORDS_MAX": str(BATCH_SHARE * IN_VERSION), "COMMIT__BATCH_PRODUCERS": "loader,fl*"}
+    limits = {"COMMIT__GROUP_RECORDS_MAX": str(10 * IN_VERSION), "COMMIT__BATCH_PRODUCERS": "loader,fl*"}
     # So slowly that the few are read before the flood fits into one version.
     scene.started(**limits, COMMIT__INTERVAL_SECONDS_MIN="0.5")
     at = versions_of(scene, found)

@@ -108,7 +108,7 @@ def test_bounds_end_a_group(limits: GroupLimits, mates: int) -> None:
 
 def test_a_version_of_a_large_table_is_the_work_of_many_records() -> None:
     assert work_of_version(0) == work_of_version(100) == 0
-    assert work_of_version(500_000) > GroupLimits().records // 2
+    assert 500 < work_of_version(500_000) < 1_000
 
 
 def test_a_record_with_many_files_is_the_work_of_several() -> None:

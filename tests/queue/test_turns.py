@@ -17,7 +17,7 @@ from committerd.queue.turns import (
 )
 
 MOST, PART, BATCH_PART = 20, 6, 2
-REST = MOST - 3 * PART
+REST, HALF = MOST - 3 * PART, MOST // 2
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,15 @@ def test_lines_are_served_in_turn() -> None:
     ]
 
 
-def test_a_share_is_larger_if_the_version_itself_is_more_work_but_never_more_than_a_version() -> None:
-    queue = Queue()
+def test_a_share_is_larger_if_the_version_itself_is_more_work_but_at_most_half_of_a_version() -> None:
+    queue = Queue("night")
     flood, small = queue.add(b"flood", count=30), queue.add(b"small")
-    line, _ = queue.turns.lines
-    for own_work, share in ((0, PART), (MOST, 2 * PART), (2 * MOST, 3 * PART), (9 * MOST, MOST)):
-        assert queue.chosen(own_work=own_work) == [*flood[:share], *(small if share < MOST else [])]
-        assert queue.turns.enough(line, MOST, own_work=own_work) == share
+    flood_line, _ = queue.turns.lines
+    for own_work, share in ((0, PART), (3, PART), (4, PART + 1), (MOST // 2, 9), (MOST, HALF), (9 * MOST, HALF)):
+        assert queue.chosen(own_work=own_work) == [*flood[:share], *small]
+        assert queue.turns.enough(flood_line, MOST, own_work=own_work) == share
+    night = queue.add(b"night", count=30)
+    assert queue.chosen(own_work=9 * MOST) == [*flood[:HALF], *small, *night[:BATCH_PART]]
 
 
 def test_a_share_is_of_the_work_and_not_of_the_records() -> None:

@@ -80,7 +80,8 @@ async def test_what_is_synced_is_told_to_the_system_once(table: Path, monkeypatc
     calls = note_calls(monkeypatch, table)
     store = LocalStore(table)
     for number in range(6):
-        await store.put_if_absent(str(number), LARGE)
+        await store.put_if_absent(str(number), [SMALL] * 3)
+        assert (table / str(number)).read_bytes() == SMALL * 3
     assert [calls.count(f"let go {number}") for number in range(6)] == [1, 1, 1, 1, 0, 0]
 
 
