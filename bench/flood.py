@@ -176,8 +176,11 @@ class Clients:
     def __exit__(self, *_: object) -> None:
         self._on.clear()
         self._ended.set()
-        with suppress(BrokenBarrierError):
-            self._steps.wait()
+        if self._are_all_there:
+            with suppress(BrokenBarrierError):
+                self._steps.wait()
+        else:
+            self._steps.abort()
         for process in self._running:
             process.join()
         self._calls.put(None)
@@ -192,8 +195,12 @@ class Clients:
     def end_round(self) -> None:
         """Let each client end after the call that it is in. Raises `RuntimeError` if a client has failed."""
         self._on.clear()
-        if self._steps.broken:
+        if not self._are_all_there:
             raise RuntimeError("a client has failed: its error is above")
+
+    @property
+    def _are_all_there(self) -> bool:
+        return not self._steps.broken and all(process.is_alive() for process in self._running)
 
     def _collect(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -385,23 +392,22 @@ def measured(clients: Clients, flood: Flood, seconds: float) -> Round | None:
     flood.during(_SETTLED_SECONDS)
     flood_alone = flood.during(seconds)
     flood.pause()
-    if flood_alone.end - flood_alone.begin < seconds / 2 or not (
-        clients.of(alone).seconds and clients.of(beside).seconds
-    ):
+    calls_alone, calls_beside = clients.of(alone), clients.of(beside)
+    has_ended_soon = flood_alone.end - flood_alone.begin < seconds / 2
+    if has_ended_soon or not calls_alone.seconds or not calls_beside.seconds:
         return None
     return Round(
-        alone=clients.of(alone),
+        alone=calls_alone,
         as_it_begins=clients.of(as_it_begins),
-        beside=clients.of(beside),
+        beside=calls_beside,
         rate_alone=flood.rate(flood_alone),
         rate_beside=flood.rate(beside),
     )
 
 
 def compared(rounds: Sequence[Round]) -> str:
-    times, shares = [
-        sorted(values) for values in zip(*((one.p99_times, one.rate_share) for one in rounds), strict=True)
-    ]
+    times = sorted(one.p99_times for one in rounds)
+    shares = sorted(one.rate_share for one in rounds)
     return (
         f"{len(rounds)} rounds: p99 {median(times):.1f}x of what it is alone ({times[0]:.1f} to {times[-1]:.1f}x), "
         f"the flood at {median(shares):.2f}x of its own rate ({shares[0]:.2f} to {shares[-1]:.2f}x)"
@@ -410,8 +416,8 @@ def compared(rounds: Sequence[Round]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--appends", type=int, default=100_000)
-    parser.add_argument("--waiting", type=int, default=2_000)
+    parser.add_argument("--appends", type=int, default=100_000, help="how many records the flood has")
+    parser.add_argument("--waiting", type=int, default=2_000, help="how many of them have no outcome, at most")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long to measure each in a round")
     parser.add_argument("--fragments", type=int, default=0, help="how many fragments the table has at first, about")
     parser.add_argument("--batch", action="store_true", help="the committer knows the producer as a batch producer")
