@@ -65,7 +65,6 @@ _PARTITION = OUTCOME_PARTITIONS - 1
 The clients read the others. A client that reads it parses the outcomes of the flood too, which takes processors.
 """
 _HEADERS = [("producer", b"flood"), ("outcome-partition", b"%d" % _PARTITION)]
-_CLIENT_ID = "flood-staged"
 _PLANNED_A_SECOND = 40
 """How many upserts a client plans for each second in which it commits. It plans more one by one if it needs more."""
 _STUCK_SECONDS = 60
@@ -327,9 +326,7 @@ class Flood:
     def _run(self) -> None:
         answered = TopicPartition(f"{self._name}.outcomes", _PARTITION)
         consumer: Any = KafkaConsumer(bootstrap_servers=self._kafka)
-        producer: Any = KafkaProducer(
-            bootstrap_servers=self._kafka, client_id=_CLIENT_ID, acks="all", linger_ms=5, batch_size=256 * 1024
-        )
+        producer: Any = KafkaProducer(bootstrap_servers=self._kafka, acks="all", linger_ms=5, batch_size=256 * 1024)
         before = consumer.end_offsets([answered])[answered]
         while not self._stop and not self.has_ended:
             if self._staged <= self._done[-1][1]:  # nothing is under way

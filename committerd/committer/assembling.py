@@ -248,7 +248,7 @@ def _is_much(ready: Sequence[Prefetched]) -> bool:
 
 
 def _own_work(head: Head) -> int:
-    """As how many records a version on this head counts, beside those that it holds."""
+    """How long a version on this head takes beside its records, as `work_of_version`."""
     return 0 if head.manifest is None else work_of_version(len(head.manifest.fragments))
 
 

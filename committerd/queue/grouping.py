@@ -104,9 +104,9 @@ def work_of(transaction: Transaction) -> int:
 
 
 def work_of_version(fragments: int) -> int:
-    """How long a version of a table with so many fragments takes, whatever it holds, in the same units.
+    """How long a version of a table with so many fragments takes beside its records, in units of an Append of one file.
 
-    Its manifest has all of them.
+    The version's manifest has all fragments of the table.
     """
     return fragments // _FRAGMENTS_OF_TABLE_LIKE_A_RECORD
 

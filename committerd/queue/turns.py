@@ -26,8 +26,8 @@ from typing import Generic, Protocol, TypeVar
 from committerd.queue.producers import matches
 
 SHARE, SHARE_MAX = 0.3, 0.5
-"""While several lines wait, a version takes from each at most this part of the work that it may hold. On a larger table
-each version takes longer, whatever it holds. So there it takes more of each line, up to `SHARE_MAX`.
+"""While several lines wait, a version takes from each at most this part of the work that it may hold. The part is
+larger on a table with many fragments, where each version takes long, whatever it holds; it is at most `SHARE_MAX`.
 """
 BATCH_SHARE = 0.1
 """The part for the line of a batch producer, and for a line that had the version before to itself."""

@@ -43,8 +43,8 @@ class CommitSettings(SettingsGroup):
         default=(),
         description="Producers that stage in bulk, by header `producer` or else `app-id`; `*` stands for any "
         "characters. While others wait too, a version takes at most a tenth of commit.group_records_max from each of "
-        "them, in place of three tenths; a record with many files counts as several. So the others wait less, and the "
-        "batch takes longer.",
+        "them, in place of three tenths to a half; a record with many files counts as several. So the others wait "
+        "less, and the batch takes longer.",
     )
     interval_seconds_min: float = Field(
         default=0.0,

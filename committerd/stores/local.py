@@ -274,7 +274,7 @@ class LocalStore:
         return Created() if created else Exists()
 
     def _replace(self, path: str, chunks: Iterable[Sequence[bytes]]) -> None:
-        """Write a file atomically, replacing an existing one. Each chunk has parts."""
+        """Write a file atomically, replacing an existing one. `chunks`: as for `_staged`."""
         with _unchanged(path), self._staged(path, chunks) as temporary:
             os.rename(temporary, path)
             if self._durable:
@@ -303,7 +303,8 @@ class LocalStore:
     def _staged(self, path: str, chunks: Iterable[Sequence[bytes]]) -> Iterator[str]:
         """Write a temporary file in the folder of `path`, and yield its path. Creates the folder if necessary.
 
-        Makes few system calls: while the event loop computes, a thread waits for the interpreter after each of them.
+        `chunks`: what to write, one chunk behind the other, each in parts. Makes few system calls: while the event loop
+        computes, a thread waits for the interpreter after each of them.
         """
         folder = os.path.dirname(path)
         temporary = os.path.join(folder, f"{_TEMPORARY}-{secrets.token_hex(8)}")

@@ -61,6 +61,7 @@ shares most of them with other versions: to join 10 MB takes 5 ms, in which noth
 
 
 def in_one_piece(content: Content) -> bytes:
+    """The bytes of the whole object, for stores that can't write parts."""
     return content if isinstance(content, bytes) else b"".join(content)
 
 
