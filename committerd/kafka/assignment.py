@@ -49,6 +49,10 @@ class Assignment:
         self._seeks = 0
         self._moved_at = float("-inf")
         """When it was last sought while records were outstanding."""
+        self._next = self._seen = 0
+        """The offset of the next record to deliver, and the offset after the highest that was delivered since the last
+        seek with nothing outstanding.
+        """
         self._records = 0
         self._bytes = 0
 
@@ -105,6 +109,11 @@ class Assignment:
         """Whether it was sought within this time while records were outstanding. Then it may be sought again soon."""
         return self._owned and time.monotonic() - self._moved_at <= within_seconds
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether it is fetched at a place that it has delivered before."""
+        return self._owned and not self.idle and self._next < self._seen
+
     def owns(self, generation: int) -> bool:
         """Whether this generation is the current assignment."""
         with self._lock:
@@ -119,8 +128,11 @@ class Assignment:
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
                 self._parked = self._full = False
+                self._next = offset
                 if self._records:
                     self._moved_at = time.monotonic()
+                else:
+                    self._seen = offset
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
@@ -129,6 +141,9 @@ class Assignment:
                 return None
             self._records += len(records)
             self._bytes += sum(map(record_size, records))
+            if records:
+                self._next = records[-1].offset + 1
+                self._seen = max(self._seen, self._next)
             return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
@@ -188,7 +203,7 @@ class Assignment:
     def _take(self) -> None:
         self._generation += 1
         self._owned, self._parked, self._full = True, True, False
-        self._records = self._bytes = 0
+        self._records = self._bytes = self._next = self._seen = 0
         self._changes.append(Assigned(generation=self._generation))
 
     def _give_up(self, *, lost: bool) -> None:

@@ -57,6 +57,7 @@ from committerd.kafka.repairs import (
     only_topics,
     partition_of,
     requests_of,
+    set_fetch_bytes,
     set_fetch_wait,
     take_part,
     watch_consumer,
@@ -77,6 +78,12 @@ again. It does not sleep if no response was there when the turn began to fetch, 
 """
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
+_POLL_RECORDS_AGAIN = 400
+_FETCH_BYTES_AGAIN = 256 * 1024
+"""While a partition is read again, a poll returns so many records, and a broker sends so many bytes of each partition:
+about what a version takes of a flood. Nothing is read for other producers meanwhile, and what comes beyond that is
+dropped.
+"""
 _MOVES_SECONDS = 10.0
 """For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
 _WAIT_MS_MOVING = 20
@@ -480,7 +487,7 @@ class GroupMember:
             take_part(consumer, _JOIN_MS)
             self._takes_response = has_fetched(consumer)
             self._choose_wait(consumer)
-            polled = fetch(consumer, self._poll_records)
+            polled = fetch(consumer, self._choose_size(consumer))
         except errors.KafkaError as error:
             self._hand_changes()
             survives = self._survives(consumer, error)
@@ -512,6 +519,16 @@ class GroupMember:
         if moves is not self._waits_briefly:
             self._waits_briefly, usual = moves, self._settings.fetch_max_wait_ms
             set_fetch_wait(consumer, min(usual, max(_WAIT_MS_MOVING, len(shares))) if moves else usual)
+
+    def _choose_size(self, consumer: Any) -> int:
+        """Return how many records a poll is to return, and let the brokers send about as much at once.
+
+        That is little while a partition is read again. One that is has moved lately, so the others are not looked at.
+        """
+        shares = tuple(self._shares.values()) if self._waits_briefly else ()
+        again = any(share.assignment.reads_again for share in shares)
+        set_fetch_bytes(consumer, _FETCH_BYTES_AGAIN if again else self._options["max_partition_fetch_bytes"])
+        return min(self._poll_records, _POLL_RECORDS_AGAIN) if again else self._poll_records
 
     def _hand_records(self, consumer: Any, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Hand the records over to the shares whose assignment has not changed meanwhile."""

@@ -200,6 +200,11 @@ def set_fetch_wait(consumer: KafkaConsumer, wait_ms: int) -> None:
     consumer._fetcher.config["fetch_max_wait_ms"] = wait_ms
 
 
+def set_fetch_bytes(consumer: KafkaConsumer, bytes_max: int) -> None:
+    """Set how many bytes of a partition a broker sends, from the next request on; its first batch may be larger."""
+    consumer._fetcher.config["max_partition_fetch_bytes"] = bytes_max
+
+
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher

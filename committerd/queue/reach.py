@@ -21,7 +21,7 @@ LINES_MAX = 1_000
 """The reader goes no further while records of so many lines are skipped, since it keeps an offset of each."""
 _KEY_BYTES_MAX = 128
 """Lines whose names begin with the same so many bytes are one line here."""
-_LOW = 0.6
+_LOW = 0.75
 """A line is read again when it holds at most this part of what is free. Meanwhile nothing is read for the others, so
 not much may be missing.
 """

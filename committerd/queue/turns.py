@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from committerd.queue.producers import matches
 
@@ -34,7 +34,9 @@ BATCH_SHARE = 0.1
 SHORT_MAX = 16
 """The most records that wait in a short line."""
 RECENT_VERSIONS = 32
-"""The turns remember for so many versions when a line was served."""
+"""The turns remember for at least so many versions when a line was served, and until as many lines had their turn as
+waited then.
+"""
 PASSED_OVER_MAX = 8
 """A line whose first record can't be judged yet is passed over at most so many times. Then a version waits for it."""
 
@@ -65,6 +67,18 @@ class BatchLines:
         return any(matches(name, pattern) for pattern in self.patterns)
 
 
+class _Served(NamedTuple):
+    """When a line was served."""
+
+    version: int
+    """The number of the version that settled a record of it."""
+    until: int
+    """`Turns._turns` when as many lines had their turn after it as waited then."""
+
+
+_NEVER = _Served(version=0, until=0)
+
+
 class Turns(Generic[_T]):
     """The lines of the records that wait, and when each was served."""
 
@@ -77,10 +91,12 @@ class Turns(Generic[_T]):
         """By offset."""
         self._apps: dict[bytes, tuple[bytes, int]] = {}
         """By app-id: the line in which records of the application wait, and how many."""
-        self._served: dict[bytes, int] = {}
-        """By line: the number of the version that last settled a record of it, if that is recent."""
+        self._served: dict[bytes, _Served] = {}
+        """By line, when it was last served, unless that is forgotten."""
         self._versions = 0
         """The number of versions that have settled records."""
+        self._turns = 0
+        """How many lines these have served, each counted in each version."""
         self._alone: bytes | None = None
         """The line that has the version formed last to itself, and more records."""
         self._passed_over = Counter[bytes]()
@@ -130,13 +146,22 @@ class Turns(Generic[_T]):
         """Remove the records that a version has settled, and note that their lines were served."""
         if not ones:
             return
-        self._versions += 1
         served = {self._line_of[one.offset] for one in ones}
         self.remove(ones)
-        self._served = {line: at for line, at in self._served.items() if self._versions - at < RECENT_VERSIONS}
-        self._served |= dict.fromkeys(served, self._versions)
+        self._versions += 1
+        self._turns += len(served)
+        self._served = {line: at for line, at in self._served.items() if self._remembers(line, at)}
+        self._served |= dict.fromkeys(served, _Served(self._versions, self._turns + len(self._lines)))
         for line in served:
             del self._passed_over[line]
+
+    def _remembers(self, line: bytes, at: _Served) -> bool:
+        """Whether the turns remember when this line was served.
+
+        A line that is forgotten goes before the others. If it were forgotten too early, it would go before lines that
+        have waited for longer; if it were never forgotten, new lines could go before it for ever.
+        """
+        return self._versions - at.version < RECENT_VERSIONS or (line in self._lines and self._turns < at.until)
 
     def formed(self, offsets: Collection[int], *, passes: Callable[[int], bool]) -> None:
         """Note the offsets that a version settles. It has been formed, and its records still wait.
@@ -238,7 +263,7 @@ class Turns(Generic[_T]):
         """The lines, from those first that were served longest ago; the one that may sit out is the last."""
         return sorted(
             self._lines,
-            key=lambda line: (line == self._alone, self._served.get(line, 0), self._lines[line][0].offset),
+            key=lambda line: (line == self._alone, self._served.get(line, _NEVER).version, self._lines[line][0].offset),
         )
 
 

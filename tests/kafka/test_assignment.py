@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -63,8 +63,9 @@ def assign(assignment: Assignment, consumer: Consumer) -> int:
     return assignment.generation
 
 
-def seek(assignment: Assignment, consumer: Consumer, offset: int = 0) -> None:
-    number = assignment.begin_seek(assignment.generation)
+def seek(assignment: Assignment, consumer: Consumer, offset: int = 0, *, outstanding: int = 0) -> None:
+    """`outstanding`: number of records of 10 bytes."""
+    number = assignment.begin_seek(assignment.generation, (outstanding, 10 * outstanding))
     assert number is not None
     assignment.seek(consumer, assignment.generation, number, offset=offset)
 
@@ -149,16 +150,45 @@ def test_a_partition_moves_once_it_is_sought_beside_outstanding_records(
     assignment: Assignment, consumer: Consumer
 ) -> None:
     """A start is no such seek."""
-    generation = assign(assignment, consumer)
+    assign(assignment, consumer)
     seek(assignment, consumer)
     assert not assignment.has_moved(within_seconds=60)
-    number = assignment.begin_seek(generation, (1, 10))
-    assert number is not None
-    assignment.seek(consumer, generation, number, offset=5)
+    seek(assignment, consumer, 5, outstanding=1)
     assert assignment.has_moved(within_seconds=60)
     assert not assignment.has_moved(within_seconds=0)
     assignment.revoked(lost=True)
     assert not assignment.has_moved(within_seconds=60)
+
+
+def test_a_partition_is_read_again_until_it_is_where_it_was(assignment: Assignment, consumer: Consumer) -> None:
+    generation = assign(assignment, consumer)
+    seek(assignment, consumer, 5)
+    assert not assignment.reads_again
+    assignment.hand_over(generation, [RECORD, replace(RECORD, offset=6)])
+    assert not assignment.reads_again
+    seek(assignment, consumer, 5, outstanding=1)
+    assert assignment.reads_again
+    assignment.hand_over(generation, [])
+    assignment.hand_over(generation, [RECORD])
+    assert assignment.reads_again
+    assignment.begin_seek(generation, (1, 10))
+    assert not assignment.reads_again, "it delivers nothing now"
+    seek(assignment, consumer, 6, outstanding=1)
+    assignment.hand_over(generation, [replace(RECORD, offset=6)])
+    assert not assignment.reads_again
+    seek(assignment, consumer, 5, outstanding=1)
+    assignment.revoked(lost=False)
+    assert not assignment.reads_again
+    generation = assign(assignment, consumer)
+    seek(assignment, consumer, 5, outstanding=1)
+    assert not assignment.reads_again, "this assignment delivers it for the first time"
+    assignment.hand_over(generation, [RECORD, replace(RECORD, offset=6)])
+    seek(assignment, consumer, 5, outstanding=8)
+    assert assignment.reads_again
+    assignment.throttle(consumer)
+    assert not assignment.reads_again, "it is full"
+    seek(assignment, consumer, 0)
+    assert not assignment.reads_again, "nothing is outstanding, as if it had delivered nothing"
 
 
 def test_a_failure_parks_and_drops(assignment: Assignment, consumer: Consumer) -> None:

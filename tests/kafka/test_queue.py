@@ -11,15 +11,16 @@ from functools import partial
 import anyio
 import pytest
 from anyio import CapacityLimiter, to_thread
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka import consumer, watch
+from committerd.kafka import consumer, repairs, watch
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.reader import read_batches
-from committerd.queue.port import Acknowledged, Fetched, Publication, record_size
+from committerd.queue.port import Acknowledged, Fetched, Publication, Record, record_size
+from committerd.settings.group import MIB
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.kafka_topics import configure_topic
@@ -83,6 +84,40 @@ async def test_what_was_fetched_is_delivered_without_a_rest(
             while len(records) < 2_000:
                 records += await take(queue, 1)
         assert [record.offset for record in records] == list(range(2_000))
+
+
+async def test_what_is_read_again_comes_in_small_deliveries_of_small_requests(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the reader is soon back where others stage their records."""
+    monkeypatch.setattr(consumer, "_POLL_RECORDS_AGAIN", 20)
+    sizes = list[int]()
+
+    def set_fetch_bytes(client: KafkaConsumer, bytes_max: int) -> None:
+        sizes.append(bytes_max)
+        repairs.set_fetch_bytes(client, bytes_max)
+
+    monkeypatch.setattr(consumer, "set_fetch_bytes", set_fetch_bytes)
+    async with open_kafka_queue(settings, dataset) as queue:
+        await stage(queue, settings, [b"x" * 10_000] * 100)
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        first = await take(queue, 100)
+        assert min(sizes) == 10 * MIB
+        await queue.seek(generation, 10, outstanding=(10, 100_000))
+        counts, again = list[int](), list[Record]()
+        with anyio.fail_after(60):
+            while sum(counts) < 90:
+                event = await queue.next_event()
+                assert isinstance(event, Fetched)
+                counts.append(len(event.records))
+                again += event.records
+        assert again == first[10:]
+        assert max(counts) == 20
+        assert min(sizes) == 256 * 1024
+        await stage(queue, settings, [b"new"])
+        await take(queue, 1)
+        assert sizes[-1] == 10 * MIB
 
 
 async def test_the_broker_dates_records(settings: KafkaSettings, dataset: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -178,6 +179,34 @@ def test_who_was_served_lately_is_remembered_for_some_versions() -> None:
     queue.settle(flood[RECENT_VERSIONS - 1])
     new = queue.add(b"new")
     assert [one.offset for one in queue.turns.to_fetch(1)][:2] == [small[1], *new]
+
+
+def test_of_many_long_lines_none_has_its_next_turn_before_all_others_have_theirs() -> None:
+    queue, count = Queue(), 5 * RECENT_VERSIONS
+    line_of = {offset: line for line in range(count) for offset in queue.add(b"%d" % line, count=4 * PART)}
+    turns = Counter(dict.fromkeys(range(count), 0))
+    while turns.total() < 3 * count:
+        chosen = queue.chosen()
+        queue.settle(*chosen)
+        turns.update({line_of[offset] for offset in chosen})
+        assert max(turns.values()) - min(turns.values()) <= 1
+
+
+@pytest.mark.parametrize(("others", "new"), [(0, 1), (600, MOST), (30, MOST + 5)])
+def test_new_lines_do_not_pass_a_line_that_waits_for_ever(others: int, new: int) -> None:
+    """Beside other lines, `new` lines of a record each come while a version is put."""
+    queue, most = Queue(), min(new, MOST)
+    waiting = queue.add(b"waiting", count=2)
+    for number in range(others):
+        queue.add(b"other %d" % number)
+    queue.settle(waiting[0])
+    for version in range(RECENT_VERSIONS + (others + most) // most + 2):
+        queue.settle(*(chosen := queue.chosen(most=most)))
+        if waiting[1] in chosen:
+            return
+        for number in range(new):
+            queue.add(b"new %d, %d" % (version, number))
+    pytest.fail("the line had no turn")
 
 
 def test_who_has_a_version_alone_sits_out_the_next_one() -> None:
