@@ -16,6 +16,17 @@ from committerd.dev import child
 _STOPS_SECONDS = 30
 _POLL_SECONDS = 0.005
 
+_OF_A_BUSY_MACHINE = re.compile(
+    r"""
+    ^(?: committerd:\ .*\ has\ not\ answered\ for\ \d+\ s(?:;\ still\ waiting)?
+       | committerd\ has\ read\ \d+\ of\ \d+\ versions\ of\ the\ table's\ history
+       | [a-z ]+:\ \d+\ of\ about\ \d+
+    )\n
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+"""A line that a command prints only if it takes long."""
+
 started: list[ChildProcess] = []
 """The child processes of the current test, and earlier ones that still run; see `tests.plugins.child_logs`."""
 
@@ -95,5 +106,5 @@ def _is_stopped(pid: int) -> bool:
 
 
 def without_waits(printed: str) -> str:
-    """What a command has printed, but for the lines that name who lets it wait: a busy machine adds them."""
-    return re.sub(r"^committerd: .* has not answered for \d+ s(; still waiting)?\n", "", printed, flags=re.MULTILINE)
+    """What a command has printed, but for the lines of a long wait and of progress: a busy machine adds them."""
+    return _OF_A_BUSY_MACHINE.sub("", printed)

@@ -111,7 +111,7 @@ class Assignment:
 
     @property
     def reads_again(self) -> bool:
-        """Whether it is fetched at a place that it has delivered before."""
+        """Whether it is fetched, and the records that it delivers next were delivered before."""
         return self._owned and not self.idle and self._next < self._seen
 
     def owns(self, generation: int) -> bool:

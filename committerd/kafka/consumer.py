@@ -81,8 +81,8 @@ _POLL_RECORDS_MAX = 1_000
 _POLL_RECORDS_AGAIN = 400
 _FETCH_BYTES_AGAIN = 256 * 1024
 """While a partition is read again, a poll returns so many records, and a broker sends so many bytes of each partition:
-about what a version takes of a flood. Nothing is read for other producers meanwhile, and what comes beyond that is
-dropped.
+about what a version takes of a flood. Nothing is read for other producers meanwhile, and what comes beyond the place
+where the reader turns back is dropped.
 """
 _MOVES_SECONDS = 10.0
 """For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
@@ -523,7 +523,7 @@ class GroupMember:
     def _choose_size(self, consumer: Any) -> int:
         """Return how many records a poll is to return, and let the brokers send about as much at once.
 
-        That is little while a partition is read again. One that is has moved lately, so the others are not looked at.
+        That is little while a partition is read again. A partition is only read again after it has moved.
         """
         shares = tuple(self._shares.values()) if self._waits_briefly else ()
         again = any(share.assignment.reads_again for share in shares)

@@ -34,8 +34,8 @@ BATCH_SHARE = 0.1
 SHORT_MAX = 16
 """The most records that wait in a short line."""
 RECENT_VERSIONS = 32
-"""The turns remember for at least so many versions when a line was served, and until as many lines had their turn as
-waited then.
+"""The turns remember for at least so many versions when a line was served. While the line waits, they also remember it
+until as many lines have had a turn as waited then.
 """
 PASSED_OVER_MAX = 8
 """A line whose first record can't be judged yet is passed over at most so many times. Then a version waits for it."""
@@ -73,7 +73,7 @@ class _Served(NamedTuple):
     version: int
     """The number of the version that settled a record of it."""
     until: int
-    """`Turns._turns` when as many lines had their turn after it as waited then."""
+    """The value of `Turns._turns` at which as many lines have had a turn since then as waited then."""
 
 
 _NEVER = _Served(version=0, until=0)

@@ -114,7 +114,7 @@ def test_a_shallow_clone_into_another_bucket_and_a_delete_without_kafka(
     asked.clone.is_shallow, asked.clone.ref_path, asked.clone.ref_version = True, source, 1
 
     done = CliRunner().invoke(cli, ["commit", clone, staged(tmp_path, asked), "--verify-files", "--json"])
-    assert json.loads(done.output)["outcome"] == "committed", done.output
+    assert json.loads(done.stdout)["outcome"] == "committed", done.output
     cloned = lance.dataset(clone, storage_options=s3.storage_options())
     assert sorted(cloned.to_table()["id"].to_pylist()) == [1, 2, 3]
 
@@ -122,7 +122,7 @@ def test_a_shallow_clone_into_another_bucket_and_a_delete_without_kafka(
     emptied.delete.deleted_fragment_ids.append(0)
     emptied.delete.predicate = "true"
     done = CliRunner().invoke(cli, ["commit", clone, staged(tmp_path, emptied), "--json"])
-    assert json.loads(done.output) == {"outcome": "committed", "version": 2, "reason": "", "message": ""}
+    assert json.loads(done.stdout) == {"outcome": "committed", "version": 2, "reason": "", "message": ""}
     assert lance.dataset(clone, storage_options=s3.storage_options()).count_rows() == 0
     assert lance.dataset(source, storage_options=s3.storage_options()).count_rows() == 3
 

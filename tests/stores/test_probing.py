@@ -238,7 +238,7 @@ def test_the_command_tells_good_from_bad_without_kafka_or_a_dataset(
     server.honest = False
     bad = run("s3a://bucket/t", "--json")
     assert bad.exit_code == 1
-    told = json.loads(bad.output)
+    told = json.loads(bad.stdout)
     assert (told["good"], told["uri"]) == (False, "s3://bucket/t")
     assert [check["name"] for check in told["checks"] if not check["good"]] == ["put_if_absent"]
     missing = run("s3://other/t").exception
