@@ -120,6 +120,21 @@ async def test_what_is_read_again_comes_in_small_deliveries_of_small_requests(
         assert sizes[-1] == 10 * MIB
 
 
+async def test_a_record_that_is_larger_than_such_a_request_is_read_again(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_FETCH_BYTES_AGAIN", 1)
+    values = [b"1" * 500_000, b"2", b"3" * 500_000]
+    async with open_kafka_queue(settings, dataset) as queue:
+        for value in values:
+            await stage(queue, settings, [value])
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        await take(queue, 3)
+        await queue.seek(generation, 0, outstanding=(1, 500_000))
+        assert [record.value for record in await take(queue, 3)] == values
+
+
 async def test_the_broker_dates_records(settings: KafkaSettings, dataset: str) -> None:
     async with open_kafka_queue(settings, dataset) as queue:
         generation = await assignment(queue)
