@@ -80,9 +80,9 @@ _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
 _POLL_RECORDS_AGAIN = 400
 _FETCH_BYTES_AGAIN = 256 * 1024
-"""While a partition is read again, a poll returns so many records, and a broker sends so many bytes of each partition:
-about what a version takes of a flood. Nothing is read for other producers meanwhile, and what comes beyond the place
-where the reader turns back is dropped.
+"""While a partition is read again, a poll returns at most so many records, and a response has at most so many bytes of
+each partition: about what a version takes of a flood. No new records of it are read meanwhile, and what is fetched
+beyond the last record that was needed is dropped.
 """
 _MOVES_SECONDS = 10.0
 """For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
@@ -521,9 +521,9 @@ class GroupMember:
             set_fetch_wait(consumer, min(usual, max(_WAIT_MS_MOVING, len(shares))) if moves else usual)
 
     def _choose_size(self, consumer: Any) -> int:
-        """Return how many records a poll is to return, and let the brokers send about as much at once.
+        """Return how many records the next poll returns at most, and limit the brokers' next responses accordingly.
 
-        That is little while a partition is read again. A partition is only read again after it has moved.
+        Both limits are lower while a partition is read again, if one was sought within the last `_MOVES_SECONDS`.
         """
         shares = tuple(self._shares.values()) if self._waits_briefly else ()
         again = any(share.assignment.reads_again for share in shares)

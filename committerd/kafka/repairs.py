@@ -201,7 +201,10 @@ def set_fetch_wait(consumer: KafkaConsumer, wait_ms: int) -> None:
 
 
 def set_fetch_bytes(consumer: KafkaConsumer, bytes_max: int) -> None:
-    """Set how many bytes of a partition a broker sends, from the next request on; its first batch may be larger."""
+    """Set how many bytes of each partition a response has at most, from the next request on.
+
+    The first batch of a response comes whole, even if it is larger.
+    """
     consumer._fetcher.config["max_partition_fetch_bytes"] = bytes_max
 
 

@@ -34,8 +34,8 @@ BATCH_SHARE = 0.1
 SHORT_MAX = 16
 """The most records that wait in a short line."""
 RECENT_VERSIONS = 32
-"""The turns remember for at least so many versions when a line was served. While the line waits, they also remember it
-until as many lines have had a turn as waited then.
+"""For so many versions the turns remember when a line was served. If the line waits, they remember it for longer: until
+there were as many turns since then as lines waited then.
 """
 PASSED_OVER_MAX = 8
 """A line whose first record can't be judged yet is passed over at most so many times. Then a version waits for it."""
@@ -73,7 +73,7 @@ class _Served(NamedTuple):
     version: int
     """The number of the version that settled a record of it."""
     until: int
-    """The value of `Turns._turns` at which as many lines have had a turn since then as waited then."""
+    """The value of `Turns._turns` at which there were as many turns since then as lines waited then."""
 
 
 _NEVER = _Served(version=0, until=0)
@@ -96,7 +96,7 @@ class Turns(Generic[_T]):
         self._versions = 0
         """The number of versions that have settled records."""
         self._turns = 0
-        """How many lines these have served, each counted in each version."""
+        """The number of turns that lines have had: one for each line that a version has served."""
         self._alone: bytes | None = None
         """The line that has the version formed last to itself, and more records."""
         self._passed_over = Counter[bytes]()

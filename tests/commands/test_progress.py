@@ -14,7 +14,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printing, "_FIRST_SECONDS", 0.0)
 
 
-def test_a_short_task_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_task_prints_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(printing, "_FIRST_SECONDS", 3_600.0)
     printing.ProgressLine("staged records read", 2).add(1)
     printing.Reading()("has read 1 of 2 versions of the table's history")
     assert capsys.readouterr() == ("", "")
