@@ -16,7 +16,16 @@ import anyio
 _log = logging.getLogger(__name__)
 
 Part = Literal[
-    "admin", "consumer", "consumer_watch", "datasets_file", "producer", "questions", "status", "topics", "watch"
+    "admin",
+    "consumer",
+    "consumer_watch",
+    "datasets_file",
+    "producer",
+    "questions",
+    "reader",
+    "status",
+    "topics",
+    "watch",
 ]
 PARTS: tuple[str, ...] = get_args(Part)
 

@@ -6,10 +6,11 @@ earlier assignments, and wakes tasks that wait for a change.
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
@@ -22,7 +23,7 @@ from committerd.committer.head import StartAgain
 from committerd.errors import QueueUnavailable
 from committerd.queue.port import Assigned, Fetched, FetchFailed, Queue, Record, Revoked, record_sha256, record_size
 from committerd.queue.position import Position
-from committerd.queue.reach import Reach, lines_of
+from committerd.queue.reach import Candidate, Reach, lines_of
 from committerd.queue.reservations import Reservations
 from committerd.queue.turns import Turns
 from committerd.stretches import GiveWay, to_all
@@ -53,12 +54,17 @@ class Pending:
         return self.record.offset
 
 
+_log = logging.getLogger(__name__)
+
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
 _IN_A_STRETCH = 256
 """Records to take before the stretch of work may end."""
-_STAY_SECONDS = 0.25
-"""How long the reader stays at a place where nothing comes."""
+_AGAIN_RECORDS_MAX = 400
+"""Records to read again at once: about what a version takes of a flood."""
+_AGAIN_PAUSE_SECONDS = 0.5
+_AGAIN_PAUSE_SECONDS_MAX = 5.0
+"""The wait after records could not be read again, at first and at most."""
 _COMPARE_ATTEMPTS = 5
 _COMPARE_PAUSE_SECONDS = 0.5
 
@@ -74,8 +80,6 @@ class _Last(NamedTuple):
 
     def may_be_followed_by(self, record: Record) -> bool:
         """Whether an unbroken connection may deliver this record next, if the log was not written anew."""
-        if record.offset <= self.offset:
-            return record.leader_epoch <= self.leader_epoch
         return record.leader_epoch == self.leader_epoch
 
     def is_in(self, records: Iterable[Record]) -> bool:
@@ -113,14 +117,8 @@ class Intake:
         self._note_time = note_time
         self._give_way = give_way
         self._reach = reach or Reach()
-        self._to_turn = anyio.Event()
-        """Set when the reader may have to go to another place."""
-        self._reading = anyio.Lock()
-        """Held while delivered records are taken, and while the reader goes to another place."""
-        self._came_at = float("-inf")
-        """When the reader went to its present place."""
-        self._is_broken = False
-        """Whether records that were dropped on the way came after the connection was lost (`Fetched.unbroken`)."""
+        self._reach_changed = anyio.Event()
+        """Set when skipped records may be due, and when more records can be taken."""
         self._behind: Position | None = None
         """What has outcomes."""
         self._changed = anyio.Event()
@@ -141,7 +139,7 @@ class Intake:
         self._last: _Last | None = None
         """The record with the highest offset that was delivered."""
         self._begun = 0
-        """Counts the calls of `clear`, and the places of the reader; events from before the last one are dropped."""
+        """Counts the calls of `clear`; events from before the last one are dropped."""
 
     async def run(self) -> None:
         """Handle queue events until cancelled."""
@@ -151,7 +149,7 @@ class Intake:
         with send, receive:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._take_in_turn, receive)
-                tasks.start_soon(self._turn)
+                tasks.start_soon(self._read_again)
                 while True:
                     event = await self._queue.next_event()
                     match event:
@@ -172,45 +170,56 @@ class Intake:
                     self.notify()
 
     async def _take_in_turn(self, fetched: MemoryObjectReceiveStream[tuple[int, Fetched]]) -> None:
-        """Take fetched records in order, except those fetched before the last `clear`, or at another place.
+        """Take fetched records in order, except those fetched before the last `clear`.
 
         Once records could not be taken, no later records are taken: a position would pass the missing records as if
         Kafka did not have them.
         """
         async for begun, event in fetched:
-            async with self._reading:
-                if self.fetch_failure is not None:
-                    continue
-                if begun == self._begun:
-                    await self._take_what_follows(event)
-                    self._to_turn.set()
-                else:
-                    self._is_broken |= not event.unbroken
+            if begun == self._begun and self.fetch_failure is None:
+                await self._take_what_follows(event)
             self.notify()
 
-    async def _turn(self) -> None:
-        """Let the queue deliver from where records are to be read next."""
+    async def _read_again(self) -> None:
+        """Read skipped records again when there is room for them."""
+        pause = _AGAIN_PAUSE_SECONDS
         while True:
-            await self._to_turn.wait()
-            # Nothing may come where it is. But a line that is settled as fast as it is read must not call it away from
-            # each other place.
-            with anyio.move_on_after(self._came_at + _STAY_SECONDS - anyio.current_time()):
-                while not self._reach.has_read:
-                    self._to_turn = anyio.Event()
-                    await self._to_turn.wait()
-            self._to_turn = anyio.Event()
-            async with self._reading:
-                generation, offset = self.generation, self._reach.turn()
-                if generation is None or offset is None:
-                    continue
-                self._begun += 1
-                begun, self._came_at = self._begun, anyio.current_time()
-                try:
-                    await self._queue.seek(generation, offset, outstanding=self._reach.held)
-                except QueueUnavailable as error:
-                    if self._begun == begun:
-                        self.fetch_failure = str(error)
-                        self.notify()
+            changed, begun, generation, due = self._reach_changed, self._begun, self.generation, self._reach.due()
+            if generation is None or due is None or self.fetch_failure is not None:
+                await changed.wait()
+                continue
+            records_max = min(due.records, _AGAIN_RECORDS_MAX)
+            try:
+                event = await self._queue.read_again(generation, due.offset, records_max=records_max)
+            except QueueUnavailable as error:
+                _log.warning("kafka.not_read_again", extra={"offset": due.offset, "error": str(error)})
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _AGAIN_PAUSE_SECONDS_MAX)
+                continue
+            pause = _AGAIN_PAUSE_SECONDS
+            if begun != self._begun:
+                continue
+            if isinstance(event, FetchFailed):
+                self.fetch_failure = event.reason
+            else:
+                await self._take_again(due.offset, event)
+            self.notify()
+
+    async def _take_again(self, start: int, event: Fetched) -> None:
+        """Take records that were read again from `start` on, if the log behind them is unchanged.
+
+        These reads have a connection of their own, which may see a log that was written anew before the first one does.
+        """
+        last, begun = self._last, self._begun
+        if last is not None:
+            newer = any(record.leader_epoch > last.leader_epoch for record in event.records)
+            if (newer or not event.unbroken) and not await self._is_unchanged(last):
+                return
+        await self._give_way()
+        if begun == self._begun and self.fetch_failure is None:
+            room = self._take_skipped(start, event.records)
+            self._note_reach()
+            await self._free(event, room)
 
     def require_fetching(self) -> None:
         """Raise `StartAgain` if no further records can be taken."""
@@ -223,9 +232,10 @@ class Intake:
         self.turns.clear()
         self._retries = {}
         self.fetch_failure = None
-        self._last, self._behind, self._is_broken = None, None, False
-        self._reach.begin(0)
+        self._last, self._behind = None, None
+        self._reach.begin()
         self._begun += 1
+        self._note_reach()
 
     def begin_behind(self, position: Position, *, skips: bool = True) -> None:
         """Drop all records, and require the next one to follow the last record that this position has passed.
@@ -234,7 +244,7 @@ class Intake:
         """
         self.clear()
         self._behind = position
-        self._reach.begin(position.next_offset, skips=skips)
+        self._reach.begin(skips=skips)
         if position.last_offset >= 0:
             self._last = _Last(position.last_offset, position.leader_epoch, position.last_sha256)
 
@@ -291,7 +301,7 @@ class Intake:
 
     @property
     def waiting(self) -> Mapping[bytes, int]:
-        """How many of the records that were read wait, held or skipped, by line (`queue.reach`)."""
+        """How many of the records that were taken wait, held or skipped, by line (`queue.reach`)."""
         return self._reach.waiting
 
     def waiting_retries(self) -> list[Pending]:
@@ -301,6 +311,10 @@ class Intake:
     def retries(self) -> Collection[str]:
         """Return the uuids of refused transactions whose re-executions wait."""
         return self._retries.keys()
+
+    def _note_reach(self) -> None:
+        self._reach_changed.set()
+        self._reach_changed = anyio.Event()
 
     def notify(self) -> None:
         """Wake all tasks that wait in `changed`."""
@@ -323,7 +337,7 @@ class Intake:
         if records:
             self.notify()  # other records are the first ones now
             self._reach.release(pending.offset for pending in records)
-            self._to_turn.set()
+            self._note_reach()
         for pending in records:
             if pending.retry_of is not None:
                 self._retries.pop(pending.retry_of, None)
@@ -334,30 +348,43 @@ class Intake:
 
         A log that lost its end (unclean leader election) holds other records at the same offsets, and those below the
         next offset would be skipped. In that case the leader epoch differs, or the consumer lost contact. So then the
-        last taken record is compared with the log. Records that are read again may have an earlier epoch than it.
+        last taken record is compared with the log.
         """
-        unbroken, records, begun = fetched.unbroken and not self._is_broken, fetched.records, self._begun
-        self._is_broken = False
+        unbroken, records, begun = fetched.unbroken, fetched.records, self._begun
         parts = [list(records)]
         if records and records[0].leader_epoch != records[-1].leader_epoch:
             parts = [list(part) for _, part in groupby(records, key=_epoch_of)]
         for part in parts:
             last = self._last
-            if last is not None and not (unbroken and part and last.may_be_followed_by(part[0])):
-                problem = await self._rewritten(last)
-                if self._begun != begun:  # cleared during the comparison
-                    return
-                if problem:
-                    self.fetch_failure = problem
-                    return
-            unbroken = True
-            for start in range(0, len(part), _IN_A_STRETCH):
+            follows = last is None or (unbroken and part and last.may_be_followed_by(part[0]))
+            if last is not None and not follows and not await self._is_unchanged(last):
+                return
+            unbroken, start = True, 0
+            while start < len(part):
                 await self._give_way()
                 if self._begun != begun:
                     return
-                room = self._take(part[start : start + _IN_A_STRETCH])
-                if room.records:
-                    await self._queue.done(fetched.generation, *room)
+                taken, room = self._take(part[start : start + _IN_A_STRETCH])
+                if not taken:
+                    await self._reach_changed.wait()
+                    continue
+                start += taken
+                self._note_reach()
+                await self._free(fetched, room)
+
+    async def _is_unchanged(self, last: _Last) -> bool:
+        """Whether the log still has the last record that was taken. If it has not, no more records can be taken."""
+        begun = self._begun
+        problem = await self._rewritten(last)
+        if self._begun != begun:  # cleared during the comparison
+            return False
+        if problem:
+            self.fetch_failure = problem
+        return not problem
+
+    async def _free(self, event: Fetched, room: Room) -> None:
+        if room.records:
+            await self._queue.done(event.generation, *room)
 
     async def _rewritten(self, last: _Last) -> str:
         """Compare this record with the log; returns the problem, or an empty string when it is unchanged."""
@@ -374,52 +401,72 @@ class Intake:
             return f"the log was written anew: the record at offset {last.offset} is not the one that was read before"
         return f"the record at offset {last.offset} can't be compared with the one that was read before"
 
-    def _take(self, records: list[Record]) -> Room:
-        """Let those of these records wait that are to be held; returns the room of records that are not needed."""
-        held, others = list[Pending](), list[int]()
+    def _take(self, records: Sequence[Record]) -> tuple[int, Room]:
+        """Take these records as far as that is possible now, and let those wait that are to be held.
+
+        Returns how many were taken, and the room of those among them that are not held.
+        """
+        held, others, taken = list[Pending](), list[int](), 0
         for record in records:
-            size = record_size(record)
-            if self._behind is not None and self._behind.passes(record.offset):
-                self._reach.leave_out(record.offset)
-                others.append(size)
-                continue
-            named = dict(record.headers)
-            lines = lines_of(named.get("producer", b""), named.get("app-id", b""))
-            if not self._reach.holds(record.offset, lines, size, timestamp_ms=record.timestamp_ms):
-                # What comes while the reach is stopped stays outstanding, so that the queue delivers no more.
-                if not self._reach.is_stopped:
-                    others.append(size)
-                continue
-            pending = self._delivered(record, size, named)
-            held.append(pending)
-            self.arrived += 1
-            if pending.retry_of is not None:
-                self._retries[pending.retry_of] = pending
-            self.turns.add(pending)
-        if held and self.pending and held[0].offset < self.pending[-1].offset:
-            self.pending = deque(sorted((*self.pending, *held), key=_offset_of))
-        else:
-            self.pending.extend(held)
-        last = records[-1] if records else None
-        if last is not None and (self._last is None or last.offset > self._last.offset):
+            if self._has_outcome(record):
+                others.append(record_size(record))
+            else:
+                named, candidate = _candidate(record)
+                if not self._reach.can_take(candidate):
+                    break
+                if self._reach.takes(candidate):
+                    held.append(self._hold(record, candidate.size, named))
+                else:
+                    others.append(candidate.size)
+            taken += 1
+        self.pending.extend(held)
+        if taken:
+            last = records[taken - 1]
             self._note_time(last.timestamp_ms)
             self._last = _Last(last.offset, last.leader_epoch, "", last)
+        return taken, Room(len(others), sum(others))
+
+    def _take_skipped(self, start: int, records: Sequence[Record]) -> Room:
+        """Take records that were read again from `start` on; returns the room of those that need none now."""
+        without_outcome = {record.offset: _candidate(record) for record in records if not self._has_outcome(record)}
+        candidates = [candidate for _, candidate in without_outcome.values()]
+        to_hold = self._reach.take_again(start, candidates, records[-1].offset + 1)
+        held, others = list[Pending](), list[int]()
+        for record in records:
+            if record.offset in to_hold:
+                named, candidate = without_outcome[record.offset]
+                held.append(self._hold(record, candidate.size, named))
+            else:
+                others.append(record_size(record))
+        self.pending = deque(sorted((*self.pending, *held), key=_offset_of))
         return Room(len(others), sum(others))
 
-    def _delivered(self, record: Record, size: int, named: Mapping[str, bytes]) -> Pending:
-        """The record as it waits here, with its ticket if it has one. `named`: its headers."""
+    def _has_outcome(self, record: Record) -> bool:
+        return self._behind is not None and self._behind.passes(record.offset)
+
+    def _hold(self, record: Record, size: int, named: Mapping[str, bytes]) -> Pending:
+        """Let a record wait, with its ticket if it has one; `pending` has yet to be told. `named`: its headers."""
+        self.arrived += 1
         pending = Pending(
             record,
             size,
-            self.arrived + 1,
+            self.arrived,
             producer=named.get("producer", b""),
             app_id=named.get("app-id", b""),
         )
         if "transaction-file" in named:
             pending = replace(pending, is_claim=True)
-        if "retry-of" not in named:
-            return pending
-        refused, who = named["retry-of"].decode("ascii", "replace"), who_asked(record.headers)
-        if refused in self._retries or not self.reservations.has_ticket(refused, who.producer):
-            return pending
-        return replace(pending, retry_of=refused, attempt=max(who.attempt, 2))
+        if "retry-of" in named:
+            refused, who = named["retry-of"].decode("ascii", "replace"), who_asked(record.headers)
+            if refused not in self._retries and self.reservations.has_ticket(refused, who.producer):
+                pending = replace(pending, retry_of=refused, attempt=max(who.attempt, 2))
+                self._retries[refused] = pending
+        self.turns.add(pending)
+        return pending
+
+
+def _candidate(record: Record) -> tuple[Mapping[str, bytes], Candidate]:
+    """The headers of a record without an outcome, and what decides whether it is held."""
+    named = dict(record.headers)
+    lines = lines_of(named.get("producer", b""), named.get("app-id", b""))
+    return named, Candidate(record.offset, lines, record_size(record), record.timestamp_ms)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,35 +46,39 @@ class Assignment:
         self._parked = True
         self._full = False
         self._seeks = 0
-        self._moved_at = float("-inf")
-        """When it was last sought while records were outstanding."""
-        self._next = self._seen = 0
-        """The offset of the next record to deliver, and the offset after the highest that was delivered since the last
-        seek with nothing outstanding.
-        """
         self._records = 0
         self._bytes = 0
 
     # From the event loop
 
-    def begin_seek(self, generation: int, outstanding: tuple[int, int] = (0, 0)) -> int | None:
-        """Stop delivering, and drop the records that were fetched so far. Returns the number of the seek.
+    @property
+    def seeks(self) -> int:
+        """Number of seeks so far."""
+        return self._seeks
 
-        Delivery continues after `seek` with that number. Returns None if the generation is over. `outstanding`: number
-        and bytes of the records that stay outstanding.
+    def begin_seek(self, generation: int) -> int | None:
+        """Stop delivering, and drop the records that were delivered so far. Returns the number of the seek.
+
+        Delivery continues after `seek` with that number. Returns None if the generation is over.
         """
         with self._lock:
             if not self._holds(generation):
                 return None
             self._parked = True
             self._seeks += 1
-            self._records, self._bytes = outstanding
+            self._records = self._bytes = 0
             return self._seeks
 
     def is_current(self, delivery: Delivery) -> bool:
         """Whether neither the assignment nor the seek has changed since the delivery."""
         with self._lock:
             return self._holds(delivery.event.generation) and delivery.seeks == self._seeks
+
+    def add(self, generation: int, seeks: int, records: Sequence[Record]) -> None:
+        """Count records that were read again as outstanding, unless there were other seeks than these."""
+        with self._lock:
+            if self._holds(generation) and seeks == self._seeks:
+                self._count(records)
 
     def settle(self, generation: int, records: int, size: int) -> bool:
         """Subtract finished records, and their bytes, from what is outstanding.
@@ -105,15 +108,6 @@ class Assignment:
         """Whether the partition is owned but not fetched, because it is parked or full."""
         return self._owned and (self._parked or self._full)
 
-    def has_moved(self, *, within_seconds: float) -> bool:
-        """Whether it was sought within this time while records were outstanding. Then it may be sought again soon."""
-        return self._owned and time.monotonic() - self._moved_at <= within_seconds
-
-    @property
-    def reads_again(self) -> bool:
-        """Whether it is fetched, and the records that it delivers next were delivered before."""
-        return self._owned and not self.idle and self._next < self._seen
-
     def owns(self, generation: int) -> bool:
         """Whether this generation is the current assignment."""
         with self._lock:
@@ -128,22 +122,13 @@ class Assignment:
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
                 self._parked = self._full = False
-                self._next = offset
-                if self._records:
-                    self._moved_at = time.monotonic()
-                else:
-                    self._seen = offset
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
         with self._lock:
             if self._parked or not self._holds(generation):
                 return None
-            self._records += len(records)
-            self._bytes += sum(map(record_size, records))
-            if records:
-                self._next = records[-1].offset + 1
-                self._seen = max(self._seen, self._next)
+            self._count(records)
             return Delivery(Fetched(generation=generation, records=records, unbroken=unbroken), self._seeks)
 
     def throttle(self, consumer: Any) -> None:
@@ -203,7 +188,7 @@ class Assignment:
     def _take(self) -> None:
         self._generation += 1
         self._owned, self._parked, self._full = True, True, False
-        self._records = self._bytes = self._next = self._seen = 0
+        self._records = self._bytes = 0
         self._changes.append(Assigned(generation=self._generation))
 
     def _give_up(self, *, lost: bool) -> None:
@@ -216,6 +201,10 @@ class Assignment:
         with suppress(ValueError, KeyError):  # just revoked; the listener is called next
             consumer.pause(self._staged)
             consumer.seek(self._staged, 0)
+
+    def _count(self, records: Sequence[Record]) -> None:
+        self._records += len(records)
+        self._bytes += sum(map(record_size, records))
 
     def _has_room(self) -> bool:
         """Whether a quarter of what may be outstanding is not."""

@@ -57,8 +57,6 @@ from committerd.kafka.repairs import (
     only_topics,
     partition_of,
     requests_of,
-    set_fetch_bytes,
-    set_fetch_wait,
     take_part,
     watch_consumer,
 )
@@ -78,18 +76,6 @@ again. It does not sleep if no response was there when the turn began to fetch, 
 """
 _POLL_RECORDS_MAX = 1_000
 """Records of one poll: as many as one version takes. Other partitions' records wait until they are unpacked."""
-_POLL_RECORDS_AGAIN = 400
-_FETCH_BYTES_AGAIN = 256 * 1024
-"""While a partition is read again, a poll returns at most so many records, and a response has at most so many bytes of
-each partition: about what a version takes of a flood. No new records of it are read meanwhile, and what is fetched
-beyond the last record that was needed is dropped.
-"""
-_MOVES_SECONDS = 10.0
-"""For so long after a seek a partition may be sought again: a flood that does not fit is read on every few seconds."""
-_WAIT_MS_MOVING = 20
-"""How long the brokers wait at most while a partition may be sought again. A process of more datasets lets them wait
-for a millisecond for each, because each request lists all datasets.
-"""
 _COMMIT_MS_MAX = 3_000
 _CLOSE_MS_MAX = 5_000
 _BOOTSTRAP_MS = 5_000
@@ -109,7 +95,7 @@ _METADATA_SECONDS_NEW = 0.1
 """How often it is requested while a topic was added less than `_METADATA_SECONDS` ago."""
 _WARNING_AGE_SECONDS = 10.0
 
-_UNREADABLE = (
+UNREADABLE = (
     errors.OffsetOutOfRangeError,
     errors.LogTruncationError,
     errors.NoOffsetForPartitionError,
@@ -249,8 +235,6 @@ class GroupMember:
         """The requests whose response wakes the owner thread."""
         self._takes_response = False
         """Whether a response was there when the last turn began to fetch."""
-        self._waits_briefly = False
-        """Whether the brokers wait only briefly for new records."""
         self._warned_at = -_WARNING_AGE_SECONDS
         self._consumer: Any = None
         self._network: Any = None
@@ -417,7 +401,7 @@ class GroupMember:
         """Take part in the group. Returns False if the consumer must be replaced, True if nothing is left to serve."""
         consumer = opened.client
         self._consumer, self._network, self._replace_because = consumer, opened.network, ""
-        self._connections, self._metadata_seen, self._waits_briefly = {}, self._metadata_came, False
+        self._connections, self._metadata_seen = {}, self._metadata_came
         watch_consumer(consumer, opened.network, wake=self._woken.set, metadata_came=self._note_metadata)
         listener = _Listener(self, consumer)
         while not self._stopping.is_set():
@@ -486,8 +470,7 @@ class GroupMember:
         try:
             take_part(consumer, _JOIN_MS)
             self._takes_response = has_fetched(consumer)
-            self._choose_wait(consumer)
-            polled = fetch(consumer, self._choose_size(consumer))
+            polled = fetch(consumer, self._poll_records)
         except errors.KafkaError as error:
             self._hand_changes()
             survives = self._survives(consumer, error)
@@ -507,28 +490,6 @@ class GroupMember:
         arrived = bool(self._handed)
         self._deliver()
         return arrived
-
-    def _choose_wait(self, consumer: Any) -> None:
-        """Let the brokers wait for new records only briefly while a partition is read here and there.
-
-        That is so when more records wait than are held. A broker sends nothing from another offset before it has
-        replied to the request that waits.
-        """
-        shares = tuple(self._shares.values())
-        moves = any(share.assignment.has_moved(within_seconds=_MOVES_SECONDS) for share in shares)
-        if moves is not self._waits_briefly:
-            self._waits_briefly, usual = moves, self._settings.fetch_max_wait_ms
-            set_fetch_wait(consumer, min(usual, max(_WAIT_MS_MOVING, len(shares))) if moves else usual)
-
-    def _choose_size(self, consumer: Any) -> int:
-        """Return how many records the next poll returns at most, and limit the brokers' next responses accordingly.
-
-        Both limits are lower while a partition is read again, if one was sought within the last `_MOVES_SECONDS`.
-        """
-        shares = tuple(self._shares.values()) if self._waits_briefly else ()
-        again = any(share.assignment.reads_again for share in shares)
-        set_fetch_bytes(consumer, _FETCH_BYTES_AGAIN if again else self._options["max_partition_fetch_bytes"])
-        return min(self._poll_records, _POLL_RECORDS_AGAIN) if again else self._poll_records
 
     def _hand_records(self, consumer: Any, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         """Hand the records over to the shares whose assignment has not changed meanwhile."""
@@ -564,7 +525,7 @@ class GroupMember:
             topic = share.staged.topic
             if isinstance(error, errors.TopicAuthorizationFailedError):
                 self._suspend(consumer, share, trouble=lacking("Read", "Topic", topic))
-            elif isinstance(error, _UNREADABLE):
+            elif isinstance(error, UNREADABLE):
                 self._suspend(consumer, share, failed=f"{topic}: {error}")
             else:
                 self._suspend(consumer, share, failed=f"{topic}: {error}", trouble=in_words(error))

@@ -27,6 +27,7 @@ from committerd.kafka.producer import Producers
 from committerd.kafka.questions import Lanes, Questions
 from committerd.kafka.queue import KafkaQueue, SharedClients
 from committerd.kafka.reader import range_options
+from committerd.kafka.skipped import SkippedReaders
 from committerd.kafka.watch import Watch
 from committerd.parts import Parts
 from committerd.queue.dead_letter import OVERHEAD_BYTES
@@ -68,6 +69,7 @@ class KafkaMember:
             events=Producers(settings, "events", name, record_bytes_max=settings.max_record_bytes, parts=parts),
             lanes=lanes,
             questions=Questions(admin, group, lanes, reads, parts=parts),
+            skipped=SkippedReaders(reads, request_seconds=settings.request_timeout_ms / 1000, parts=parts),
             event_lane=CapacityLimiter(_EVENT_THREADS),
         )
         self._watch = Watch(settings, group, name, admin=admin, parts=parts)
@@ -150,6 +152,7 @@ class KafkaMember:
                     self._shared.outcomes,
                     self._shared.letters,
                     self._shared.events,
+                    self._shared.skipped,
                     self._admin,
                     self._watch,
                 ):

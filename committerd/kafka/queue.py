@@ -26,8 +26,18 @@ from committerd.kafka.options import Topics
 from committerd.kafka.producer import Producers, RecordSender
 from committerd.kafka.questions import Lanes, Questions
 from committerd.kafka.reader import RangeReader
+from committerd.kafka.skipped import SkippedReaders, Unreadable
 from committerd.queue.dead_letter import smaller_letter, smaller_outcome
-from committerd.queue.port import READ_BYTES_MAX, Acknowledged, Fetched, Publication, QueueEvent, Record, TopicIdentity
+from committerd.queue.port import (
+    READ_BYTES_MAX,
+    Acknowledged,
+    Fetched,
+    FetchFailed,
+    Publication,
+    QueueEvent,
+    Record,
+    TopicIdentity,
+)
 from committerd.settings.kafka import KafkaSettings
 
 _log = logging.getLogger(__name__)
@@ -49,6 +59,7 @@ class SharedClients:
     events: Producers
     lanes: Lanes
     questions: Questions
+    skipped: SkippedReaders
     event_lane: CapacityLimiter
     """Bounds the threads that wait for requests about change events."""
 
@@ -70,6 +81,11 @@ class KafkaQueue:
         self._admin = shared.admin
         self._lanes = shared.lanes
         self._questions = shared.questions
+        self._skipped = shared.skipped
+        self._sought = object()
+        """Another one after each seek: what was fetched before it is not used."""
+        self._connection: object = None
+        """The connection by which records were last read again."""
         self._reader = RangeReader(settings, topics, name, admin=self._admin)
         self._outcomes = RecordSender(shared.outcomes, topic=topics.outcomes, smaller=smaller_outcome)
         self._letters = RecordSender(shared.letters, topic=topics.dead, smaller=smaller_letter)
@@ -191,15 +207,28 @@ class KafkaQueue:
             self._acknowledged = offset
         return taken
 
-    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
-        number = self._share.assignment.begin_seek(generation, outstanding)
+    async def seek(self, generation: int, offset: int) -> None:
+        number = self._share.assignment.begin_seek(generation)
         if number is None:
             return
+        self._sought = object()
         call = self._member.submit(
             partial(self._share.assignment.seek, generation=generation, number=number, offset=offset)
         )
         with self._no_longer_than(self._seconds_max, "seeking"):
             await call.result()
+
+    async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
+        assignment, seeks = self._share.assignment, self._share.assignment.seeks
+        try:
+            records, connection = await self._skipped.read(
+                self._leader, self.partition, self._sought, offset, records_max=records_max
+            )
+        except Unreadable as error:
+            return FetchFailed(generation=generation, reason=str(error))
+        unbroken, self._connection = connection is not None and connection is self._connection, connection
+        assignment.add(generation, seeks, records)
+        return Fetched(generation=generation, records=records, unbroken=unbroken)
 
     async def done(self, generation: int, records: int, size: int) -> None:
         self._member.settle(self._share, generation, records, size)

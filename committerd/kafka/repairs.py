@@ -195,19 +195,6 @@ def must_join(consumer: KafkaConsumer) -> bool:
     return bool(not consumer._coordinator.stable() or consumer._coordinator.need_rejoin())
 
 
-def set_fetch_wait(consumer: KafkaConsumer, wait_ms: int) -> None:
-    """Set how long a broker waits, from the next request on, before it replies that there is nothing new."""
-    consumer._fetcher.config["fetch_max_wait_ms"] = wait_ms
-
-
-def set_fetch_bytes(consumer: KafkaConsumer, bytes_max: int) -> None:
-    """Set how many bytes of each partition a response has at most, from the next request on.
-
-    The first batch of a response comes whole, even if it is larger.
-    """
-    consumer._fetcher.config["max_partition_fetch_bytes"] = bytes_max
-
-
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher

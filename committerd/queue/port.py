@@ -145,18 +145,25 @@ class Queue(Protocol):
         Returns False if this member no longer owns the partition.
         """
 
-    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
+    async def seek(self, generation: int, offset: int) -> None:
         """Deliver records from this offset on.
 
         The call drops records that were fetched before, ahead of its first await: `next_event` never returns them
-        afterwards. `outstanding`: how many of those that were delivered are not settled, and their bytes; `done` will
-        report them.
+        afterwards. None is outstanding then.
+        """
+
+    async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
+        """The next records from this offset on, at least one and at most `records_max`. Deliveries go on meanwhile.
+
+        For offsets that were passed since the last `seek`, with a record at or after them. The records are outstanding
+        as if they were delivered, unless `seek` is called before they are here. `Fetched.unbroken` is about the
+        connection of these reads alone, and False at the first. Reads in an old generation too.
         """
 
     async def done(self, generation: int, records: int, size: int) -> None:
-        """Report that this many delivered records, of `size` bytes (value, key and headers), are settled.
+        """Report that this many outstanding records, of `size` bytes (value, key and headers), are settled.
 
-        The queue then fetches more.
+        The queue delivers no more while too many records are outstanding.
         """
 
     async def read(self, start: int, end: int, *, bytes_max: int = READ_BYTES_MAX) -> list[Record]:

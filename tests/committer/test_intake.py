@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import pytest
 
 from committerd.committer.intake import Intake
 from committerd.errors import QueueUnavailable
+from committerd.queue import reach
 from committerd.queue.offsets import Offsets
-from committerd.queue.port import Fetched, Record
+from committerd.queue.port import Fetched, FetchFailed, Record
 from committerd.queue.position import Position
 from committerd.queue.reach import Reach
 from tests.simulation.loop import run_virtual
@@ -89,7 +91,7 @@ class Counting(FakeQueue):
         return await super().bounds()
 
 
-def test_what_is_read_again_is_older_and_needs_no_comparison() -> None:
+def test_what_is_read_again_is_older_and_needs_no_comparison_each_time() -> None:
     broker = FakeBroker()
 
     async def main() -> None:
@@ -109,40 +111,197 @@ def test_what_is_read_again_is_older_and_needs_no_comparison() -> None:
             intake.settle(replace(START, next_offset=1))
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [1, 3]
+            assert queue.compared == 2, "the first read has a connection of its own"
             intake.settle(replace(START, next_offset=1, settled=Offsets.of([3])))
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [1]
             intake.settle(replace(START, next_offset=2, settled=Offsets.of([3])))
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [2]
-            assert queue.compared == 1
+            assert queue.compared == 2
 
     run_virtual(main)
 
 
-def test_a_lost_connection_is_not_forgotten_when_the_reader_goes_to_another_place() -> None:
+FLOOD = [("producer", b"a")]
+
+
+@asynccontextmanager
+async def flooded(queue: FakeQueue, broker: FakeBroker, count: int, room: int) -> AsyncIterator[Intake]:
+    """The intake with room for so many records, of a log with so many of one producer and one of another."""
+    async with at_work(broker, queue, reach=Reach(room)) as intake:
+        for _ in range(count):
+            broker.stage(b"of a flood", headers=FLOOD)
+        broker.stage(b"behind it", headers=[("producer", b"b")])
+        intake.begin_behind(START)
+        await queue.seek(1, 0)
+        await anyio.sleep(5)
+        yield intake
+
+
+class Failing(FakeQueue):
+    """The first attempts to read records again fail."""
+
+    attempts = 0
+
+    async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
+        self.attempts += 1
+        if self.attempts < 4:
+            raise QueueUnavailable("no broker responds")
+        return await super().read_again(generation, offset, records_max=records_max)
+
+
+def test_who_gets_no_response_tries_again() -> None:
     broker = FakeBroker()
 
     async def main() -> None:
-        queue = Counting(broker)
-        async with at_work(broker, queue, reach=Reach(2)) as intake:
-            for _ in range(3):
-                broker.stage(b"of a flood", headers=[("producer", b"a")])
-            queue.gate = opened = anyio.Event()
-            broker.leader_epoch = 1
-            broker.stage(b"behind it", headers=[("producer", b"b")])
+        queue = Failing(broker)
+        async with flooded(queue, broker, 5, room=4) as intake:
+            assert [one.offset for one in intake.pending] == [0, 1, 5]
+            intake.settle(replace(START, next_offset=2))
+            await anyio.sleep(1)
+            assert [one.offset for one in intake.pending] == [5]
+            assert intake.fetch_failure is None
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [2, 3, 5]
+            assert queue.attempts > 3
+
+    run_virtual(main)
+
+
+def test_skipped_records_that_are_gone_make_the_committer_start_again() -> None:
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = FakeQueue(broker)
+        async with flooded(queue, broker, 5, room=4) as intake:
+            broker.expire(3)
+            intake.settle(replace(START, next_offset=2))
+            await anyio.sleep(5)
+            assert intake.fetch_failure == "offset 2 is out of range"
+            assert [one.offset for one in intake.pending] == [5]
+
+    run_virtual(main)
+
+
+class Slow(FakeQueue):
+    """Records that are read again take a while."""
+
+    async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
+        await anyio.sleep(10)
+        return await super().read_again(generation, offset, records_max=records_max)
+
+
+def test_what_was_asked_for_before_a_new_start_is_dropped() -> None:
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = Slow(broker)
+        async with flooded(queue, broker, 5, room=4) as intake:
+            intake.settle(replace(START, next_offset=2))
+            await anyio.sleep(5)
+            intake.begin_behind(replace(START, next_offset=2))
+            await anyio.sleep(10)
+            assert not intake.pending
+            await queue.seek(1, 2)
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [2, 3, 5]
+            assert queue._outstanding == 3
+
+    run_virtual(main)
+
+
+def test_others_are_delivered_while_records_are_read_again() -> None:
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = Slow(broker)
+        async with flooded(queue, broker, 5, room=4) as intake:
+            await queue.done(1, *intake.settle(replace(START, next_offset=2)))
+            await anyio.sleep(5)
+            broker.stage(b"meanwhile", headers=[("producer", b"c")])
+            await anyio.sleep(1)
+            assert [one.offset for one in intake.pending] == [5, 6]
+            await anyio.sleep(20)
+            assert [one.offset for one in intake.pending] == [2, 5, 6]
+            assert queue._outstanding == 3, "and what is read again is outstanding too"
+
+    run_virtual(main)
+
+
+def test_what_would_be_skipped_of_too_many_lines_waits_at_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LINES_MAX", 3)
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = FakeQueue(broker, outstanding_records_max=4)
+        async with at_work(broker, queue, reach=Reach(1)) as intake:
+            for number in range(12):
+                broker.stage(b"record", headers=[("producer", b"%d" % number)])
+            intake.begin_behind(START)
+            await queue.seek(1, 0)
+            for offset in range(12):
+                await anyio.sleep(5)
+                assert intake.pending[0].offset == offset
+                assert len(intake.pending) <= 2, "one may go beyond the room"
+                assert len(intake.waiting) <= 5
+                await queue.done(1, *intake.settle(replace(START, next_offset=offset + 1)))
+            assert not intake.pending
+            assert queue._outstanding == 0
+
+    run_virtual(main)
+
+
+class LateToKnow(FakeQueue):
+    """What it delivers comes later than what is read again, while `late`."""
+
+    late = False
+
+    def _fetch(self) -> Fetched | None:
+        return None if self.late else super()._fetch()
+
+
+@pytest.mark.parametrize("epoch", [True, False], ids=["a new leader", "the same leader, after a restart"])
+def test_nothing_is_read_again_from_a_log_that_was_written_anew(epoch: bool) -> None:
+    """The deliveries tell of it too, and may do so later."""
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = LateToKnow(broker)
+        async with flooded(queue, broker, 6, room=4) as intake:
+            await queue.done(1, *intake.settle(replace(START, next_offset=2, settled=Offsets.of([6]))))
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [2, 3]
+            queue.late = True
+            broker.roll_back(4, epoch=epoch, noticed=True)
+            for _ in range(10):
+                broker.stage(b"new", headers=FLOOD)
+            await queue.done(1, *intake.settle(replace(START, next_offset=4, settled=Offsets.of([6]))))
+            await anyio.sleep(5)
+            assert not intake.pending
+            assert intake.fetch_failure is not None
+            assert "written anew" in intake.fetch_failure
+
+    run_virtual(main)
+
+
+def test_what_waits_is_taken_as_soon_as_records_were_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not only when others have outcomes."""
+    monkeypatch.setattr(reach, "LINES_MAX", 1)
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = FakeQueue(broker)
+        async with at_work(broker, queue, reach=Reach(6)) as intake:
+            for producer in b"aaaabbb":
+                broker.stage(b"record", headers=[("producer", bytes([producer]))])
             intake.begin_behind(START)
             await queue.seek(1, 0)
             await anyio.sleep(5)
-            assert queue.compared == 1
-            intake.settle(replace(START, next_offset=1))
-            broker.restarts += 1
-            broker.stage(b"delivered, and dropped", headers=[("producer", b"b")])
+            assert [one.offset for one in intake.pending] == [0, 1, 2, 4, 5]
+            await queue.done(1, *intake.settle(replace(START, next_offset=3)))
             await anyio.sleep(5)
-            opened.set()
-            await anyio.sleep(5)
-            assert [one.offset for one in intake.pending] == [1, 3]
-            assert queue.compared == 2
+            assert [one.offset for one in intake.pending] == [3, 4, 5, 6]
 
     run_virtual(main)
 

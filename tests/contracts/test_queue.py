@@ -122,16 +122,68 @@ async def test_fetching_stops_at_the_limit_and_goes_on_when_there_is_room(cluste
     assert [record.offset for record in records] == list(range(2_000))
 
 
-async def test_what_was_delivered_before_a_seek_may_still_be_outstanding(cluster: Cluster) -> None:
+async def again(queue: Queue, generation: int, start: int, end: int, *, records_max: int = 400) -> list[Record]:
+    """Read these records again."""
+    records = list[Record]()
+    while start + len(records) < end:
+        wanted = min(records_max, end - start - len(records))
+        found = await queue.read_again(generation, start + len(records), records_max=wanted)
+        assert isinstance(found, Fetched)
+        assert 0 < len(found.records) <= wanted
+        records += found.records
+    return records
+
+
+async def test_records_are_read_again_while_deliveries_go_on(cluster: Cluster) -> None:
+    async with cluster.member() as queue:
+        await cluster.stage(TEN, [("producer", b"spark")])
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        records = await take(queue, 10)
+        assert await again(queue, generation, 2, 8, records_max=4) == records[2:8]
+        await cluster.stage([b"10"])
+        assert [record.offset for record in await take(queue, 1)] == [10]
+        assert await again(queue, generation, 8, 10) == records[8:]
+        assert await again(queue, generation, 0, 3, records_max=1) == records[:3]
+        assert await arrivals(queue, cluster) == []
+
+
+async def test_what_is_read_again_is_outstanding(cluster: Cluster) -> None:
     async with cluster.member(outstanding_records_max=40) as queue:
         await cluster.stage([b"x"] * 2_000)
         generation = await assignment(queue)
-        await queue.seek(generation, 100, outstanding=(40, 0))
-        few = [*await take(queue, 1), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
-        assert few[0].offset == 100
-        assert len(few) < 1_900
-        await queue.seek(generation, 150)
-        assert [record.offset for record in (await take(queue, 10))[:10]] == list(range(150, 160))
+        await queue.seek(generation, 0)
+        held = [*await take(queue, 40), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        room = len(held), sum(map(record_size, held))
+        assert await again(queue, generation, 0, len(held)) == held
+        await queue.done(generation, *room)
+        assert await arrivals(queue, cluster) == []
+        await queue.done(generation, *room)
+        assert (await take(queue, 1))[0].offset == len(held)
+
+
+async def test_a_seek_ends_what_is_outstanding_of_what_was_read_again(cluster: Cluster) -> None:
+    async with cluster.member(outstanding_records_max=40) as queue:
+        await cluster.stage([b"x"] * 100)
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        held = [*await take(queue, 40), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        await again(queue, generation, 0, len(held))
+        await queue.seek(generation, 50)
+        assert (await take(queue, 20))[0].offset == 50
+
+
+async def test_offsets_without_a_record_can_not_be_read_again(cluster: Cluster) -> None:
+    async with cluster.member() as queue:
+        await cluster.stage(TEN)
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        await take(queue, 10)
+        failed = await queue.read_again(generation, 50, records_max=1)
+        assert isinstance(failed, FetchFailed)
+        assert failed.generation == generation
+        assert "50" in failed.reason
+        assert [record.value for record in await again(queue, generation, 8, 10)] == TEN[8:]
 
 
 async def test_an_acknowledgement_is_kept_with_its_metadata(cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -63,9 +63,8 @@ def assign(assignment: Assignment, consumer: Consumer) -> int:
     return assignment.generation
 
 
-def seek(assignment: Assignment, consumer: Consumer, offset: int = 0, *, outstanding: int = 0) -> None:
-    """`outstanding`: number of records of 10 bytes."""
-    number = assignment.begin_seek(assignment.generation, (outstanding, 10 * outstanding))
+def seek(assignment: Assignment, consumer: Consumer, offset: int = 0) -> None:
+    number = assignment.begin_seek(assignment.generation)
     assert number is not None
     assignment.seek(consumer, assignment.generation, number, offset=offset)
 
@@ -146,49 +145,23 @@ def test_a_revocation_is_told_once(assignment: Assignment, consumer: Consumer) -
     assert assignment.changes() == []
 
 
-def test_a_partition_moves_once_it_is_sought_beside_outstanding_records(
-    assignment: Assignment, consumer: Consumer
-) -> None:
-    """A start is no such seek."""
-    assign(assignment, consumer)
+def test_what_was_read_again_is_outstanding_unless_there_was_a_seek(assignment: Assignment, consumer: Consumer) -> None:
+    generation = assign(assignment, consumer)
     seek(assignment, consumer)
-    assert not assignment.has_moved(within_seconds=60)
-    seek(assignment, consumer, 5, outstanding=1)
-    assert assignment.has_moved(within_seconds=60)
-    assert not assignment.has_moved(within_seconds=0)
-    assignment.revoked(lost=True)
-    assert not assignment.has_moved(within_seconds=60)
-
-
-def test_a_partition_is_read_again_until_it_is_where_it_was(assignment: Assignment, consumer: Consumer) -> None:
-    generation = assign(assignment, consumer)
-    seek(assignment, consumer, 5)
-    assert not assignment.reads_again
-    assignment.hand_over(generation, [RECORD, replace(RECORD, offset=6)])
-    assert not assignment.reads_again
-    seek(assignment, consumer, 5, outstanding=1)
-    assert assignment.reads_again
-    assignment.hand_over(generation, [])
-    assignment.hand_over(generation, [RECORD])
-    assert assignment.reads_again
-    assignment.begin_seek(generation, (1, 10))
-    assert not assignment.reads_again, "it delivers nothing now"
-    seek(assignment, consumer, 6, outstanding=1)
-    assignment.hand_over(generation, [replace(RECORD, offset=6)])
-    assert not assignment.reads_again
-    seek(assignment, consumer, 5, outstanding=1)
-    assignment.revoked(lost=False)
-    assert not assignment.reads_again
-    generation = assign(assignment, consumer)
-    seek(assignment, consumer, 5, outstanding=1)
-    assert not assignment.reads_again, "this assignment delivers it for the first time"
-    assignment.hand_over(generation, [RECORD, replace(RECORD, offset=6)])
-    seek(assignment, consumer, 5, outstanding=8)
-    assert assignment.reads_again
+    seeks = assignment.seeks
+    assignment.add(generation, seeks, [RECORD] * 7)
     assignment.throttle(consumer)
-    assert not assignment.reads_again, "it is full"
-    seek(assignment, consumer, 0)
-    assert not assignment.reads_again, "nothing is outstanding, as if it had delivered nothing"
+    assert STAGED not in consumer.paused
+    assignment.add(generation, seeks, [RECORD])
+    assignment.throttle(consumer)
+    assert STAGED in consumer.paused
+    assert not assignment.settle(generation, 1, 10)
+    assert assignment.settle(generation, 1, 10)
+    seek(assignment, consumer)
+    assignment.add(generation, seeks, [RECORD] * 8)
+    assignment.add(generation - 1, assignment.seeks, [RECORD] * 8)
+    assignment.throttle(consumer)
+    assert STAGED not in consumer.paused
 
 
 def test_a_failure_parks_and_drops(assignment: Assignment, consumer: Consumer) -> None:

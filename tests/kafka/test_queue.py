@@ -11,16 +11,15 @@ from functools import partial
 import anyio
 import pytest
 from anyio import CapacityLimiter, to_thread
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka import consumer, repairs, watch
+from committerd.kafka import consumer, watch
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.member import open_kafka_queue
 from committerd.kafka.options import reader_options
 from committerd.kafka.reader import read_batches
-from committerd.queue.port import Acknowledged, Fetched, Publication, Record, record_size
-from committerd.settings.group import MIB
+from committerd.queue.port import Acknowledged, Fetched, Publication, record_size
 from committerd.settings.kafka import DAY_MS, KafkaSettings
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.kafka_topics import configure_topic
@@ -84,55 +83,6 @@ async def test_what_was_fetched_is_delivered_without_a_rest(
             while len(records) < 2_000:
                 records += await take(queue, 1)
         assert [record.offset for record in records] == list(range(2_000))
-
-
-async def test_what_is_read_again_comes_in_small_deliveries_of_small_requests(
-    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that the reader is soon back where others stage their records."""
-    monkeypatch.setattr(consumer, "_POLL_RECORDS_AGAIN", 20)
-    sizes = list[int]()
-
-    def set_fetch_bytes(client: KafkaConsumer, bytes_max: int) -> None:
-        sizes.append(bytes_max)
-        repairs.set_fetch_bytes(client, bytes_max)
-
-    monkeypatch.setattr(consumer, "set_fetch_bytes", set_fetch_bytes)
-    async with open_kafka_queue(settings, dataset) as queue:
-        await stage(queue, settings, [b"x" * 10_000] * 100)
-        generation = await assignment(queue)
-        await queue.seek(generation, 0)
-        first = await take(queue, 100)
-        assert min(sizes) == 10 * MIB
-        await queue.seek(generation, 10, outstanding=(10, 100_000))
-        counts, again = list[int](), list[Record]()
-        with anyio.fail_after(60):
-            while sum(counts) < 90:
-                event = await queue.next_event()
-                assert isinstance(event, Fetched)
-                counts.append(len(event.records))
-                again += event.records
-        assert again == first[10:]
-        assert max(counts) == 20
-        assert min(sizes) == 256 * 1024
-        await stage(queue, settings, [b"new"])
-        await take(queue, 1)
-        assert sizes[-1] == 10 * MIB
-
-
-async def test_a_record_that_is_larger_than_such_a_request_is_read_again(
-    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consumer, "_FETCH_BYTES_AGAIN", 1)
-    values = [b"1" * 500_000, b"2", b"3" * 500_000]
-    async with open_kafka_queue(settings, dataset) as queue:
-        for value in values:
-            await stage(queue, settings, [value])
-        generation = await assignment(queue)
-        await queue.seek(generation, 0)
-        await take(queue, 3)
-        await queue.seek(generation, 0, outstanding=(1, 500_000))
-        assert [record.value for record in await take(queue, 3)] == values
 
 
 async def test_the_broker_dates_records(settings: KafkaSettings, dataset: str) -> None:
@@ -267,25 +217,6 @@ async def test_a_call_of_an_old_generation_does_nothing(settings: KafkaSettings,
         assert await take_what_comes(queue) == []
         assert not await queue.acknowledge(generation - 1, 2, "")
         assert await queue.acknowledged() is None
-
-
-async def test_a_reader_that_goes_here_and_there_waits_for_no_long_poll(
-    kafka: KafkaBroker | RunningKafka, dataset: str
-) -> None:
-    """At the end of the log a request waits for something new, and the broker sends nothing else meanwhile."""
-    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=5_000)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
-        await queue.seek(generation, 10, outstanding=(20, 1_000))  # the request of before may wait for long
-        await take(queue, 10)
-        began = time.monotonic()
-        for offset in range(10):
-            await queue.seek(generation, offset, outstanding=(20, 1_000))
-            assert len(await take(queue, 20 - offset)) == 20 - offset
-        assert time.monotonic() - began < 4
 
 
 async def test_stops_fetching_at_the_limit_of_records(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:

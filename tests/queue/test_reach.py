@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from committerd.queue import reach as module
-from committerd.queue.reach import Reach, Skipped, lines_of
+from committerd.queue.reach import Candidate, Due, Reach, Skipped, lines_of
 
 Lines = Sequence[bytes]
 A, B, C = (b"pa",), (b"pb",), (b"pc",)
@@ -20,39 +20,49 @@ A, B, C = (b"pa",), (b"pb",), (b"pc",)
 
 @dataclass
 class Reader:
-    """A consumer that delivers a log in parts, and a committer that settles what is held."""
+    """Reads a log in parts, and again what is due, and settles what is held."""
 
     log: Sequence[Lines]
     reach: Reach
     at: int = 0
     settled: set[int] = field(default_factory=set)
     read: int = 0
-    jumps: int = 0
+    """How many records were read, again or not."""
     held: set[int] = field(default_factory=set)
 
     def deliver(self, count: int) -> None:
-        """Read the next records, and go where the next ones are to be read."""
+        """Read the next records, as far as they can be taken."""
         for offset in range(self.at, min(self.at + count, len(self.log))):
+            record = self.record(offset)
+            if not self.reach.can_take(record):
+                return
             self.read += 1
-            if offset in self.settled:
-                self.reach.leave_out(offset)
-            elif self.reach.holds(offset, self.log[offset], 1, timestamp_ms=offset):
-                assert offset not in self.held
+            self.at = offset + 1
+            if self.reach.takes(record):
                 self.held.add(offset)
-        self.at = min(self.at + count, len(self.log))
-        self.turn()
 
-    def turn(self) -> None:
-        goal = self.reach.turn()
-        if goal is not None:
-            self.at, self.jumps = goal, self.jumps + 1
+    def read_again(self, count: int) -> bool:
+        """Read at most so many records again, if some are due. Returns whether some were."""
+        due = self.reach.due()
+        if due is None:
+            return False
+        assert due.records >= 1
+        end = min(due.offset + min(count, due.records), len(self.log))
+        self.read += end - due.offset
+        records = [self.record(offset) for offset in range(due.offset, end) if offset not in self.settled]
+        held = self.reach.take_again(due.offset, records, end)
+        assert self.held.isdisjoint(held)
+        self.held.update(held)
+        return True
 
     def settle(self, offsets: Collection[int]) -> None:
         """Give records outcomes."""
         self.reach.release(offsets)
         self.held.difference_update(offsets)
         self.settled.update(offsets)
-        self.turn()
+
+    def record(self, offset: int) -> Candidate:
+        return Candidate(offset, self.log[offset], 1, offset)
 
     def check(self) -> None:
         """What must hold at any time."""
@@ -64,9 +74,8 @@ class Reader:
         end = max(self.held, default=-1)
         gap = min((one for one in unheld if one < end), default=None)
         assert gap is None or (skipped is not None and skipped.offset <= gap), "the position would pass one unread"
-        assert self.reach.held == (len(self.held), len(self.held))
-        read = (one for one in unheld if one < self.reach._seen)
-        assert self.reach.waiting == Counter(self.log[one][0] for one in (*read, *self.held)), "whose records wait"
+        taken = (one for one in unheld if one < self.at)
+        assert self.reach.waiting == Counter(self.log[one][0] for one in (*taken, *self.held)), "whose records wait"
 
 
 _LINES = st.builds(
@@ -95,8 +104,11 @@ def test_every_record_is_held_once_and_in_the_order_of_its_lines(
                 break
             reader.check()
             assert len(reader.held) <= room + 1
-            if rng.random() < 0.5:
+            if rng.random() < 0.3:
                 reader.deliver(rng.randint(1, 5))
+                continue
+            if rng.random() < 0.5:
+                reader.read_again(rng.randint(1, 5))
                 continue
             # A committer whose position can carry nothing ahead settles only what is the first of all.
             first = next(one for one in range(len(log)) if one not in reader.settled)
@@ -107,8 +119,10 @@ def test_every_record_is_held_once_and_in_the_order_of_its_lines(
             ]
             reader.settle(rng.sample(may, min(len(may), 1)))
     assert len(reader.settled) == len(log)
-    assert reader.reach.held == (0, 0)
     assert not reader.reach.waiting
+    while reader.read_again(100):
+        pass
+    assert reader.reach.first_skipped is None
 
 
 def flood(count: int, reach: Reach, *others: Lines) -> Reader:
@@ -122,46 +136,57 @@ def flood(count: int, reach: Reach, *others: Lines) -> Reader:
 def test_others_are_held_while_the_records_before_them_are_not() -> None:
     reader = flood(1_000, Reach(40, 40), B, C, B)
     assert sorted(reader.held) == [*range(20), 1_000, 1_001, 1_002]
-    assert reader.reach.first_skipped == Skipped(20, 20, A)
+    assert reader.reach.first_skipped == Skipped(20, 999, 20, A)
     assert reader.reach.waiting == {b"pa": 1_000, b"pb": 2, b"pc": 1}
 
 
-def test_a_flood_is_read_about_twice() -> None:
+def test_a_flood_is_read_twice() -> None:
     count = 20_000
     reader = flood(count, Reach(7_500, 7_500))
     while len(reader.settled) < count:
         reader.settle(sorted(reader.held)[:300])
-        reader.deliver(400)
-    assert reader.read < count * 2.2
+        reader.read_again(400)
+    assert reader.read <= count * 2
     assert reader.reach.first_skipped is None
 
 
-def test_the_reader_goes_back_only_when_enough_is_settled() -> None:
+def test_records_are_read_again_when_enough_is_settled() -> None:
     reader = flood(1_000, Reach(40, 40))
     reader.settle(range(2))
-    assert reader.jumps == 0
+    assert reader.reach.due() is None
     reader.settle([2])
-    assert (reader.jumps, reader.at) == (1, 20)
-    while reader.at < 1_000:
-        reader.deliver(5)
-    assert reader.jumps == 2, "afterwards it is at the end again"
+    assert reader.reach.due() == Due(20, 3)
+    assert reader.read_again(400)
     assert sorted(reader.held) == [*range(3, 23)]
+    assert reader.reach.first_skipped == Skipped(23, 999, 22, A)
+    assert reader.reach.due() is None
+
+
+def test_records_that_come_meanwhile_are_left_alone_when_others_are_read_again() -> None:
+    reach = Reach(4, 4)
+    assert [reach.takes(Candidate(offset, A, 1)) for offset in range(4)] == [True, True, False, False]
+    reach.release([0, 1])
+    assert reach.due() == Due(2, 2)
+    assert reach.takes(Candidate(4, B, 1))
+    again = [Candidate(2, A, 1), Candidate(3, A, 1), Candidate(4, B, 1), Candidate(5, A, 1), Candidate(6, C, 1)]
+    assert reach.take_again(2, again, 7) == {2, 3}
+    assert reach.first_skipped is None
+    assert [reach.takes(Candidate(offset, line, 1)) for offset, line in ((5, A), (6, C))] == [False, True]
 
 
 def test_what_is_read_for_one_line_gives_way_to_an_earlier_one() -> None:
     log = [*[A] * 100, *[B] * 100, *[C] * 100]
     reader = Reader(log, Reach(16, 16))
-    while reader.at < len(log):
-        reader.deliver(5)
+    reader.deliver(len(log))
     assert [sum(log[one] == line for one in reader.held) for line in (A, B, C)] == [8, 4, 2]
     while len(reader.settled) < len(log):
         oldest = [
             next(one for one in sorted(reader.held) if log[one] == line) for line in (A, B, C) if _holds(reader, line)
         ]
         reader.settle(oldest)
-        reader.deliver(3)
+        reader.read_again(3)
         reader.check()
-    assert reader.read < 6 * len(log)
+    assert reader.read < 3 * len(log)
 
 
 def _holds(reader: Reader, line: Lines) -> bool:
@@ -170,65 +195,56 @@ def _holds(reader: Reader, line: Lines) -> bool:
 
 def test_a_large_record_is_held_only_when_it_is_the_first() -> None:
     reach = Reach(10, 100)
-    assert reach.holds(0, A, 60)
-    assert not reach.holds(1, A, 1)
-    assert reach.holds(2, B, 500), "one may go beyond the room"
-    assert not reach.holds(3, C, 1)
-    assert reach.turn() is None
+    assert reach.takes(Candidate(0, A, 60))
+    assert not reach.takes(Candidate(1, A, 1))
+    assert reach.takes(Candidate(2, B, 500)), "one may go beyond the room"
+    assert not reach.takes(Candidate(3, C, 1))
+    assert reach.due() is None
     reach.release([0])
-    assert reach.turn() == 1, "the position may have to pass it first"
-    assert reach.holds(1, A, 500)
+    assert reach.due() == Due(1, 5), "the position may have to pass it first"
+    assert reach.take_again(1, [Candidate(1, A, 500)], 2) == {1}
     reach.release([1, 2])
-    assert reach.turn() is None
-    reach.leave_out(2)
-    assert reach.holds(3, C, 1)
+    assert reach.due() == Due(3, 5)
+    assert reach.take_again(3, [Candidate(3, C, 1)], 4) == {3}
 
 
 def test_a_record_of_two_lines_waits_for_the_later_of_both() -> None:
-    both = lines_of(b"b", b"x")
+    both, other = lines_of(b"b", b"x"), (b"ax",)
     reach = Reach(4, 4)
-    assert [reach.holds(offset, A, 1) for offset in range(3)] == [True, True, False]
-    assert reach.holds(3, (b"ax",), 1)
-    assert not reach.holds(4, (b"ax",), 1)
-    assert not reach.holds(5, both, 1)
+    assert [reach.takes(Candidate(offset, A, 1)) for offset in range(3)] == [True, True, False]
+    assert reach.takes(Candidate(3, other, 1))
+    assert not reach.takes(Candidate(4, other, 1))
+    assert not reach.takes(Candidate(5, both, 1))
     reach.release([3])
-    assert reach.turn() == 4
-    assert reach.holds(4, (b"ax",), 1)
-    assert reach.turn() is None
+    assert reach.due() == Due(4, 1)
+    assert reach.take_again(4, [Candidate(4, other, 1)], 5) == {4}
+    assert reach.due() is None
     reach.release([4])
-    assert reach.turn() is None
-    assert reach.holds(5, both, 1)
+    assert reach.due() == Due(5, 1)
+    assert reach.take_again(5, [Candidate(5, both, 1)], 6) == {5}
 
 
 def test_no_record_is_skipped_where_none_may_be() -> None:
     reach = Reach(2, 2)
-    reach.begin(7, skips=False)
-    assert all(reach.holds(offset, A, 1) for offset in range(7, 20))
+    reach.begin(skips=False)
+    assert all(reach.takes(Candidate(offset, A, 1)) for offset in range(7, 20))
     assert reach.first_skipped is None
-    assert reach.turn() is None
+    assert reach.due() is None
 
 
-def test_the_reader_stops_where_it_would_have_to_remember_too_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_record_is_taken_where_too_many_lines_would_have_to_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINES_MAX", 2)
     reach = Reach(1, 1)
-    assert reach.holds(0, A, 1)
-    assert not any(reach.holds(offset, (b"p%d" % offset,), 1) for offset in range(1, 6))
-    reach.leave_out(6)
-    assert reach.turn() is None
+    records = [Candidate(offset, (b"p%d" % offset,), 1) for offset in range(4)]
+    assert reach.takes(records[0])
+    for record in records[1:3]:
+        assert reach.can_take(record)
+        assert not reach.takes(record)
+    assert not reach.can_take(records[3])
+    assert reach.can_take(Candidate(3, records[1].lines, 1)), "a line that is remembered already"
     reach.release([0])
-    assert reach.turn() == 1
-    assert reach.holds(1, (b"p1",), 1)
-    assert not reach.holds(2, (b"p2",), 1)
-    assert not reach.holds(3, (b"p3",), 1), "which is one line too many until the first is known not to be skipped"
-    assert reach.is_stopped
-    assert reach.turn() == 3
-    assert not reach.holds(3, (b"p3",), 1)
-    assert not reach.is_stopped
-    assert not reach.holds(4, (b"p3",), 1), "a line that is skipped already"
-    assert not reach.is_stopped
-    assert not reach.holds(5, (b"p4",), 1)
-    assert reach.is_stopped
-    assert reach.turn() is None
+    assert reach.take_again(1, [records[1]], 2) == {1}
+    assert reach.can_take(records[3])
 
 
 def test_lines_of_a_record() -> None:

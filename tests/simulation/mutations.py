@@ -641,18 +641,12 @@ def passes_what_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def skips_for_good(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reach, "_is_due", lambda self, one: False)
+    patch.setattr(Reach, "due", lambda self: None)
 
 
 def holds_units_behind_a_skipped_one(patch: pytest.MonkeyPatch) -> None:
-    """What follows is held as soon as there is room, although the reader has not gone back yet."""
-    holds = Reach.holds
-
-    def eager(self: Reach, *given: Any, **named: Any) -> bool:
-        self._closed = set()
-        return holds(self, *given, **named)
-
-    patch.setattr(Reach, "holds", eager)
+    """What follows is held as soon as there is room, although what was skipped was not read again yet."""
+    patch.setattr(Reach, "_may_hold", lambda self, record, closed: self._has_room(record.lines))
 
 
 def holds_units_of_another_producer_behind_a_skipped_one(patch: pytest.MonkeyPatch) -> None:

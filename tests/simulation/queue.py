@@ -228,6 +228,8 @@ class FakeQueue:
         self._outstanding = 0
         self._full = False
         self._restarts = broker.restarts
+        self._restarts_again = -1
+        """As `_restarts`, for the connection of `read_again`, which has no contact yet."""
 
     # What the broker reports
 
@@ -322,11 +324,11 @@ class FakeQueue:
         taken: bool = await self._call(f"acknowledge {offset}", acknowledged)
         return taken
 
-    async def seek(self, generation: int, offset: int, *, outstanding: tuple[int, int] = (0, 0)) -> None:
+    async def seek(self, generation: int, offset: int) -> None:
         if not self._owns(generation):
             return
         self._seeks += 1
-        self._next, self._outstanding = None, outstanding[0]
+        self._next, self._outstanding = None, 0
         number = self._seeks
 
         def sought() -> None:
@@ -335,6 +337,26 @@ class FakeQueue:
                 self.wake()
 
         await self._call(f"seek {offset}", sought)
+
+    async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
+        seeks, broker = self._seeks, self._broker
+
+        def asked() -> tuple[Sequence[Record], int] | None:
+            if not broker.log_start <= offset < broker.log_end or broker.topic_id is None:
+                return None
+            waiting = broker.records(offset, broker.readable_end)[:records_max]
+            return waiting[: self._weather.rng.randint(1, max(len(waiting), 1))], broker.restarts
+
+        found: tuple[Sequence[Record], int] | None = await self._call(f"read_again {offset}", asked)
+        if found is None:
+            return FetchFailed(generation=generation, reason=f"offset {offset} is out of range")
+        records, restarts = found
+        if not records:
+            raise QueueUnavailable(f"no records came from offset {offset}")
+        unbroken, self._restarts_again = restarts == self._restarts_again, restarts
+        if self._owns(generation) and seeks == self._seeks:
+            self._outstanding += len(records)
+        return Fetched(generation=generation, records=records, unbroken=unbroken)
 
     async def done(self, generation: int, records: int, size: int) -> None:
         if self._owns(generation):

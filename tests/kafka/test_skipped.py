@@ -1,0 +1,241 @@
+"""Records are read again on a real broker, while the consumer goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from committerd.errors import QueueUnavailable
+from committerd.kafka import skipped
+from committerd.kafka.member import open_kafka_queue, opened_member
+from committerd.kafka.queue import KafkaQueue
+from committerd.queue.port import Fetched, Record
+from committerd.settings.kafka import KafkaSettings
+from harness.kafka import KafkaBroker, RunningKafka
+from tests.kafka.staging import PATIENT, assignment, create_topic, delete_topic, settings_for, stage, take, until
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
+    return settings_for(kafka.bootstrap_servers, **PATIENT)
+
+
+async def again(queue: KafkaQueue, generation: int, offset: int, records_max: int = 400) -> list[Record]:
+    found = await queue.read_again(generation, offset, records_max=records_max)
+    assert isinstance(found, Fetched), found
+    return list(found.records)
+
+
+async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
+    kafka: KafkaBroker | RunningKafka, dataset: str
+) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=10_000)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await again(queue, generation, 5)
+        began = time.monotonic()
+        for offset in (3, 10, 0, 19):
+            assert (await again(queue, generation, offset))[0].offset == offset
+        assert time.monotonic() - began < 8
+
+
+async def test_a_record_that_is_larger_than_a_response_is_read_again(settings: KafkaSettings, dataset: str) -> None:
+    values = [b"1" * 500_000, b"2", b"3" * 900_000]
+    async with open_kafka_queue(settings, dataset) as queue:
+        for value in values:
+            await stage(queue, settings, [value])
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        await take(queue, 3)
+        for offset, value in enumerate(values):
+            assert (await again(queue, generation, offset, 1))[0].value == value
+
+
+async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: KafkaSettings, dataset: str) -> None:
+    async with open_kafka_queue(settings, dataset) as queue:
+        await stage(queue, settings, [b"x" * 10_000] * 100, batch_size=1)
+        generation = await assignment(queue)
+        await queue.seek(generation, 0)
+        records = await take(queue, 100)
+        found = await again(queue, generation, 0)
+        assert found == records[: len(found)]
+        assert sum(len(record.value) for record in found) < 256 * 1024
+
+
+async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettings, dataset: str) -> None:
+    async with opened_member(settings, dataset, name=dataset) as member:
+        queues = []
+        async with (
+            member.serving(f"{dataset}-a") as one,
+            member.serving(f"{dataset}-b") as two,
+        ):
+            for queue in (one, two):
+                generation = await assignment(queue)
+                await stage(queue, settings, [f"{queue.name} {number}".encode() for number in range(50)])
+                await queue.seek(generation, 0)
+                await take(queue, 50)
+                queues.append((queue, generation))
+            await again(one, queues[0][1], 0)
+            await again(two, queues[1][1], 0)
+            threads, began = threading.active_count(), time.monotonic()
+            for offset in range(50):
+                for queue, generation in queues:
+                    found = await again(queue, generation, offset, 1)
+                    assert [record.value for record in found] == [f"{queue.name} {offset}".encode()]
+            assert threading.active_count() <= threads + 1
+            assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
+
+
+async def test_a_topic_that_was_made_anew_has_other_records(settings: KafkaSettings, dataset: str) -> None:
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"old"] * 50)
+        await queue.seek(generation, 0)
+        await take(queue, 50)
+        assert {record.value for record in await again(queue, generation, 0, 10)} == {b"old"}  # the others are fetched
+        await to_thread.run_sync(delete_topic, queue.topics.staged, settings)
+        await to_thread.run_sync(create_topic, queue.topics.staged, settings)
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"new"] * 50)
+        await queue.seek(generation, 0)
+        await take(queue, 50)
+        assert {record.value for record in await again(queue, generation, 10)} == {b"new"}
+
+
+async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker, dataset: str) -> None:
+    settings = settings_for(breakable_kafka.bootstrap_servers)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await again(queue, generation, 0, 1)
+        await to_thread.run_sync(breakable_kafka.kill)
+        with pytest.raises(QueueUnavailable, match=queue.topics.staged):
+            await queue.read_again(generation, 15, records_max=1)
+        await to_thread.run_sync(breakable_kafka.start)
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    assert [record.offset for record in await again(queue, generation, 15, 1)] == [15]
+                    break
+                except QueueUnavailable:
+                    await anyio.sleep(0.2)
+
+
+async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, dataset: str) -> None:
+    settings = settings_for(breakable_kafka.bootstrap_servers)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        breakable_kafka.freeze()
+        with anyio.fail_after(4 * settings.request_timeout_ms / 1000), pytest.raises(QueueUnavailable):
+            await queue.read_again(generation, 0, records_max=1)
+        breakable_kafka.thaw()
+
+
+async def test_a_read_that_is_given_up_holds_up_no_other(
+    kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread ends soon, and its connection with it."""
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await again(queue, generation, 0, 1)
+        threads = threading.active_count()
+        for _ in range(5):
+            with anyio.move_on_after(0.3):
+                await queue.read_again(generation, 20, records_max=1)  # there is none yet
+        assert (await again(queue, generation, 7, 1))[0].offset == 7
+        await until(lambda: threading.active_count() <= threads + 1, seconds=10)
+        with anyio.move_on_after(0.3):
+            await queue.read_again(generation, 20, records_max=1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+
+
+async def test_no_coordinator_is_needed(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await again(queue, generation, 0, 1)
+        (reader,) = queue._skipped._readers.values()
+        assert reader._opened is not None
+        assert reader._opened.client.config["group_id"] is None
+        assert reader._opened.client._coordinator.coordinator_id is None
+
+
+async def test_the_first_read_and_each_new_connection_are_told(breakable_kafka: KafkaBroker, dataset: str) -> None:
+    settings = settings_for(breakable_kafka.bootstrap_servers)
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+
+        async def unbroken() -> bool:
+            while True:
+                try:
+                    found = await queue.read_again(generation, 0, records_max=1)
+                except QueueUnavailable:
+                    await anyio.sleep(0.2)
+                    continue
+                assert isinstance(found, Fetched)
+                return found.unbroken
+
+        assert [await unbroken() for _ in range(3)] == [False, True, True]
+        await to_thread.run_sync(breakable_kafka.kill)
+        await to_thread.run_sync(breakable_kafka.start)
+        with anyio.fail_after(60):
+            assert [await unbroken() for _ in range(2)] == [False, True]
+
+
+async def test_the_connection_ends_with_the_member(settings: KafkaSettings, dataset: str) -> None:
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+        await again(queue, generation, 0)
+        (reader,) = queue._skipped._readers.values()
+        assert reader._opened is not None
+        network = reader._opened.network
+    assert reader._opened is None
+    await until(lambda: not any(one.connected for one in network._manager._conns.values()))
+
+
+async def test_what_the_client_should_not_raise_costs_a_connection(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [b"x"] * 20)
+        await queue.seek(generation, 0)
+        await take(queue, 20)
+
+        def broken(record: object) -> Record:
+            raise TypeError("not of this library")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(skipped, "to_record", broken)
+            with pytest.raises(QueueUnavailable, match="not of this library"):
+                await again(queue, generation, 0)
+        assert not queue._skipped._readers
+        assert len(await again(queue, generation, 0, 5)) == 5
