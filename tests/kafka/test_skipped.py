@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -26,6 +28,18 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
     return settings_for(kafka.bootstrap_servers, **PATIENT)
 
 
+@asynccontextmanager
+async def delivered(
+    settings: KafkaSettings, dataset: str, values: Sequence[bytes], **producer: int
+) -> AsyncIterator[tuple[KafkaQueue, int, list[Record]]]:
+    """A queue that has delivered these records, its generation, and the records. `producer`: options."""
+    async with open_kafka_queue(settings, dataset) as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, values, **producer)
+        await queue.seek(generation, 0)
+        yield queue, generation, await take(queue, len(values))
+
+
 async def again(queue: KafkaQueue, generation: int, offset: int, records_max: int = 400) -> list[Record]:
     found = await queue.read_again(generation, offset, records_max=records_max)
     assert isinstance(found, Fetched), found
@@ -36,11 +50,7 @@ async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
     kafka: KafkaBroker | RunningKafka, dataset: str
 ) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=10_000)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 5)
         began = time.monotonic()
         for offset in (3, 10, 0, 19):
@@ -50,22 +60,13 @@ async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
 
 async def test_a_record_that_is_larger_than_a_response_is_read_again(settings: KafkaSettings, dataset: str) -> None:
     values = [b"1" * 500_000, b"2", b"3" * 900_000]
-    async with open_kafka_queue(settings, dataset) as queue:
-        for value in values:
-            await stage(queue, settings, [value])
-        generation = await assignment(queue)
-        await queue.seek(generation, 0)
-        await take(queue, 3)
+    async with delivered(settings, dataset, values, batch_size=1) as (queue, generation, _):
         for offset, value in enumerate(values):
             assert (await again(queue, generation, offset, 1))[0].value == value
 
 
 async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: KafkaSettings, dataset: str) -> None:
-    async with open_kafka_queue(settings, dataset) as queue:
-        await stage(queue, settings, [b"x" * 10_000] * 100, batch_size=1)
-        generation = await assignment(queue)
-        await queue.seek(generation, 0)
-        records = await take(queue, 100)
+    async with delivered(settings, dataset, [b"x" * 10_000] * 100, batch_size=1) as (queue, generation, records):
         found = await again(queue, generation, 0)
         assert found == records[: len(found)]
         assert sum(len(record.value) for record in found) < 256 * 1024
@@ -113,11 +114,7 @@ async def test_a_topic_that_was_made_anew_has_other_records(settings: KafkaSetti
 
 async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         await to_thread.run_sync(breakable_kafka.kill)
         with pytest.raises(QueueUnavailable, match=queue.topics.staged):
@@ -134,11 +131,7 @@ async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker,
 
 async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         breakable_kafka.freeze()
         with anyio.fail_after(4 * settings.request_timeout_ms / 1000), pytest.raises(QueueUnavailable):
             await queue.read_again(generation, 0, records_max=1)
@@ -150,11 +143,7 @@ async def test_a_read_that_is_given_up_holds_up_no_other(
 ) -> None:
     """Its thread ends soon, and its connection with it."""
     settings = settings_for(kafka.bootstrap_servers, **PATIENT)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         threads = threading.active_count()
         for _ in range(5):
@@ -170,11 +159,7 @@ async def test_a_read_that_is_given_up_holds_up_no_other(
 
 async def test_no_coordinator_is_needed(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         (reader,) = queue._skipped._readers.values()
         assert reader._opened is not None
@@ -184,11 +169,7 @@ async def test_no_coordinator_is_needed(kafka: KafkaBroker | RunningKafka, datas
 
 async def test_the_first_read_and_each_new_connection_are_told(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
 
         async def unbroken() -> bool:
             while True:
@@ -208,11 +189,7 @@ async def test_the_first_read_and_each_new_connection_are_told(breakable_kafka: 
 
 
 async def test_the_connection_ends_with_the_member(settings: KafkaSettings, dataset: str) -> None:
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0)
         (reader,) = queue._skipped._readers.values()
         assert reader._opened is not None
@@ -224,11 +201,7 @@ async def test_the_connection_ends_with_the_member(settings: KafkaSettings, data
 async def test_what_the_client_should_not_raise_costs_a_connection(
     settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_kafka_queue(settings, dataset) as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [b"x"] * 20)
-        await queue.seek(generation, 0)
-        await take(queue, 20)
+    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
 
         def broken(record: object) -> Record:
             raise TypeError("not of this library")
