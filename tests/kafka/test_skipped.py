@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -30,7 +31,7 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 
 @asynccontextmanager
 async def delivered(
-    settings: KafkaSettings, dataset: str, values: Sequence[bytes], **producer: int
+    settings: KafkaSettings, dataset: str, values: Sequence[bytes], **producer: Any
 ) -> AsyncIterator[tuple[KafkaQueue, int, list[Record]]]:
     """A queue that has delivered these records, its generation, and the records. `producer`: options."""
     async with open_kafka_queue(settings, dataset) as queue:
