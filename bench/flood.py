@@ -403,12 +403,21 @@ def measured(clients: Clients, flood: Flood, seconds: float) -> Round | None:
 
 
 def compared(rounds: Sequence[Round]) -> str:
+    """The medians of all rounds, and the p99 of all calls together: too few calls of one round lie beyond its p99."""
     times = sorted(one.p99_times for one in rounds)
     shares = sorted(one.rate_share for one in rounds)
+    alone, beside = (_all_of(calls) for calls in ([one.alone for one in rounds], [one.beside for one in rounds]))
+    rate = sum(one.rate_beside for one in rounds) / sum(one.rate_alone for one in rounds)
     return (
         f"{len(rounds)} rounds: p99 {median(times):.1f}x of what it is alone ({times[0]:.1f} to {times[-1]:.1f}x), "
-        f"the flood at {median(shares):.2f}x of its own rate ({shares[0]:.2f} to {shares[-1]:.2f}x)"
+        f"the flood at {median(shares):.2f}x of its own rate ({shares[0]:.2f} to {shares[-1]:.2f}x)\n"
+        f"all calls together: p99 {beside.quantile(0.99):.3f} s, which is "
+        f"{beside.quantile(0.99) / alone.quantile(0.99):.1f}x of what it is alone; the flood at {rate:.2f}x"
     )
+
+
+def _all_of(calls: Sequence[Calls]) -> Calls:
+    return Calls(sorted(one for some in calls for one in some.seconds))
 
 
 def main() -> None:

@@ -59,9 +59,7 @@ _log = logging.getLogger(__name__)
 _offset_of = attrgetter("record.offset")
 _epoch_of = attrgetter("leader_epoch")
 _IN_A_STRETCH = 256
-"""Records to take before the stretch of work may end."""
-_AGAIN_RECORDS_MAX = 400
-"""Records to read again at once: about what a version takes of a flood."""
+"""Records to take before the stretch of work may end, and to read again at once."""
 _AGAIN_PAUSE_SECONDS = 0.5
 _AGAIN_PAUSE_SECONDS_MAX = 5.0
 """The wait after records could not be read again, at first and at most."""
@@ -118,7 +116,7 @@ class Intake:
         self._give_way = give_way
         self._reach = reach or Reach()
         self._reach_changed = anyio.Event()
-        """Set when skipped records may be due, and when more records can be taken."""
+        """Set when skipped records may have become due, or when more records can be taken."""
         self._behind: Position | None = None
         """What has outcomes."""
         self._changed = anyio.Event()
@@ -188,7 +186,7 @@ class Intake:
             if generation is None or due is None or self.fetch_failure is not None:
                 await changed.wait()
                 continue
-            records_max = min(due.records, _AGAIN_RECORDS_MAX)
+            records_max = min(due.records, _IN_A_STRETCH)
             try:
                 event = await self._queue.read_again(generation, due.offset, records_max=records_max)
             except QueueUnavailable as error:
@@ -208,7 +206,7 @@ class Intake:
     async def _take_again(self, start: int, event: Fetched) -> None:
         """Take records that were read again from `start` on, if the log behind them is unchanged.
 
-        These reads have a connection of their own, which may see a log that was written anew before the first one does.
+        These reads have a connection of their own, which may see a rewritten log before the deliveries tell of it.
         """
         last, begun = self._last, self._begun
         if last is not None:
@@ -362,7 +360,7 @@ class Intake:
             unbroken, start = True, 0
             while start < len(part):
                 await self._give_way()
-                if self._begun != begun:
+                if self._begun != begun or self.fetch_failure is not None:
                     return
                 taken, room = self._take(part[start : start + _IN_A_STRETCH])
                 if not taken:
@@ -427,7 +425,7 @@ class Intake:
         return taken, Room(len(others), sum(others))
 
     def _take_skipped(self, start: int, records: Sequence[Record]) -> Room:
-        """Take records that were read again from `start` on; returns the room of those that need none now."""
+        """Take records that were read again from `start` on; returns the room of those that are not held."""
         without_outcome = {record.offset: _candidate(record) for record in records if not self._has_outcome(record)}
         candidates = [candidate for _, candidate in without_outcome.values()]
         to_hold = self._reach.take_again(start, candidates, records[-1].offset + 1)

@@ -346,6 +346,7 @@ class KafkaQueue:
 
     def leave(self) -> None:
         """Give up the partition now, so that another member of the group takes it over."""
+        self._skipped.forget(self.partition)
         self._member.remove(self._share)
 
     def _take(self, delivery: Delivery) -> None:

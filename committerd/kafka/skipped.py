@@ -1,8 +1,8 @@
 """Reads records again that a committer has skipped, while the member's consumer goes on at the end of the log.
 
 For each broker there is a consumer of its own, so that a broker that hangs holds up no partition of another. It joins
-no group, and needs no coordinator. It is opened when a record is first read again, and stays open: mostly a read goes
-on where the last one ended, and its records were fetched meanwhile.
+no group, and needs no coordinator. It is opened when a record is first read again, and stays open. A read usually
+continues where the last one ended, so its records have already been fetched.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class SkippedReaders:
     ) -> tuple[Sequence[Record], object]:
         """The next records from this offset on, at least one and at most so many, and the connection they came by.
 
-        `leader`: node id of the broker; None = not known. `since`: another object than at the last read if records
-        that were fetched then must not be used.
+        `leader`: node id of the broker; None = not known. `since`: a token; pass a new one when the records that were
+        fetched for earlier reads of the partition must not be used any more.
 
         Raises `QueueUnavailable` if none comes, and `Unreadable`.
         """
@@ -66,19 +66,29 @@ class SkippedReaders:
                 with anyio.fail_after(2 * self._request_seconds + 1):
                     return await to_thread.run_sync(read, limiter=CapacityLimiter(1), abandon_on_cancel=True)
             except BaseException as error:
-                del self._readers[leader]
-                threading.Thread(target=reader.end, name="ends-a-reader", daemon=True).start()
-                if isinstance(error, TimeoutError):
-                    raise QueueUnavailable(f"reading {staged.topic} again: no response from Kafka") from error
-                if isinstance(error, Exception) and not isinstance(error, CommitterError | Unreadable):
+                self._drop(leader, reader)
+                if isinstance(error, QueueUnavailable | Unreadable) or not isinstance(error, Exception):
+                    raise
+                if not isinstance(error, CommitterError | TimeoutError):
                     self._parts.failed("reader", error)
-                    raise QueueUnavailable(f"reading {staged.topic} again: {error!r}") from error
-                raise
+                why = "no response from Kafka" if isinstance(error, TimeoutError) else repr(error)
+                raise QueueUnavailable(f"reading {staged.topic} again: {why}") from error
+
+    def forget(self, staged: TopicPartition) -> None:
+        """Read this partition no more: its dataset leaves."""
+        for leader, reader in list(self._readers.items()):
+            if reader.knows(staged):
+                self._drop(leader, reader)
 
     def close(self) -> None:
         """Close all connections. Blocks, but waits for no read that is under way."""
         for reader in list(self._readers.values()):
             reader.end()
+
+    def _drop(self, leader: int | None, reader: _Reader) -> None:
+        if self._readers.get(leader) is reader:
+            del self._readers[leader]
+        threading.Thread(target=reader.end, name="ends-a-reader", daemon=True).start()
 
 
 class _Reader:
@@ -90,14 +100,20 @@ class _Reader:
         self._lock = threading.Lock()
         self._reads = self._has_ended = False
         self._opened: OpenClient[Any] | None = None
-        self._place: tuple[TopicPartition, object] | None = None
-        """The partition of the last read, and its `since`."""
+        self._since: dict[TopicPartition, object] = {}
+        """By partition that was read, the token of its last read."""
+
+    def knows(self, staged: TopicPartition) -> bool:
+        """Whether it has read this partition, and so requests the metadata of its topic."""
+        return staged in self._since
 
     def read(
         self, staged: TopicPartition, since: object, offset: int, records_max: int
     ) -> tuple[Sequence[Record], object]:
         """Blocks; as `SkippedReaders.read`."""
         with self._lock:
+            if self._has_ended:
+                raise QueueUnavailable(f"reading {staged.topic} again: the connection was closed")
             self._reads = True
         try:
             return self._read(staged, since, offset, records_max)
@@ -127,31 +143,35 @@ class _Reader:
     def _read(
         self, staged: TopicPartition, since: object, offset: int, records_max: int
     ) -> tuple[Sequence[Record], object]:
-        if self._place is not None and self._place[0] == staged and self._place[1] is not since:
+        if self._since.get(staged, since) is not since:
             self._close()
         if self._opened is None:
             self._opened = open_client(KafkaConsumer, self._options)
             without_haste(self._opened.network)
-        consumer, network = self._opened.client, self._opened.network
-        if self._place != (staged, since):
-            network.cluster.add_topic(staged.topic)  # `assign` would forget the others, and request them again
+        consumer, cluster = self._opened.client, self._opened.network.cluster
+        if consumer.assignment() != {staged}:
+            cluster.add_topic(staged.topic)  # `assign` would forget the others, and request them again
             consumer.assign([staged])
             consumer.seek(staged, offset)
-            self._place = staged, since
-        elif consumer.position(staged) != offset:
+        elif _position(consumer, staged) != offset:
             consumer.seek(staged, offset)
+        self._since[staged] = since
         # Aborted transactions and markers move the position although no record comes.
-        place, moved_at = offset, time.monotonic()
+        place: int | None = offset
+        moved_at = time.monotonic()
         while not (polled := consumer.poll(timeout_ms=_POLL_MS, max_records=records_max)):
-            if (position := consumer.position(staged)) != place:
+            if staged.topic in cluster.unauthorized_topics:
+                raise errors.TopicAuthorizationFailedError(staged.topic)
+            if (position := _position(consumer, staged)) != place:
                 place, moved_at = position, time.monotonic()
             if self._has_ended or time.monotonic() - moved_at > self._request_seconds:
                 raise errors.KafkaTimeoutError
-        connection = connections(network).get(network.cluster.leader_for_partition(staged))
+        connection = connections(self._opened.network).get(cluster.leader_for_partition(staged))
         return [to_record(each) for each in polled[staged]], connection
 
     def _close(self) -> None:
-        opened, self._opened, self._place = self._opened, None, None
+        with self._lock:
+            opened, self._opened, self._since = self._opened, None, {}
         if opened is None:
             return
         try:
@@ -159,3 +179,7 @@ class _Reader:
                 opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
         finally:
             opened.network.close()
+
+
+def _position(consumer: Any, staged: TopicPartition) -> int | None:
+    return consumer.position(staged, timeout_ms=_POLL_MS)  # type: ignore[no-any-return]

@@ -118,7 +118,7 @@ class Queue(Protocol):
     """One dataset's topics, as one member of its consumer group sees them.
 
     Every method but `next_event` and `done` may raise `QueueUnavailable`. `generation` counts the assignments of this
-    process; a call with an old generation does nothing.
+    process; a call with an old generation does nothing, except for `read_again`.
     """
 
     async def next_event(self) -> QueueEvent:
@@ -155,9 +155,10 @@ class Queue(Protocol):
     async def read_again(self, generation: int, offset: int, *, records_max: int) -> Fetched | FetchFailed:
         """The next records from this offset on, at least one and at most `records_max`. Deliveries go on meanwhile.
 
-        For offsets that were passed since the last `seek`, with a record at or after them. The records are outstanding
-        as if they were delivered, unless `seek` is called before they are here. `Fetched.unbroken` is about the
-        connection of these reads alone, and False at the first. Reads in an old generation too.
+        `offset` must have been delivered since the last `seek`, and a record must exist at or after it. The records are
+        outstanding as if they were delivered, unless `seek` is called before they are here. `Fetched.unbroken` refers
+        to the connection of these reads only; it is False at the first. An old generation does not prevent the read,
+        but its records are not counted as outstanding.
         """
 
     async def done(self, generation: int, records: int, size: int) -> None:

@@ -17,11 +17,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LINES_MAX = 1_000
-"""No further record is taken while records of so many lines are skipped, since the offsets of each are kept."""
+"""The offsets of at most so many lines are kept. A record that would have to be skipped and add a line must wait."""
 _KEY_BYTES_MAX = 128
 """Lines whose names begin with the same so many bytes are one line here."""
 _LOW = 0.75
 """A line is read again when it holds at most this part of what is free."""
+_FEW = 16
 
 
 class Candidate(NamedTuple):
@@ -46,6 +47,8 @@ class Skipped(NamedTuple):
     """Unix time of the first, or of a record before it."""
     lines: Collection[bytes]
     """Lines whose records the first must follow: all that it is in, as far as they are known."""
+    turn: int = 0
+    """The number of the last time at which records were read again from the first of the line on."""
 
 
 class Due(NamedTuple):
@@ -54,7 +57,7 @@ class Due(NamedTuple):
     offset: int
     """Of the first record."""
     records: int
-    """For how many records of its lines there is room; at least 1."""
+    """How many records to read: as many more of its lines can be held, or a few, because others may come first."""
 
 
 def lines_of(producer: bytes, app_id: bytes) -> Sequence[bytes]:
@@ -90,6 +93,8 @@ class Reach:
         self._lowest: int | None = None
         """The lowest offset that is held; None = not known, or nothing is held."""
         self._skipped: dict[bytes, Skipped] = {}
+        self._turn = 0
+        """How often records were read again."""
 
     @property
     def waiting(self) -> Mapping[bytes, int]:
@@ -102,7 +107,9 @@ class Reach:
         return min(self._skipped.values(), default=None)
 
     def can_take(self, record: Candidate) -> bool:
-        """Whether the next record can be taken: not if it would be skipped, and be in a line too many."""
+        """Whether the next record can be taken: not if it would have to be skipped, and there were more lines than
+        `LINES_MAX` then.
+        """
         new = sum(line not in self._skipped for line in record.lines)
         return not new or len(self._skipped) + new <= LINES_MAX or self._may_hold(record, self._skipped)
 
@@ -119,26 +126,31 @@ class Reach:
 
     def due(self) -> Due | None:
         """What is to be read again now; None = nothing. It may be another when records were taken or released."""
-        first = self.first_skipped
+        first = min(self._skipped.values(), default=None)
         if first is None:
             return None
-        due = min(filter(self._is_due, self._skipped.values()), default=None)
-        if due is None or first.offset < due.offset:
-            due = first if self._is_first(first.offset) else due
+        if self._is_first(first.offset) and not self._is_due(first):
+            return Due(first.offset, _FEW)
+        # In turn: a line that is committed as fast as it is read is due all the time.
+        due = min(filter(self._is_due, self._skipped.values()), default=None, key=_turn_and_offset)
         if due is None:
             return None
         records, _ = self._free()
         # Each record that a line holds is one less that is free.
         room = min((records - self._records[line] + 1) // 2 for line in due.lines)
-        return Due(due.offset, max(room, 1))
+        return Due(due.offset, max(room, _FEW))
 
     def take_again(self, start: int, records: Iterable[Candidate], end: int) -> Collection[int]:
         """Take what was read again from `start` up to `end`; returns the offsets that are held from now on.
 
-        `records`: all of that range without an outcome, in their order. Some of them may be held already, or come for
-        the first time: these are left alone.
+        `records`: all of that range without an outcome, in their order. Some of them may be held already, or may not
+        have been taken yet: these are left alone.
         """
         closed = {line for line, one in self._skipped.items() if one.offset < start}
+        self._turn += 1
+        for line, one in self._skipped.items():
+            if one.offset == start:
+                self._skipped[line] = one._replace(turn=self._turn)
         held, latest_ms = set[int](), None
         for record in records:
             latest_ms = record.timestamp_ms
@@ -149,8 +161,8 @@ class Reach:
                 held.add(record.offset)
                 continue
             for line in set(record.lines) - closed:
-                self._skipped[line] = Skipped(
-                    record.offset, self._skipped[line].last, record.timestamp_ms, record.lines
+                self._skipped[line] = self._skipped[line]._replace(
+                    offset=record.offset, timestamp_ms=record.timestamp_ms, lines=record.lines
                 )
             closed.update(record.lines)
         for line, one in list(self._skipped.items()):
@@ -159,9 +171,8 @@ class Reach:
             if one.last < end:
                 del self._skipped[line]
             else:
-                self._skipped[line] = Skipped(
-                    end, one.last, one.timestamp_ms if latest_ms is None else latest_ms, (line,)
-                )
+                known_ms = one.timestamp_ms if latest_ms is None else latest_ms
+                self._skipped[line] = one._replace(offset=end, timestamp_ms=known_ms, lines=(line,))
         return held
 
     def release(self, offsets: Iterable[int]) -> None:
@@ -221,3 +232,7 @@ class Reach:
 
     def _free(self) -> tuple[int, int]:
         return self._records_max - len(self._held), self._bytes_max - self._all_bytes
+
+
+def _turn_and_offset(one: Skipped) -> tuple[int, int]:
+    return one.turn, one.offset

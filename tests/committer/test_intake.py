@@ -285,6 +285,28 @@ def test_nothing_is_read_again_from_a_log_that_was_written_anew(epoch: bool) -> 
     run_virtual(main)
 
 
+def test_nothing_that_waits_is_taken_once_the_queue_can_not_deliver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LINES_MAX", 1)
+    broker = FakeBroker()
+
+    async def main() -> None:
+        queue = FakeQueue(broker)
+        async with at_work(broker, queue, reach=Reach(6)) as intake:
+            for producer in b"aaaabbb":
+                broker.stage(b"record", headers=[("producer", bytes([producer]))])
+            intake.begin_behind(START)
+            await queue.seek(1, 0)
+            await anyio.sleep(5)
+            queue._events.append(FetchFailed(generation=1, reason="the disk is gone"))
+            queue.wake()
+            await anyio.sleep(5)
+            intake.settle(replace(START, next_offset=3))
+            await anyio.sleep(5)
+            assert [one.offset for one in intake.pending] == [4, 5]
+
+    run_virtual(main)
+
+
 def test_what_waits_is_taken_as_soon_as_records_were_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not only when others have outcomes."""
     monkeypatch.setattr(reach, "LINES_MAX", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -41,6 +41,19 @@ async def delivered(
         yield queue, generation, await take(queue, len(values))
 
 
+@asynccontextmanager
+async def delivering(
+    serving: AbstractAsyncContextManager[KafkaQueue], settings: KafkaSettings
+) -> AsyncIterator[tuple[KafkaQueue, int]]:
+    """A queue that has delivered 50 records, and its generation."""
+    async with serving as queue:
+        generation = await assignment(queue)
+        await stage(queue, settings, [f"{queue.name} {number}".encode() for number in range(50)])
+        await queue.seek(generation, 0)
+        await take(queue, 50)
+        yield queue, generation
+
+
 async def again(queue: KafkaQueue, generation: int, offset: int, records_max: int = 400) -> list[Record]:
     found = await queue.read_again(generation, offset, records_max=records_max)
     assert isinstance(found, Fetched), found
@@ -74,27 +87,41 @@ async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: Ka
 
 
 async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettings, dataset: str) -> None:
-    async with opened_member(settings, dataset, name=dataset) as member:
-        queues = []
-        async with (
-            member.serving(f"{dataset}-a") as one,
-            member.serving(f"{dataset}-b") as two,
-        ):
-            for queue in (one, two):
-                generation = await assignment(queue)
-                await stage(queue, settings, [f"{queue.name} {number}".encode() for number in range(50)])
-                await queue.seek(generation, 0)
-                await take(queue, 50)
-                queues.append((queue, generation))
-            await again(one, queues[0][1], 0)
-            await again(two, queues[1][1], 0)
-            threads, began = threading.active_count(), time.monotonic()
-            for offset in range(50):
-                for queue, generation in queues:
-                    found = await again(queue, generation, offset, 1)
-                    assert [record.value for record in found] == [f"{queue.name} {offset}".encode()]
-            assert threading.active_count() <= threads + 1
-            assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
+    async with (
+        opened_member(settings, dataset, name=dataset) as member,
+        delivering(member.serving(f"{dataset}-a"), settings) as one,
+        delivering(member.serving(f"{dataset}-b"), settings) as two,
+    ):
+        for queue, generation in (one, two):
+            await again(queue, generation, 0)
+        threads, began = threading.active_count(), time.monotonic()
+        for offset in range(50):
+            for queue, generation in (one, two):
+                found = await again(queue, generation, offset, 1)
+                assert [record.value for record in found] == [f"{queue.name} {offset}".encode()]
+        assert threading.active_count() <= threads + 1
+        assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
+
+
+async def test_what_was_fetched_before_a_seek_is_not_used(settings: KafkaSettings, dataset: str) -> None:
+    """Whether another partition was read in between or not."""
+    async with opened_member(settings, dataset, name=dataset) as member, member.serving(f"{dataset}-b") as other:
+        async with delivering(member.serving(f"{dataset}-a"), settings) as (queue, generation):
+            theirs = await assignment(other)
+            await stage(other, settings, [b"x"] * 5)
+            await other.seek(theirs, 0)
+            await take(other, 5)
+            for between in (False, True):
+                await again(queue, generation, 0, 10)
+                (reader,) = queue._skipped._readers.values()
+                before = reader._opened
+                assert before is not None
+                await queue.seek(generation, 20)
+                if between:
+                    await again(other, theirs, 0, 1)
+                await again(queue, generation, 10, 10)
+                assert reader._opened is not before
+        assert not queue._skipped._readers, "nothing remembers the topic of a dataset that has left"
 
 
 async def test_a_topic_that_was_made_anew_has_other_records(settings: KafkaSettings, dataset: str) -> None:
@@ -139,11 +166,8 @@ async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, 
         breakable_kafka.thaw()
 
 
-async def test_a_read_that_is_given_up_holds_up_no_other(
-    kafka: KafkaBroker | RunningKafka, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_that_is_given_up_holds_up_no_other(settings: KafkaSettings, dataset: str) -> None:
     """Its thread ends soon, and its connection with it."""
-    settings = settings_for(kafka.bootstrap_servers, **PATIENT)
     async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         threads = threading.active_count()
@@ -158,8 +182,7 @@ async def test_a_read_that_is_given_up_holds_up_no_other(
     assert time.monotonic() - began < 5
 
 
-async def test_no_coordinator_is_needed(kafka: KafkaBroker | RunningKafka, dataset: str) -> None:
-    settings = settings_for(kafka.bootstrap_servers, **PATIENT)
+async def test_no_coordinator_is_needed(settings: KafkaSettings, dataset: str) -> None:
     async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         (reader,) = queue._skipped._readers.values()
