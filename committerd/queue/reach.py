@@ -4,7 +4,7 @@ A committer holds a bounded number of records. If the records of one producer co
 would be unread behind them. So a line (the records of one producer, or of one application) may hold at most as much as
 is still free. The records beyond that are *skipped*: they stay in the log, and only the offsets of the first and the
 last of each line are kept. When a line holds less than a good part of its room, the log is read again from its first
-skipped record on. Meanwhile the reader goes on at the end of the log.
+skipped record on, while the queue goes on delivering what is new.
 
 No record is held while an earlier one of its producer or its application is skipped, so the order within both stays.
 """
@@ -23,6 +23,7 @@ _KEY_BYTES_MAX = 128
 _LOW = 0.75
 """A line is read again when it holds at most this part of what is free."""
 _FEW = 16
+"""At least so many records are read again at once."""
 
 
 class Candidate(NamedTuple):
@@ -37,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """The records of one line that are unread again, from the first to the last."""
+    """The records of one line that are to be read again, from the first to the last."""
 
     offset: int
     """Of the first. The line's records below it are held, or have outcomes."""
@@ -48,7 +49,7 @@ class Skipped(NamedTuple):
     lines: Collection[bytes]
     """Lines whose records the first must follow: all that it is in, as far as they are known."""
     turn: int = 0
-    """The number of the last time at which records were read again from the first of the line on."""
+    """Which reading began with the first of the line: the number of the last one, 0 = none did."""
 
 
 class Due(NamedTuple):
@@ -57,7 +58,7 @@ class Due(NamedTuple):
     offset: int
     """Of the first record."""
     records: int
-    """How many records to read: as many more of its lines can be held, or a few, because others may come first."""
+    """How many to read: as many more of its lines can be held, and at least a few, since others lie between them."""
 
 
 def lines_of(producer: bytes, app_id: bytes) -> Sequence[bytes]:
@@ -107,9 +108,7 @@ class Reach:
         return min(self._skipped.values(), default=None)
 
     def can_take(self, record: Candidate) -> bool:
-        """Whether the next record can be taken: not if it would have to be skipped, and there were more lines than
-        `LINES_MAX` then.
-        """
+        """Whether the next record can be taken; not if it would be skipped, and more than `LINES_MAX` lines with it."""
         new = sum(line not in self._skipped for line in record.lines)
         return not new or len(self._skipped) + new <= LINES_MAX or self._may_hold(record, self._skipped)
 
