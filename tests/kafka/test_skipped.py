@@ -31,27 +31,14 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 
 @asynccontextmanager
 async def delivered(
-    settings: KafkaSettings, dataset: str, values: Sequence[bytes], **producer: Any
+    serving: AbstractAsyncContextManager[KafkaQueue], settings: KafkaSettings, values: Sequence[bytes], **producer: Any
 ) -> AsyncIterator[tuple[KafkaQueue, int, list[Record]]]:
     """A queue that has delivered these records, its generation, and the records. `producer`: options."""
-    async with open_kafka_queue(settings, dataset) as queue:
+    async with serving as queue:
         generation = await assignment(queue)
         await stage(queue, settings, values, **producer)
         await queue.seek(generation, 0)
         yield queue, generation, await take(queue, len(values))
-
-
-@asynccontextmanager
-async def delivering(
-    serving: AbstractAsyncContextManager[KafkaQueue], settings: KafkaSettings
-) -> AsyncIterator[tuple[KafkaQueue, int]]:
-    """A queue that has delivered 50 records, and its generation."""
-    async with serving as queue:
-        generation = await assignment(queue)
-        await stage(queue, settings, [f"{queue.name} {number}".encode() for number in range(50)])
-        await queue.seek(generation, 0)
-        await take(queue, 50)
-        yield queue, generation
 
 
 async def again(queue: KafkaQueue, generation: int, offset: int, records_max: int = 400) -> list[Record]:
@@ -64,7 +51,7 @@ async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
     kafka: KafkaBroker | RunningKafka, dataset: str
 ) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=10_000)
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 5)
         began = time.monotonic()
         for offset in (3, 10, 0, 19):
@@ -74,13 +61,17 @@ async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
 
 async def test_a_record_that_is_larger_than_a_response_is_read_again(settings: KafkaSettings, dataset: str) -> None:
     values = [b"1" * 500_000, b"2", b"3" * 900_000]
-    async with delivered(settings, dataset, values, batch_size=1) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, values, batch_size=1) as (queue, generation, _):
         for offset, value in enumerate(values):
             assert (await again(queue, generation, offset, 1))[0].value == value
 
 
 async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: KafkaSettings, dataset: str) -> None:
-    async with delivered(settings, dataset, [b"x" * 10_000] * 100, batch_size=1) as (queue, generation, records):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x" * 10_000] * 100, batch_size=1) as (
+        queue,
+        generation,
+        records,
+    ):
         found = await again(queue, generation, 0)
         assert found == records[: len(found)]
         assert sum(len(record.value) for record in found) < 256 * 1024
@@ -89,28 +80,26 @@ async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: Ka
 async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettings, dataset: str) -> None:
     async with (
         opened_member(settings, dataset, name=dataset) as member,
-        delivering(member.serving(f"{dataset}-a"), settings) as one,
-        delivering(member.serving(f"{dataset}-b"), settings) as two,
+        delivered(member.serving(f"{dataset}-a"), settings, [b"a %d" % number for number in range(50)]) as one,
+        delivered(member.serving(f"{dataset}-b"), settings, [b"b %d" % number for number in range(50)]) as two,
     ):
-        for queue, generation in (one, two):
+        for queue, generation, _ in (one, two):
             await again(queue, generation, 0)
         threads, began = threading.active_count(), time.monotonic()
         for offset in range(50):
-            for queue, generation in (one, two):
-                found = await again(queue, generation, offset, 1)
-                assert [record.value for record in found] == [f"{queue.name} {offset}".encode()]
+            for queue, generation, records in (one, two):
+                assert await again(queue, generation, offset, 1) == [records[offset]]
         assert threading.active_count() <= threads + 1
         assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
 
 
 async def test_what_was_fetched_before_a_seek_is_not_used(settings: KafkaSettings, dataset: str) -> None:
     """Whether another partition was read in between or not."""
-    async with opened_member(settings, dataset, name=dataset) as member, member.serving(f"{dataset}-b") as other:
-        async with delivering(member.serving(f"{dataset}-a"), settings) as (queue, generation):
-            theirs = await assignment(other)
-            await stage(other, settings, [b"x"] * 5)
-            await other.seek(theirs, 0)
-            await take(other, 5)
+    async with (
+        opened_member(settings, dataset, name=dataset) as member,
+        delivered(member.serving(f"{dataset}-b"), settings, [b"x"]) as (other, theirs, _),
+    ):
+        async with delivered(member.serving(f"{dataset}-a"), settings, [b"x"] * 50) as (queue, generation, _):
             for between in (False, True):
                 await again(queue, generation, 0, 10)
                 (reader,) = queue._skipped._readers.values()
@@ -142,7 +131,7 @@ async def test_a_topic_that_was_made_anew_has_other_records(settings: KafkaSetti
 
 async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         await to_thread.run_sync(breakable_kafka.kill)
         with pytest.raises(QueueUnavailable, match=queue.topics.staged):
@@ -159,7 +148,7 @@ async def test_goes_on_after_the_broker_was_killed(breakable_kafka: KafkaBroker,
 
 async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         breakable_kafka.freeze()
         with anyio.fail_after(4 * settings.request_timeout_ms / 1000), pytest.raises(QueueUnavailable):
             await queue.read_again(generation, 0, records_max=1)
@@ -168,7 +157,7 @@ async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, 
 
 async def test_a_read_that_is_given_up_holds_up_no_other(settings: KafkaSettings, dataset: str) -> None:
     """Its thread ends soon, and its connection with it."""
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         threads = threading.active_count()
         for _ in range(5):
@@ -183,7 +172,7 @@ async def test_a_read_that_is_given_up_holds_up_no_other(settings: KafkaSettings
 
 
 async def test_no_coordinator_is_needed(settings: KafkaSettings, dataset: str) -> None:
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
         (reader,) = queue._skipped._readers.values()
         assert reader._opened is not None
@@ -193,7 +182,7 @@ async def test_no_coordinator_is_needed(settings: KafkaSettings, dataset: str) -
 
 async def test_the_first_read_and_each_new_connection_are_told(breakable_kafka: KafkaBroker, dataset: str) -> None:
     settings = settings_for(breakable_kafka.bootstrap_servers)
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
 
         async def unbroken() -> bool:
             while True:
@@ -213,7 +202,7 @@ async def test_the_first_read_and_each_new_connection_are_told(breakable_kafka: 
 
 
 async def test_the_connection_ends_with_the_member(settings: KafkaSettings, dataset: str) -> None:
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0)
         (reader,) = queue._skipped._readers.values()
         assert reader._opened is not None
@@ -225,7 +214,7 @@ async def test_the_connection_ends_with_the_member(settings: KafkaSettings, data
 async def test_what_the_client_should_not_raise_costs_a_connection(
     settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with delivered(settings, dataset, [b"x"] * 20) as (queue, generation, _):
+    async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
 
         def broken(record: object) -> Record:
             raise TypeError("not of this library")
