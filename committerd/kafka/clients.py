@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _SETUP = {"socket_connection_setup_timeout_ms": 5_000, "socket_connection_setup_timeout_max_ms": 5_000}
 """Limits an attempt to connect: if it began during an outage, it ends within this time, and the next succeeds."""
 _LINE_LENGTH_MAX = 300
+_CLOSE_MS_MAX = 1_000
 
 Client = TypeVar("Client")
 
@@ -68,6 +69,15 @@ def open_client(make: Callable[..., Client], options: Mapping[str, Any]) -> Open
         except BaseException:
             _close_all(held)
             raise
+
+
+def close_consumer(opened: OpenClient[Any]) -> None:
+    """Close a KafkaConsumer that is in no group, and its network client. Blocks for about a second at most."""
+    try:
+        with suppress(errors.KafkaError):
+            opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
+    finally:
+        opened.network.close()
 
 
 def no_broker(servers: Sequence[str], error: errors.KafkaError, lines: Iterable[str]) -> QueueUnavailable:

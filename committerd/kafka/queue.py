@@ -82,8 +82,6 @@ class KafkaQueue:
         self._lanes = shared.lanes
         self._questions = shared.questions
         self._skipped = shared.skipped
-        self._sought = object()
-        """Another one after each seek: what was fetched before it is not used."""
         self._connection: object = None
         """The connection by which records were last read again."""
         self._reader = RangeReader(settings, topics, name, admin=self._admin)
@@ -211,7 +209,6 @@ class KafkaQueue:
         number = self._share.assignment.begin_seek(generation)
         if number is None:
             return
-        self._sought = object()
         call = self._member.submit(
             partial(self._share.assignment.seek, generation=generation, number=number, offset=offset)
         )
@@ -222,7 +219,7 @@ class KafkaQueue:
         assignment, seeks = self._share.assignment, self._share.assignment.seeks
         try:
             records, connection = await self._skipped.read(
-                self._leader, self.partition, self._sought, offset, records_max=records_max
+                self._leader, self.partition, seeks, offset, records_max=records_max
             )
         except Unreadable as error:
             return FetchFailed(generation=generation, reason=str(error))

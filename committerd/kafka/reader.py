@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition, errors
@@ -17,14 +17,13 @@ from kafka import KafkaConsumer, TopicPartition, errors
 from committerd.errors import QueueUnavailable
 from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
-from committerd.kafka.clients import OpenClient, in_words, open_client, silent_seconds
+from committerd.kafka.clients import OpenClient, close_consumer, in_words, open_client, silent_seconds
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
 from committerd.queue.port import READ_BYTES_MAX, Record, record_size
 from committerd.settings.kafka import KafkaSettings
 
 _POLL_MS = 200
-_CLOSE_MS_MAX = 1_000
 _BOOTSTRAP_MS = 5_000
 
 
@@ -155,9 +154,7 @@ def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[OpenCli
         why = denied(error, "Read", topic=topic, group=options.get("group_id") or "") or in_words(error)
         raise QueueUnavailable(f"reading {topic}: {why}") from error
     finally:
-        with suppress(errors.KafkaError):
-            opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
-        opened.network.close()
+        close_consumer(opened)
 
 
 def _shown(partitions: Mapping[TopicPartition, int]) -> Iterator[str]:

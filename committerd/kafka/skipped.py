@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from kafka import KafkaConsumer, TopicPartition, errors
 
 from committerd.errors import CommitterError, QueueUnavailable
 from committerd.kafka.access import denied
-from committerd.kafka.clients import OpenClient, in_words, open_client
+from committerd.kafka.clients import OpenClient, close_consumer, in_words, open_client
 from committerd.kafka.consumer import UNREADABLE
 from committerd.kafka.records import to_record
 from committerd.kafka.repairs import connections, without_haste
@@ -30,7 +29,6 @@ from committerd.queue.port import Record
 _BYTES_MAX = 256 * 1024
 """Bytes of a response: about what a version takes of a flood. A batch that is larger comes whole."""
 _POLL_MS = 200
-_CLOSE_MS_MAX = 1_000
 
 
 class Unreadable(Exception):
@@ -49,18 +47,18 @@ class SkippedReaders:
         self._turns: dict[int | None, anyio.Lock] = {}
 
     async def read(
-        self, leader: int | None, staged: TopicPartition, since: object, offset: int, *, records_max: int
+        self, leader: int | None, staged: TopicPartition, seeks: int, offset: int, *, records_max: int
     ) -> tuple[Sequence[Record], object]:
         """The next records from this offset on, at least one and at most so many, and the connection they came by.
 
-        `leader`: node id of the broker; None = not known. `since`: a token; pass a new one when the records that were
-        fetched for earlier reads of the partition must not be used any more.
+        `leader`: node id of the broker; None = not known. `seeks`: how often the partition was sought: records that
+        were fetched before the last seek are not used.
 
         Raises `QueueUnavailable` if none comes, and `Unreadable`.
         """
         async with self._turns.setdefault(leader, anyio.Lock()):
             reader = self._readers.setdefault(leader, _Reader(self._options, self._request_seconds))
-            read = partial(reader.read, staged, since, offset, records_max)
+            read = partial(reader.read, staged, seeks, offset, records_max)
             try:
                 # Longer than the timeouts of the client, so that they normally end first.
                 with anyio.fail_after(2 * self._request_seconds + 1):
@@ -100,15 +98,15 @@ class _Reader:
         self._lock = threading.Lock()
         self._reads = self._has_ended = False
         self._opened: OpenClient[Any] | None = None
-        self._since: dict[TopicPartition, object] = {}
-        """By partition that was read, the token of its last read."""
+        self._seeks: dict[TopicPartition, int] = {}
+        """By partition that was read, how often it was sought before its last read."""
 
     def knows(self, staged: TopicPartition) -> bool:
         """Whether it has read this partition, and so requests the metadata of its topic."""
-        return staged in self._since
+        return staged in self._seeks
 
     def read(
-        self, staged: TopicPartition, since: object, offset: int, records_max: int
+        self, staged: TopicPartition, seeks: int, offset: int, records_max: int
     ) -> tuple[Sequence[Record], object]:
         """Blocks; as `SkippedReaders.read`."""
         with self._lock:
@@ -116,7 +114,7 @@ class _Reader:
                 raise QueueUnavailable(f"reading {staged.topic} again: the connection was closed")
             self._reads = True
         try:
-            return self._read(staged, since, offset, records_max)
+            return self._read(staged, seeks, offset, records_max)
         except BaseException as error:
             self._has_ended = True
             if isinstance(error, UNREADABLE):
@@ -141,9 +139,9 @@ class _Reader:
             self._close()
 
     def _read(
-        self, staged: TopicPartition, since: object, offset: int, records_max: int
+        self, staged: TopicPartition, seeks: int, offset: int, records_max: int
     ) -> tuple[Sequence[Record], object]:
-        if self._since.get(staged, since) is not since:
+        if self._seeks.get(staged, seeks) != seeks:
             self._close()
         if self._opened is None:
             self._opened = open_client(KafkaConsumer, self._options)
@@ -155,7 +153,7 @@ class _Reader:
             consumer.seek(staged, offset)
         elif _position(consumer, staged) != offset:
             consumer.seek(staged, offset)
-        self._since[staged] = since
+        self._seeks[staged] = seeks
         # Aborted transactions and markers move the position although no record comes.
         place: int | None = offset
         moved_at = time.monotonic()
@@ -171,14 +169,9 @@ class _Reader:
 
     def _close(self) -> None:
         with self._lock:
-            opened, self._opened, self._since = self._opened, None, {}
-        if opened is None:
-            return
-        try:
-            with suppress(errors.KafkaError):
-                opened.client.close(autocommit=False, timeout_ms=_CLOSE_MS_MAX)
-        finally:
-            opened.network.close()
+            opened, self._opened, self._seeks = self._opened, None, {}
+        if opened is not None:
+            close_consumer(opened)
 
 
 def _position(consumer: Any, staged: TopicPartition) -> int | None:

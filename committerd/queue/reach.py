@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 LINES_MAX = 1_000
@@ -125,13 +126,13 @@ class Reach:
 
     def due(self) -> Due | None:
         """What is to be read again now; None = nothing. It may be another when records were taken or released."""
-        first = min(self._skipped.values(), default=None)
+        first = self.first_skipped
         if first is None:
             return None
         if self._is_first(first.offset) and not self._is_due(first):
             return Due(first.offset, _FEW)
         # In turn: a line that is committed as fast as it is read is due all the time.
-        due = min(filter(self._is_due, self._skipped.values()), default=None, key=_turn_and_offset)
+        due = min(filter(self._is_due, self._skipped.values()), default=None, key=attrgetter("turn", "offset"))
         if due is None:
             return None
         records, _ = self._free()
@@ -231,7 +232,3 @@ class Reach:
 
     def _free(self) -> tuple[int, int]:
         return self._records_max - len(self._held), self._bytes_max - self._all_bytes
-
-
-def _turn_and_offset(one: Skipped) -> tuple[int, int]:
-    return one.turn, one.offset

@@ -79,15 +79,12 @@ def test_who_is_assigned_anew_meanwhile_knows_at_once() -> None:
 
 
 class Counting(FakeQueue):
-    """Counts how often the log is compared with what was read, and lets no comparison go on while `gate` is closed."""
+    """Counts how often the log is compared with what was read."""
 
     compared = 0
-    gate: anyio.Event | None = None
 
     async def bounds(self) -> tuple[int, int]:
         self.compared += 1
-        if self.gate is not None:
-            await self.gate.wait()
         return await super().bounds()
 
 
@@ -127,12 +124,11 @@ FLOOD = [("producer", b"a")]
 
 
 @asynccontextmanager
-async def flooded(queue: FakeQueue, broker: FakeBroker, count: int, room: int) -> AsyncIterator[Intake]:
-    """The intake with room for so many records, of a log with so many of one producer and one of another."""
+async def holding(queue: FakeQueue, broker: FakeBroker, producers: bytes, room: int) -> AsyncIterator[Intake]:
+    """The intake with room for so many records, of a log with one record for each byte: the name of its producer."""
     async with at_work(broker, queue, reach=Reach(room)) as intake:
-        for _ in range(count):
-            broker.stage(b"of a flood", headers=FLOOD)
-        broker.stage(b"behind it", headers=[("producer", b"b")])
+        for producer in producers:
+            broker.stage(b"record", headers=[("producer", bytes([producer]))])
         intake.begin_behind(START)
         await queue.seek(1, 0)
         await anyio.sleep(5)
@@ -156,7 +152,7 @@ def test_who_gets_no_response_tries_again() -> None:
 
     async def main() -> None:
         queue = Failing(broker)
-        async with flooded(queue, broker, 5, room=4) as intake:
+        async with holding(queue, broker, b"aaaaab", room=4) as intake:
             assert [one.offset for one in intake.pending] == [0, 1, 5]
             intake.settle(replace(START, next_offset=2))
             await anyio.sleep(1)
@@ -174,7 +170,7 @@ def test_skipped_records_that_are_gone_make_the_committer_start_again() -> None:
 
     async def main() -> None:
         queue = FakeQueue(broker)
-        async with flooded(queue, broker, 5, room=4) as intake:
+        async with holding(queue, broker, b"aaaaab", room=4) as intake:
             broker.expire(3)
             intake.settle(replace(START, next_offset=2))
             await anyio.sleep(5)
@@ -197,7 +193,7 @@ def test_what_was_asked_for_before_a_new_start_is_dropped() -> None:
 
     async def main() -> None:
         queue = Slow(broker)
-        async with flooded(queue, broker, 5, room=4) as intake:
+        async with holding(queue, broker, b"aaaaab", room=4) as intake:
             intake.settle(replace(START, next_offset=2))
             await anyio.sleep(5)
             intake.begin_behind(replace(START, next_offset=2))
@@ -216,7 +212,7 @@ def test_others_are_delivered_while_records_are_read_again() -> None:
 
     async def main() -> None:
         queue = Slow(broker)
-        async with flooded(queue, broker, 5, room=4) as intake:
+        async with holding(queue, broker, b"aaaaab", room=4) as intake:
             await queue.done(1, *intake.settle(replace(START, next_offset=2)))
             await anyio.sleep(5)
             broker.stage(b"meanwhile", headers=[("producer", b"c")])
@@ -268,7 +264,7 @@ def test_nothing_is_read_again_from_a_log_that_was_written_anew(epoch: bool) -> 
 
     async def main() -> None:
         queue = LateToKnow(broker)
-        async with flooded(queue, broker, 6, room=4) as intake:
+        async with holding(queue, broker, b"aaaaaab", room=4) as intake:
             await queue.done(1, *intake.settle(replace(START, next_offset=2, settled=Offsets.of([6]))))
             await anyio.sleep(5)
             assert [one.offset for one in intake.pending] == [2, 3]
@@ -291,12 +287,7 @@ def test_nothing_that_waits_is_taken_once_the_queue_can_not_deliver(monkeypatch:
 
     async def main() -> None:
         queue = FakeQueue(broker)
-        async with at_work(broker, queue, reach=Reach(6)) as intake:
-            for producer in b"aaaabbb":
-                broker.stage(b"record", headers=[("producer", bytes([producer]))])
-            intake.begin_behind(START)
-            await queue.seek(1, 0)
-            await anyio.sleep(5)
+        async with holding(queue, broker, b"aaaabbb", room=6) as intake:
             queue._events.append(FetchFailed(generation=1, reason="the disk is gone"))
             queue.wake()
             await anyio.sleep(5)
@@ -314,12 +305,7 @@ def test_what_waits_is_taken_as_soon_as_records_were_read_again(monkeypatch: pyt
 
     async def main() -> None:
         queue = FakeQueue(broker)
-        async with at_work(broker, queue, reach=Reach(6)) as intake:
-            for producer in b"aaaabbb":
-                broker.stage(b"record", headers=[("producer", bytes([producer]))])
-            intake.begin_behind(START)
-            await queue.seek(1, 0)
-            await anyio.sleep(5)
+        async with holding(queue, broker, b"aaaabbb", room=6) as intake:
             assert [one.offset for one in intake.pending] == [0, 1, 2, 4, 5]
             await queue.done(1, *intake.settle(replace(START, next_offset=3)))
             await anyio.sleep(5)

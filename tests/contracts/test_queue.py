@@ -45,6 +45,11 @@ async def arrivals(queue: Queue, cluster: Cluster) -> list[int]:
     return [record.offset for record in await take_what_comes(queue, quiet_seconds=cluster.patience)]
 
 
+async def all_that_fit(queue: Queue, cluster: Cluster, count: int) -> list[Record]:
+    """What arrives while none is settled: at least so many records."""
+    return [*await take(queue, count), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+
+
 async def test_nothing_is_delivered_before_a_seek_says_from_where(cluster: Cluster) -> None:
     async with cluster.member() as queue:
         await cluster.stage(TEN)
@@ -111,7 +116,7 @@ async def test_fetching_stops_at_the_limit_and_goes_on_when_there_is_room(cluste
         await cluster.stage([b"x"] * 2_000)
         generation = await assignment(queue)
         await queue.seek(generation, 0)
-        held = [*await take(queue, 40), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        held = await all_that_fit(queue, cluster, 40)
         assert len(held) < 2_000
         records: list[Record] = [*held]
         while len(records) < 2_000:
@@ -153,7 +158,7 @@ async def test_what_is_read_again_is_outstanding(cluster: Cluster) -> None:
         await cluster.stage([b"x"] * 2_000)
         generation = await assignment(queue)
         await queue.seek(generation, 0)
-        held = [*await take(queue, 40), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        held = await all_that_fit(queue, cluster, 40)
         room = len(held), sum(map(record_size, held))
         assert await again(queue, generation, 0, len(held)) == held
         await queue.done(generation, *room)
@@ -167,7 +172,7 @@ async def test_a_seek_ends_what_is_outstanding_of_what_was_read_again(cluster: C
         await cluster.stage([b"x"] * 100)
         generation = await assignment(queue)
         await queue.seek(generation, 0)
-        held = [*await take(queue, 40), *await take_what_comes(queue, quiet_seconds=cluster.patience)]
+        held = await all_that_fit(queue, cluster, 40)
         await again(queue, generation, 0, len(held))
         await queue.seek(generation, 50)
         assert (await take(queue, 20))[0].offset == 50

@@ -32,6 +32,7 @@ from committerd.committer import (
 )
 from committerd.committer.current_head import CurrentHead
 from committerd.committer.head import Head
+from committerd.committer.intake import Intake, Pending
 from committerd.committer.loading import Loaded, Loading, News
 from committerd.committer.members import FormedVersion
 from committerd.committer.operate import Situation
@@ -637,7 +638,17 @@ def takes_what_was_settled_ahead_again(patch: pytest.MonkeyPatch) -> None:
 
 def passes_what_is_skipped(patch: pytest.MonkeyPatch) -> None:
     """Takes all that is held for all that was staged."""
-    patch.setattr(Reach, "first_skipped", None)
+    first = Intake.first
+
+    def of_all_that_is_held(self: Intake, count: int, *, behind: Position) -> list[Pending]:
+        reach = self._reach
+        skipped, reach._skipped = reach._skipped, {}
+        try:
+            return first(self, count, behind=behind)
+        finally:
+            reach._skipped = skipped
+
+    patch.setattr(Intake, "first", of_all_that_is_held)
 
 
 def skips_for_good(patch: pytest.MonkeyPatch) -> None:
