@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from anyio import to_thread
 
 from committerd.errors import QueueUnavailable
 from committerd.kafka import skipped
+from committerd.kafka.clients import OpenClient, close_consumer, open_client
 from committerd.kafka.member import open_kafka_queue, opened_member
 from committerd.kafka.queue import KafkaQueue
 from committerd.queue.port import Fetched, Record
@@ -45,6 +47,13 @@ async def again(queue: KafkaQueue, generation: int, offset: int, records_max: in
     found = await queue.read_again(generation, offset, records_max=records_max)
     assert isinstance(found, Fetched), found
     return list(found.records)
+
+
+def reads_under_way() -> int:
+    """Threads of this process that read again at the moment."""
+    code = skipped._Reader._read.__code__
+    stacks = sys._current_frames().values()
+    return sum(any(frame.f_code is code for frame, _ in traceback.walk_stack(stack)) for stack in stacks)
 
 
 async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
@@ -85,11 +94,13 @@ async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettin
     ):
         for queue, generation, _ in (one, two):
             await again(queue, generation, 0)
-        threads, began = threading.active_count(), time.monotonic()
+        (reader,) = one[0]._skipped._readers.values()
+        opened, began = reader._opened, time.monotonic()
         for offset in range(50):
             for queue, generation, records in (one, two):
                 assert await again(queue, generation, offset, 1) == [records[offset]]
-        assert threading.active_count() <= threads + 1
+        assert list(two[0]._skipped._readers.values()) == [reader]
+        assert reader._opened is opened
         assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
 
 
@@ -155,16 +166,29 @@ async def test_a_broker_that_hangs_fails_the_read(breakable_kafka: KafkaBroker, 
         breakable_kafka.thaw()
 
 
-async def test_a_read_that_is_given_up_holds_up_no_other(settings: KafkaSettings, dataset: str) -> None:
-    """Its thread ends soon, and its connection with it."""
+async def test_a_read_that_is_given_up_holds_up_no_other(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends soon, and its connection with it."""
+    opened, closed = list[object](), list[object]()
+
+    def opens(*arguments: Any) -> OpenClient[Any]:
+        opened.append(made := open_client(*arguments))
+        return made
+
+    def closes(client: OpenClient[Any]) -> None:
+        close_consumer(client)
+        closed.append(client)
+
+    monkeypatch.setattr(skipped, "open_client", opens)
+    monkeypatch.setattr(skipped, "close_consumer", closes)
     async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 0, 1)
-        threads = threading.active_count()
         for _ in range(5):
             with anyio.move_on_after(0.3):
                 await queue.read_again(generation, 20, records_max=1)  # there is none yet
         assert (await again(queue, generation, 7, 1))[0].offset == 7
-        await until(lambda: threading.active_count() <= threads + 1, seconds=10)
+        await until(lambda: len(closed) == len(opened) - 1 and reads_under_way() == 0, seconds=15)
         with anyio.move_on_after(0.3):
             await queue.read_again(generation, 20, records_max=1)
         began = time.monotonic()

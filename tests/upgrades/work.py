@@ -10,20 +10,35 @@ another producer, which must be a duplicate. Prints a JSON object for each id th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
+import time
 
 import pytest
 
 import committerd_client
-from committerd_client import App, CommitClient, InvalidTransaction
+from committerd_client import App, CommitClient, InvalidTransaction, KafkaUnavailable
+
+
+async def _started(servers: str, dataset: str, uri: str, name: str) -> CommitClient:
+    """A client that is connected. Release 0.1 asks a broker only once, and waits 7 s, which a busy machine may need."""
+    until = time.monotonic() + 120
+    while True:
+        client = CommitClient(servers, dataset=dataset, dataset_uri=uri, producer=name, timeout=240)
+        try:
+            await client.start()
+            return client
+        except KafkaUnavailable:
+            if time.monotonic() > until:
+                raise
 
 
 async def _work(servers: str, dataset: str, uri: str, name: str, first: int, upserts: str, again: str) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with CommitClient(servers, dataset=dataset, dataset_uri=uri, producer=name, timeout=240) as client:
+    async with contextlib.aclosing(await _started(servers, dataset, uri, name)) as client:
         if again:
             application, _, version = again.partition("/")
             repeated = await client.append([{"id": first, "v": 0}], app=App(application, int(version)))
