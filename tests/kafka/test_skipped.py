@@ -59,13 +59,13 @@ def reads_under_way() -> int:
 async def test_no_read_waits_for_the_consumer_that_waits_at_the_end_of_the_log(
     kafka: KafkaBroker | RunningKafka, dataset: str
 ) -> None:
-    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=10_000)
+    settings = settings_for(kafka.bootstrap_servers, **PATIENT, fetch_max_wait_ms=19_000)
     async with delivered(open_kafka_queue(settings, dataset), settings, [b"x"] * 20) as (queue, generation, _):
         await again(queue, generation, 5)
         began = time.monotonic()
         for offset in (3, 10, 0, 19):
             assert (await again(queue, generation, offset))[0].offset == offset
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 17
 
 
 async def test_a_record_that_is_larger_than_a_response_is_read_again(settings: KafkaSettings, dataset: str) -> None:
@@ -86,7 +86,9 @@ async def test_a_flood_is_read_again_in_responses_of_a_bounded_size(settings: Ka
         assert sum(len(record.value) for record in found) < 256 * 1024
 
 
-async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettings, dataset: str) -> None:
+async def test_the_datasets_of_a_member_share_a_connection(
+    settings: KafkaSettings, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         opened_member(settings, dataset, name=dataset) as member,
         delivered(member.serving(f"{dataset}-a"), settings, [b"a %d" % number for number in range(50)]) as one,
@@ -95,13 +97,21 @@ async def test_the_datasets_of_a_member_share_a_connection(settings: KafkaSettin
         for queue, generation, _ in (one, two):
             await again(queue, generation, 0)
         (reader,) = one[0]._skipped._readers.values()
-        opened, began = reader._opened, time.monotonic()
+        opened, updates = reader._opened, list[object]()
+        assert opened is not None
+        request_update = opened.network.cluster.request_update
+
+        def counted() -> object:
+            updates.append(request_update())
+            return updates[-1]
+
+        monkeypatch.setattr(opened.network.cluster, "request_update", counted)
         for offset in range(50):
             for queue, generation, records in (one, two):
                 assert await again(queue, generation, offset, 1) == [records[offset]]
         assert list(two[0]._skipped._readers.values()) == [reader]
         assert reader._opened is opened
-        assert time.monotonic() - began < 8, "100 times another table, without a request for metadata"
+        assert not updates, "another table 100 times, without a request for metadata"
 
 
 async def test_what_was_fetched_before_a_seek_is_not_used(settings: KafkaSettings, dataset: str) -> None:
@@ -192,7 +202,7 @@ async def test_a_read_that_is_given_up_holds_up_no_other(
         with anyio.move_on_after(0.3):
             await queue.read_again(generation, 20, records_max=1)
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15, "it waited for the read"
 
 
 async def test_no_coordinator_is_needed(settings: KafkaSettings, dataset: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
+from kafka.errors import RequestTimedOutError
 
 from committerd_client.kafka_repairs import connect, is_throttled, partitions_of
 
@@ -42,4 +43,27 @@ def test_partitions_are_asked_for_of_one_topic_and_not_of_all(servers: str, data
         assert partitions_of(consumer, topic, deadline=deadline)
         assert consumer._cluster.topics() == {topic}
     assert partitions_of(consumer, f"{dataset}.missing", deadline=deadline) == set()
+    consumer.close(autocommit=False)
+
+
+@pytest.mark.kafka
+def test_partitions_are_asked_for_again_if_a_response_is_lost(
+    servers: str, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = connect(KafkaConsumer, {"bootstrap_servers": servers, "allow_auto_create_topics": False})
+    wait_for, lost = consumer._manager.wait_for, list[object]()
+
+    async def loses_the_first(future: Any, timeout_ms: float | None) -> object:
+        found = await wait_for(future, timeout_ms)
+        if not lost:
+            lost.append(found)
+            raise RequestTimedOutError
+        return found
+
+    monkeypatch.setattr(consumer._manager, "wait_for", loses_the_first)
+    with pytest.raises(RequestTimedOutError):
+        partitions_of(consumer, f"{dataset}.staged", deadline=time.monotonic())
+    lost.clear()
+    assert partitions_of(consumer, f"{dataset}.staged", deadline=time.monotonic() + 60)
+    assert len(lost) == 1
     consumer.close(autocommit=False)

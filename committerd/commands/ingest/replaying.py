@@ -37,6 +37,7 @@ from committerd_batch.target import Mode, SchemaMode
 from committerd_client.casting import nulls
 from committerd_client.errors import RetryableConflict
 from committerd_client.headers import App
+from committerd_client.kafka_repairs import partitions_of
 from committerd_common.request import MARK_MOVED
 from committerd_ingest.dead_letters import Letter, Origin, letter_of
 from committerd_ingest.decoding import WrongColumns
@@ -152,11 +153,12 @@ async def _replay(configured: Settings, pipeline: Pipeline, chosen: Chosen, *, a
 
 
 class _Letters:
-    """The records of the topic for bad records, as they are when the command begins."""
+    """The records of the topic for bad records, as they are when the command begins. Raises KafkaError."""
 
     def __init__(self, consumer: Any, topic: str) -> None:
         self._consumer = consumer
-        self._places = [TopicPartition(topic, one) for one in sorted(consumer.partitions_for_topic(topic) or ())]
+        partitions = partitions_of(consumer, topic, deadline=monotonic() + _SILENT_SECONDS)
+        self._places = [TopicPartition(topic, one) for one in sorted(partitions)]
         consumer.assign(self._places)
         begins, ends = consumer.beginning_offsets(self._places), consumer.end_offsets(self._places)
         self.starts = {place.partition: int(begin) for place, begin in begins.items()}
