@@ -21,9 +21,13 @@ from kafka import TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-_MOVED_TOGETHER = 8
+_MOVED_TOGETHER = 4
 """Partitions that a member gets from others at a time. It starts a few tables at a time; if it got more at once, the
 rest would have no committer meanwhile. The next follow in the next round, when their owners have given them up."""
+_STARTED_TOGETHER = 8
+"""Partitions that a member starts within two rounds, if it can be helped. Those that nobody owns, such as those of a
+member that stops, can't wait; so the more of them it gets, the fewer come from others in the next round. At least one
+does, because only what an owner gives up brings another round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,8 @@ def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> 
         held = _held(claims[member])
         coming = sorted(topic for topic in topics if topic in owners and topic not in held)
         now[member] += topics - set(coming)
-        for topic in coming[_MOVED_TOGETHER:]:
+        unowned = sum(topic not in owners for topic in topics)
+        for topic in coming[max(min(_STARTED_TOGETHER - unowned, _MOVED_TOGETHER), 1) :]:
             now[owners[topic]].append(topic)
     return {member: sorted(topics) for member, topics in now.items()}
 

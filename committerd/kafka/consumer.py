@@ -443,7 +443,9 @@ class GroupMember:
         else:
             quiet_at = self._changed_at + _TOPICS_SECONDS
             self._to_subscribe_at = min(quiet_at, self._changing_since + _TOPICS_SECONDS_MAX)
-        if now < self._to_subscribe_at:
+        if now < self._to_subscribe_at or consumer.group_metadata().state is MemberState.REBALANCING:
+            # The group shares out the topics that this member had when it began to join. kafka-python refuses an
+            # assignment with others, and joins once more, for which all partitions that are to move would wait.
             return True
         self._to_subscribe_at = self._changing_since = None
         self._subscribed = wanted

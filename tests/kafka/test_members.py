@@ -420,6 +420,29 @@ async def test_a_dataset_that_leaves_while_the_member_joins_is_not_taken_for_a_t
     assert "kafka.suspended" not in caplog.messages
 
 
+async def test_a_dataset_that_leaves_while_the_member_joins_waits_until_it_has_joined(
+    kafka: KafkaBroker | RunningKafka, dataset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kafka-python would refuse the assignment, and all partitions that are to move would wait for another round."""
+    stays, *others = named(dataset, 4)
+    slow = settings_for(kafka.bootstrap_servers, **PATIENT, heartbeat_interval_ms=2_000)
+    members = Members(slow, f"group-of-{dataset}")
+    async with (
+        members.member([stays]) as (member, first),
+        contextlib.AsyncExitStack() as stack,
+        members.member([stays]) as (_, second),
+    ):
+        leaving = [await stack.enter_async_context(member.serving(name)) for name in others]
+        for one in leaving:
+            await assignment(one)
+        await until(lambda: first[stays].owned != second[stays].owned)
+        for one in leaving:
+            one.leave()
+            await anyio.sleep(0.5)  # it joins again meanwhile, until the other member hears of it
+        await member.handed_over()
+    assert not [line for line in caplog.messages if "rejected" in line]
+
+
 async def test_a_deleted_topic_is_its_own_trouble_and_comes_back(
     kafka: KafkaBroker | RunningKafka, dataset: str
 ) -> None:
