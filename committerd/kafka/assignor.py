@@ -22,12 +22,13 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 _MOVED_TOGETHER = 4
-"""Partitions that a member gets from others at a time. It starts a few tables at a time; if it got more at once, the
-rest would have no committer meanwhile. The next follow in the next round, when their owners have given them up."""
+"""Partitions that a member gets from others at a time, at most. It starts a few tables at a time; if it got more at
+once, the rest would have no committer meanwhile. The next follow in the next round, when their owners have given them
+up."""
 _STARTED_TOGETHER = 8
-"""Partitions that a member starts within two rounds, if it can be helped. Those that nobody owns, such as those of a
-member that stops, can't wait; so the more of them it gets, the fewer come from others in the next round. At least one
-does, because only what an owner gives up brings another round."""
+"""Partitions that a member should start within two rounds. A partition that nobody owns, such as a partition of a
+member that stops, is assigned at once. The more of them a member gets, the fewer partitions others give up for it. They
+give up at least one partition, because only that brings another round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

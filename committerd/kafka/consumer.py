@@ -52,6 +52,7 @@ from committerd.kafka.repairs import (
     fetch,
     forget_fetched,
     has_fetched,
+    is_joining,
     must_join,
     must_request,
     only_topics,
@@ -443,9 +444,9 @@ class GroupMember:
         else:
             quiet_at = self._changed_at + _TOPICS_SECONDS
             self._to_subscribe_at = min(quiet_at, self._changing_since + _TOPICS_SECONDS_MAX)
-        if now < self._to_subscribe_at or consumer.group_metadata().state is MemberState.REBALANCING:
-            # The group shares out the topics that this member had when it began to join. kafka-python refuses an
-            # assignment with others, and joins once more, for which all partitions that are to move would wait.
+        if now < self._to_subscribe_at or (self._subscribed - wanted and is_joining(consumer)):
+            # kafka-python refuses an assignment that has a topic which was dropped after the request to join. It then
+            # joins once more, and all partitions that are to move wait for that.
             return True
         self._to_subscribe_at = self._changing_since = None
         self._subscribed = wanted
@@ -594,8 +595,8 @@ class GroupMember:
         cluster = self._network.cluster
         for share in tuple(self._shares.values()):
             topic, serves = share.staged.topic, share.assigned and share not in self._suspended
-            if topic not in self._subscribed:
-                continue  # its dataset leaves: the topic is not asked for any more
+            if share.leaves or topic not in self._subscribed:
+                continue  # the topic is not asked for any more, or only until this member has joined
             if cluster.partitions_for_topic(topic) is None:
                 if topic in cluster.unauthorized_topics:
                     share.trouble = lacking("Describe", "Topic", topic)
@@ -645,6 +646,8 @@ class GroupMember:
         """Sleep until something is to be done."""
         if self._subscribed and must_join(consumer):
             return  # the next turn waits for the group
+        if self._to_subscribe_at is not None and self._to_subscribe_at <= time.monotonic():
+            return  # it waited for the group until now
         requests = requests_of(consumer)
         for request in requests:
             if request not in self._watched:

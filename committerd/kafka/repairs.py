@@ -195,6 +195,12 @@ def must_join(consumer: KafkaConsumer) -> bool:
     return bool(not consumer._coordinator.stable() or consumer._coordinator.need_rejoin())
 
 
+def is_joining(consumer: KafkaConsumer) -> bool:
+    """Whether a request to join the group is under way: the group shares out the topics that it names."""
+    joining = consumer._coordinator._join_task
+    return bool(joining is not None and not joining.is_done)
+
+
 def fetch(consumer: KafkaConsumer, records_max: int) -> dict[TopicPartition, list[Any]]:
     """Return what was fetched, and request more, without a wait. Raises KafkaError."""
     fetcher = consumer._fetcher

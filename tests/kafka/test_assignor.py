@@ -58,7 +58,7 @@ def test_a_member_that_joins_gets_some_at_a_time_and_the_rest_stays_where_it_is_
 
 @pytest.mark.parametrize(("unowned", "moved"), [(0, 4), (4, 4), (6, 2), (7, 1), (8, 1), (16, 1)])
 def test_a_member_that_gets_what_nobody_owns_gets_less_of_others(unowned: int, moved: int) -> None:
-    """It would have to start all of them at once. One moves in any case, which brings the next round."""
+    """It would have to start all of them at once. One partition moves in any case, which brings the next round."""
     claims = {"a": claim(TOPICS, TOPICS[unowned:]), "b": claim(TOPICS)}
     given = now_assigned(claims, share_out(claims))
     assert given["b"] == TOPICS[:unowned]

@@ -23,7 +23,7 @@ from committerd_client import App, CommitClient, InvalidTransaction, KafkaUnavai
 
 
 async def _started(servers: str, dataset: str, uri: str, name: str) -> CommitClient:
-    """A client that is connected. Release 0.1 asks a broker only once, and waits 7 s, which a busy machine may need."""
+    """A client that is connected. Release 0.1 asks a broker once, and waits 7 s: a busy machine may need longer."""
     until = time.monotonic() + 120
     while True:
         client = CommitClient(servers, dataset=dataset, dataset_uri=uri, producer=name, timeout=240)

@@ -43,7 +43,6 @@ from committerd.memory import return_large_blocks, share_arenas
 from committerd.settings.load import Settings
 from committerd.telemetry import IngestMetrics, IngestTelemetry
 from committerd_batch.target import SchemaMode
-from committerd_client.kafka_repairs import partitions_of
 from committerd_ingest.decoding import BadRecord, Decoder, WrongColumns
 from committerd_ingest.kafka_facts import BadRecords, Topics
 from committerd_ingest.keyed import KeyedDecoder, decoder_of, ids_of
@@ -301,10 +300,7 @@ def _first_records(configured: Settings, pipeline: Pipeline) -> dict[Partition, 
     consumer = open_consumer(configured, group=False)
     try:
         topics = [one for one in sorted(consumer.topics()) if reads(one, pipeline.topics, pipeline.topic_pattern)]
-        until = monotonic() + _DRY_RUN_SECONDS
-        places = [
-            TopicPartition(one, n) for one in topics for n in sorted(partitions_of(consumer, one, deadline=until))
-        ]
+        places = [TopicPartition(one, n) for one in topics for n in sorted(consumer.partitions_for_topic(one) or ())]
         if not places:
             wanted = ", ".join(pipeline.topics) or configured.ingest.topic_pattern
             raise SettingsError(f"ingest: Kafka has no topic {wanted}")
