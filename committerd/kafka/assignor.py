@@ -23,8 +23,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 _MOVED_TOGETHER = 4
 """Partitions that a member gets from others at a time, at most. It starts a few tables at a time; if it got more at
-once, the rest would have no committer meanwhile. The next follow in the next round, when their owners have given them
-up."""
+once, the rest would have no committer meanwhile. The next partitions follow in the next round, when their owners have
+given them up."""
 _STARTED_TOGETHER = 8
 """Partitions that a member should start within two rounds. A partition that nobody owns, such as a partition of a
 member that stops, is assigned at once. The more of them a member gets, the fewer partitions others give up for it. They
@@ -73,8 +73,9 @@ def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> 
         held = _held(claims[member])
         coming = sorted(topic for topic in topics if topic in owners and topic not in held)
         now[member] += topics - set(coming)
-        unowned = sum(topic not in owners for topic in topics)
-        for topic in coming[max(min(_STARTED_TOGETHER - unowned, _MOVED_TOGETHER), 1) :]:
+        unowned = len(topics - owners.keys())
+        room = max(min(_STARTED_TOGETHER - unowned, _MOVED_TOGETHER), 1)
+        for topic in coming[room:]:
             now[owners[topic]].append(topic)
     return {member: sorted(topics) for member, topics in now.items()}
 

@@ -61,7 +61,7 @@ def test_partitions_are_asked_for_again_if_a_response_is_lost(
         return found
 
     monkeypatch.setattr(consumer._manager, "wait_for", loses_the_first)
-    # Else the response that is lost may be that of a refresh of its own, which is asked for anew in any case.
+    # Otherwise the lost response may be one that the consumer asked for by itself; no retry is needed after that.
     monkeypatch.setattr(type(consumer._cluster), "metadata_refresh_in_progress", property(lambda _: False))
     with pytest.raises(RequestTimedOutError):
         partitions_of(consumer, f"{dataset}.staged", deadline=time.monotonic())
