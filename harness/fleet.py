@@ -13,7 +13,7 @@ from typing import Any, Self
 from harness.child import ChildProcess, Launch, without_waits
 from harness.daemon import Daemon
 from harness.places import StorePlace
-from harness.scene import QUICK, Scene
+from harness.scene import QUICK, STAYS, Scene
 
 COMMAND = (sys.executable, "-m", "committerd")
 
@@ -100,7 +100,7 @@ class Fleet:
         `good`: whether it must succeed.
         """
         log = Path(tempfile.mkstemp(prefix="command-", suffix=".log", dir=self.folder)[1])
-        chosen = {"KAFKA__BOOTSTRAP_SERVERS": self._kafka, "KAFKA__GROUP": self.group} | settings
+        chosen = {"KAFKA__BOOTSTRAP_SERVERS": self._kafka, "KAFKA__GROUP": self.group} | STAYS | settings
         if file is not None:
             chosen["CONFIG"] = str(file)
         environment = {f"COMMITTERD_{key}": value for key, value in chosen.items()}

@@ -121,8 +121,10 @@ class KafkaBroker(Restartable):
         begun = ready_made(program, libs)
         if not data.exists():
             begun.copy_data(data)
-        java, *words = begun.server(program, libs, file)
-        self._process = ChildProcess([java, *self._java_options, *words], log=self.log, folder=self.folder)
+        *java, main_class, properties = begun.server(program, libs, file)
+        # Of an option that is given twice, Java takes the last.
+        command = [*java, *self._java_options, main_class, properties]
+        self._process = ChildProcess(command, log=self.log, folder=self.folder)
         return self._process
 
 

@@ -40,7 +40,9 @@ STAYS = {
     "KAFKA__REQUEST_TIMEOUT_MS": "30000",
     "KAFKA__DELIVERY_TIMEOUT_MS": "30000",
 }
-"""A committer stays in its group, however long a busy machine gives it or Kafka no processor: it starts only once."""
+"""A committer stays in its group, and a command waits for Kafka, however long a busy machine gives either no processor:
+the committer starts only once.
+"""
 
 
 class Scene:
@@ -149,6 +151,7 @@ class Scene:
         chosen = {
             **self._dataset,
             "KAFKA__BOOTSTRAP_SERVERS": self._kafka,
+            **STAYS,
             **self._place.settings,
         }
         bare = {k: v for k, v in os.environ.items() if not k.startswith("COMMITTERD_")}

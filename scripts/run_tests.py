@@ -58,6 +58,10 @@ every test waits so long for the processor that a few exceed their time limits.
 
 Each starts a store when its first test needs one; they share a broker.
 """
+BELOW_THE_BROKER = ["nice", "-n", "5"]
+"""Runs the tests, and all that they start, behind the broker that they share. On a busy machine it would otherwise get
+no processor for seconds, and requests of tests in which nothing is to fail would time out.
+"""
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
 """How xdist deals the tests: a group of files at a time, in the order of the arguments."""
 SHORTER = ["-m", "not long"]
@@ -108,7 +112,7 @@ class Lane(threading.Thread):
     def run(self) -> None:
         held: list[str] = []
         with subprocess.Popen(
-            [*command(self._arguments, self._folder), "-p", "tests.plugins.note_failures"],
+            [*BELOW_THE_BROKER, *command(self._arguments, self._folder), "-p", "tests.plugins.note_failures"],
             env={**os.environ, "COMMITTERD_FAILURES": str(self._folder / FAILURES)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,7 +175,8 @@ def shared_broker() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
-            os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(KafkaBroker(settings=PATIENT)).bootstrap_servers
+            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=["-Xmx768m"]))
+            os.environ["COMMITTERD_TEST_KAFKA"] = broker.bootstrap_servers
             stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield
 

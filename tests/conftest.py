@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from harness import PartMissingError
 from harness.azure import AzureEndpoint, Azurite
@@ -154,10 +156,28 @@ def launch() -> Iterator[Launch]:
         yield preloaded
 
 
+@pytest.fixture(scope="module")
+def _datasets() -> Iterator[list[str]]:
+    """The names of the datasets of a file. Their topics are deleted at its end, where processes share a broker.
+
+    Otherwise its memory is full after a thousand tests, and it stands still for seconds to find some.
+    """
+    names: list[str] = []
+    yield names
+    shared = os.environ.get("COMMITTERD_TEST_KAFKA")
+    if shared and names:
+        # What it does not delete in time stays there.
+        with contextlib.suppress(KafkaError), contextlib.closing(KafkaAdminClient(bootstrap_servers=shared)) as admin:
+            topics = [topic for topic in admin.list_topics() if topic.startswith(tuple(names))]
+            if topics:
+                admin.delete_topics(topics)
+
+
 @pytest.fixture
-def dataset() -> str:
+def dataset(_datasets: list[str]) -> str:
     """A dataset's name, new for each test, which names its topics and its group."""
-    return f"t-{uuid.uuid4().hex[:12]}"
+    _datasets.append(f"t-{uuid.uuid4().hex[:12]}")
+    return _datasets[-1]
 
 
 @pytest.fixture

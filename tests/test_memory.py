@@ -122,12 +122,11 @@ def many_fragments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_long_history_is_read_in_bounded_memory_and_time(long_history: Path) -> None:
+def test_a_long_history_is_read_in_bounded_memory(long_history: Path) -> None:
     found = start(long_history)
     assert (found["version"], found["next_offset"], found["ledger_floor"]) == (501, 500_000, 0)
     assert found["ledger_bytes"] == 8 * (500_000 + 501)
     assert found["resident_mib_peak"] - found["resident_mib_before"] < 64
-    assert found["cpu_seconds"] < 60 / 20
     assert found["unread"] == 500
     assert found["progress"] >= 3
 
@@ -139,24 +138,30 @@ def test_the_history_is_read_until_the_ledger_is_full(long_history: Path) -> Non
     assert 501 - 131 <= found["ledger_floor"] <= 501 - 100
 
 
-def test_status_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path) -> None:
-    ended = command(many_fragments, ["status", "--json"])
-    table = json.loads(ended.out)["table"]
+def test_the_time_of_a_start_grows_as_the_history_does(long_history: Path) -> None:
+    whole, part = start(long_history), start(long_history, "--ledger-bytes", str(1024 * 1024))
+    versions = 501 - part["ledger_floor"]
+    assert 100 <= versions <= 131
+    assert whole["cpu_seconds"] < 2 * (501 / versions) * part["cpu_seconds"]
+
+
+def test_status_and_audit_of_90_000_fragments_fit_beside_a_committer(many_fragments: Path) -> None:
+    status = command(many_fragments, ["status", "--json"])
+    table = json.loads(status.out)["table"]
     assert [one["fragments"] for one in table["versions"]][:2] == [90_000, 87_750]
     assert table["versions"][0]["data_bytes"] == 90_000_000
     assert (table["versions"][0]["operation"], table["versions"][0]["committed"]) == ("append", 50)
-    assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
-    assert ended.cpu_seconds < 6
+    assert status.resident_mib < BESIDE_A_COMMITTER_MIB
 
-
-def test_an_audit_of_90_000_fragments_fits_beside_a_committer(many_fragments: Path) -> None:
-    ended = run(sys.executable, "-c", _VERSIONS_AUDITED, str(many_fragments))
-    found = json.loads(ended.out)
-    assert found == {
+    audit = run(sys.executable, "-c", _VERSIONS_AUDITED, str(many_fragments))
+    assert json.loads(audit.out) == {
         "findings": {},
         "counts": {"versions": 40, "versions of the queue": 39, "transactions committed": 1950},
     }
-    assert ended.resident_mib < BESIDE_A_COMMITTER_MIB
+    assert audit.resident_mib < BESIDE_A_COMMITTER_MIB
+
+    # An audit reads each of the 40 versions; a status reads a few of them.
+    assert status.cpu_seconds < 3 * audit.cpu_seconds
 
 
 def test_an_audit_of_a_long_history_fits_beside_a_committer(long_history: Path) -> None:

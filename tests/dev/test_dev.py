@@ -90,6 +90,7 @@ def _read(url: str) -> bytes:
         return bytes(response.read())
 
 
+@pytest.mark.long
 def test_nothing_outlives_it_when_it_is_killed_and_the_next_one_starts_at_once(cache: Path, tmp_path: Path) -> None:
     uri = tmp_path / "events.lance"
     with Dev(uri, cache=cache) as dev:
@@ -105,6 +106,7 @@ def test_nothing_outlives_it_when_it_is_killed_and_the_next_one_starts_at_once(c
         assert dev.left() == []
 
 
+@pytest.mark.long
 def test_a_second_table_at_the_same_time_gets_ports_of_its_own(cache: Path, tmp_path: Path) -> None:
     with Dev(tmp_path / "one.lance", cache=cache) as one, Dev(tmp_path / "two.lance", cache=cache) as two:
         first, second = one.ready(), two.ready()
@@ -117,6 +119,7 @@ def test_a_second_table_at_the_same_time_gets_ports_of_its_own(cache: Path, tmp_
         assert one.stop() == two.stop() == 0
 
 
+@pytest.mark.long
 def test_several_tables_share_one_kafka_and_what_is_kept_is_listed_and_removed(cache: Path, tmp_path: Path) -> None:
     one, two, other = (str(tmp_path / f"{name}.lance") for name in ("one", "two", "other"))
     environment = {"COMMITTERD_CACHE": str(cache)}
@@ -238,6 +241,7 @@ def test_a_kafka_that_is_away_is_one_line_and_not_hundreds(cache: Path, tmp_path
             assert said == []
 
 
+@pytest.mark.long
 def test_fresh_begins_a_new_queue_and_keeps_the_table(cache: Path, tmp_path: Path) -> None:
     uri = tmp_path / "events.lance"
     with Dev(uri, cache=cache) as dev:
@@ -364,6 +368,7 @@ def test_a_table_in_a_bucket_with_the_usual_variables(
         assert dev.stop() == 0
 
 
+@pytest.mark.long
 def test_an_unpacked_kafka_is_started(cache: Path, tmp_path: Path, kafka_jars: Path) -> None:
     home = tmp_path / "kafka"
     home.mkdir()
@@ -438,6 +443,7 @@ def test_docker_runs_the_image_and_no_container_stays(
     assert f"KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:19093 " in run
 
 
+@pytest.mark.long
 def test_what_can_not_be_had_is_one_line_with_the_remedy(tmp_path: Path, no_java: dict[str, str]) -> None:
     uri, empty = tmp_path / "events.lance", tmp_path / "empty"
     bare = {**no_java, "HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:1"}

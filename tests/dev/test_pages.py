@@ -29,6 +29,7 @@ def _run(*words: str | Path, text: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_tutorial_and_the_guides_work_as_they_are_printed(cache: Path, tmp_path: Path) -> None:
     events, people = tmp_path / "events.lance", tmp_path / "people.lance"
     with Dev(events, str(people), cache=cache) as dev:
@@ -81,6 +82,7 @@ def test_the_tutorial_and_the_guides_work_as_they_are_printed(cache: Path, tmp_p
         assert dev.stop() == 0
 
 
+@pytest.mark.long
 def test_the_test_of_an_application_passes(cache: Path, tmp_path: Path) -> None:
     (program,) = _blocks("how-to/test-your-application.md", "python")
     (tmp_path / "test_orders.py").write_text(program, encoding="utf-8")

@@ -277,6 +277,7 @@ def test_it_can_be_interrupted_at_work(
     assert_nothing_is_left(demo)
 
 
+@pytest.mark.long
 def test_it_can_be_interrupted_while_it_reads_the_table(demo: Demo) -> None:
     demo.start(*SMALL)
     demo.read_until(READING)
@@ -297,6 +298,7 @@ def test_more_interrupts_than_one_change_nothing(own_demo: Demo, moment: str) ->
     assert_nothing_is_left(own_demo)
 
 
+@pytest.mark.long
 def test_no_process_outlives_it_when_it_is_killed(own_demo: Demo) -> None:
     own_demo.start(*LONG)
     own_demo.read_until(COMMITTING)
@@ -318,6 +320,7 @@ def test_it_fails_when_the_committer_ends_too_early(demo: Demo) -> None:
     assert_nothing_is_left(demo)
 
 
+@pytest.mark.long
 def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
     demo.start(*LONG)
     demo.read_until(COMMITTING)
@@ -328,6 +331,7 @@ def test_it_fails_when_a_producer_ends_too_early(demo: Demo) -> None:
     assert_nothing_is_left(demo)
 
 
+@pytest.mark.long
 def test_it_fails_and_says_so_when_the_rows_are_not_those_that_were_staged(demo: Demo) -> None:
     demo.start("--producers", "2", "--appends", "600", "--rows", "1", "--appends-only")
     demo.read_until(COMMITTING)

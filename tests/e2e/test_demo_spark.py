@@ -23,6 +23,7 @@ def demo(tmp_path: Path, kafka: KafkaBroker | RunningKafka) -> Iterator[Demo]:
     made.close()
 
 
+@pytest.mark.long
 def test_spark_upserts_deletes_and_a_compaction_work_beside_the_appends(demo: Demo) -> None:
     assert demo.run("--producers", "2", "--appends", "60", "--rows", "5") == 0, demo.output
     again = 2 * 2  # the first and the twenty-first append of each producer
@@ -36,6 +37,7 @@ def test_spark_upserts_deletes_and_a_compaction_work_beside_the_appends(demo: De
     assert_nothing_is_left(demo)
 
 
+@pytest.mark.long
 def test_spark_ends_with_it_when_it_is_interrupted(demo: Demo) -> None:
     demo.start("--producers", "2", "--appends", "20000", "--rows", "1")
     demo.read_until(COMMITTING)

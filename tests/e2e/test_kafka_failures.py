@@ -77,6 +77,7 @@ def test_kafka_hangs_for_longer_than_a_session(breakable_scene: Scene, breakable
     wait_one_active(*daemons)
 
 
+@pytest.mark.long
 def test_an_outage_is_seen_and_does_not_flood_the_log(breakable_scene: Scene, breakable_kafka: KafkaBroker) -> None:
     scene = breakable_scene
     scene.table.create()

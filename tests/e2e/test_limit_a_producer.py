@@ -34,6 +34,7 @@ def _commands() -> list[list[str]]:
     return [words[3:] for words in lines]
 
 
+@pytest.mark.long
 async def test_a_client_waits_as_long_as_its_quota_says(
     breakable_scene: Scene, breakable_kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -90,6 +90,7 @@ def test_once_keeps_every_table_and_tells_which_one_failed(fleet: Fleet) -> None
         assert fleet.scenes[name].table.open().count_rows() == rows[name]
 
 
+@pytest.mark.long
 def test_a_table_that_can_not_be_opened_is_tried_again_while_the_others_are_kept(fleet: Fleet) -> None:
     good, late, other = fleet.scenes
     for scene in fleet.scenes.values():

@@ -32,6 +32,7 @@ def test_every_row_is_in_the_bucket_once(demo: Demo, store: str) -> None:
     assert_nothing_is_left(demo)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("store", "scheme"),
     [pytest.param("azure", "az", marks=pytest.mark.azure), pytest.param("gcs", "gs", marks=pytest.mark.gcs)],

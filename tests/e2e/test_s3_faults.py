@@ -120,6 +120,7 @@ def test_s3_with_every_fault(s3: S3Endpoint, kafka: KafkaBroker | RunningKafka, 
         assert [rule.fault for rule in certain if not rule.hits] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cloud", [pytest.param("azure", marks=pytest.mark.azure), pytest.param("gcs", marks=pytest.mark.gcs)]
 )
@@ -138,6 +139,7 @@ def test_a_cloud_with_every_fault(
         assert [rule.fault for rule in certain if not rule.hits] == []
 
 
+@pytest.mark.long
 @pytest.mark.dynamodb
 def test_dynamodb_with_every_fault(
     s3: S3Endpoint, dynamodb: DynamoDBEndpoint, kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path

@@ -171,6 +171,7 @@ def publish(
         producer.flush(240)
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.slow

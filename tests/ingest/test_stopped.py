@@ -85,6 +85,7 @@ def test_a_partition_whose_last_record_was_passed_over_counts_as_stopped_no_long
         flow.check()
 
 
+@pytest.mark.long
 def test_what_the_committer_refuses_is_staged_ever_more_rarely(
     kafka: KafkaBroker | RunningKafka, tmp_path: Path, launch: Launch
 ) -> None:

@@ -196,6 +196,15 @@ async def test_a_table_that_was_replaced_is_told_anew(opened: Opened, versions: 
         assert len(await events.told()) == before + len(found)
 
 
+async def unusable(queue: KafkaQueue) -> str:
+    """Why the events topic can't be used, as a broker says that responds in time: a busy broker may not at first."""
+    while True:
+        with pytest.raises(QueueUnavailable) as raised:
+            await queue.events_topic_id()
+        if "timed out" not in str(raised.value):
+            return str(raised.value)
+
+
 async def test_a_topic_that_can_not_be_used_says_what_to_do(opened: Opened, kafka: KafkaBroker | RunningKafka) -> None:
     settings = settings_for(kafka.bootstrap_servers, **PATIENT)
     async with opened() as events:
@@ -204,11 +213,9 @@ async def test_a_topic_that_can_not_be_used_says_what_to_do(opened: Opened, kafk
             admin.create_partitions({topic: 2})
             # The controller responds before the broker applies it.
             await until(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 2, seconds=120)
-        with pytest.raises(QueueUnavailable, match=f"{topic} must have 1 partition: delete it, and"):
-            await events.queue.events_topic_id()
+        assert f"{topic} must have 1 partition: delete it, and" in await unusable(events.queue)
         await to_thread.run_sync(delete_topic, topic, settings)
-        with pytest.raises(QueueUnavailable, match=f"there is no topic {topic}: `committerd topics create`"):
-            await events.queue.events_topic_id()
+        assert f"there is no topic {topic}: `committerd topics create`" in await unusable(events.queue)
 
 
 async def test_no_event_comes_before_one_that_the_topic_refuses(

@@ -37,6 +37,7 @@ PARTS = 10
 """The cases are divided into this many parts; each run tests one part of each sample's cases."""
 
 
+@pytest.mark.long
 async def test_a_number_at_the_bounds_of_its_type_is_committed_or_refused(real: list[Sample], tmp_path: Path) -> None:
     codes: Counter[str] = Counter()
     for number, sample in enumerate(real):

@@ -38,6 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
     again = tmp_path / "elsewhere"
     files = building.build(again)

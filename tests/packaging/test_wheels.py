@@ -119,6 +119,7 @@ def test_the_client_with_pylance_changes_rows(
     assert json.loads(done.stdout)["numbers"] == [1, 3, 12]
 
 
+@pytest.mark.long
 @pytest.mark.pylance
 @pytest.mark.spark
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
@@ -238,6 +239,7 @@ def test_with_the_extra_of_a_cloud_it_reaches_that_cloud_and_with_testing_it_tes
     assert (done.returncode, " passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.pylance
 def test_with_its_extras_the_committer_brings_a_kafka_and_needs_no_java(
     client_wheel: Path, committer_wheel: Path, environment_folder: Path, tmp_path: Path

@@ -457,21 +457,38 @@ HUNTS: Mapping[Mutate, Hunt] = {
 }
 
 RARE: Mapping[Mutate, int] = {
-    m.compares_only_the_rows_of_members: 20,
-    m.leaves_transaction_files_to_who_died: 35,
-    m.answers_without_the_transaction_file: 15,
-    m.compares_only_when_the_epoch_changes: 15,
-    m.looks_only_above_the_read_version: 14,
-    m.records_the_keys_of_the_first_member: 41,
-    m.passes_every_append_that_names_keys: 41,
-    m.believes_that_a_taken_number_is_foreign: 7,
-    m.takes_a_lost_answer_for_a_good_one: 14,
-    m.does_not_wait_for_the_older_history: 16,
-    m.takes_what_is_unread_for_new: 16,
+    m.compares_only_the_rows_of_members: 52,
+    m.records_the_keys_of_the_first_member: 64,
+    m.passes_every_append_that_names_keys: 58,
+    m.takes_every_update_for_one_that_keeps_the_keys: 7,
+    m.notes_of_several_updates_what_the_last_one_changes: 7,
+    m.believes_that_a_taken_number_is_foreign: 5,
+    m.takes_a_lost_answer_for_a_good_one: 9,
+    m.leaves_transaction_files_to_who_died: 14,
+    m.answers_without_the_transaction_file: 21,
+    m.acknowledges_past_a_slower_part: 8,
     m.acknowledges_what_no_version_carries: 19,
+    m.begins_where_the_latest_version_says: 9,
+    m.looks_only_above_the_read_version: 14,
+    m.takes_what_is_unread_for_new: 7,
+    m.forgets_uuids_of_its_own_group: 6,
     m.looks_above_a_head_of_long_ago: 12,
+    m.counts_from_when_a_put_was_answered: 12,
+    m.looks_at_what_it_builds_on_before_it_puts_only: 4,
+    m.compares_only_when_the_epoch_changes: 15,
+    m.believes_what_others_make_up: 7,
+    m.does_not_answer_what_another_settled: 9,
+    m.keeps_what_was_fetched_before: 9,
+    m.lowers_the_position: 7,
+    m.lets_refusals_wait_as_long_as_an_outage_took: 7,
+    m.does_not_look_into_a_group_of_errors: 4,
+    m.blames_records_for_outages: 9,
+    m.forgets_the_pause_where_another_writer_drops_it: 4,
 }
-"""Mutations that few seeds notice, each with a seed that does: the suite tries it first."""
+"""Mutations that few seeds notice, each with a seed that does: the suite tries it first.
+
+`python -m tests.simulation --mutations` prints the seeds.
+"""
 
 
 def notice(mutate: Mutate, seeds: Iterable[int]) -> Report | None:

@@ -31,6 +31,7 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark_java")
 def test_executors_write_with_what_their_tasks_bring(
     kafka: KafkaBroker | RunningKafka, s3: S3Endpoint, dataset: str, tmp_path: Path

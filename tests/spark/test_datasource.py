@@ -51,6 +51,7 @@ def test_jobs_append_and_overwrite(spark: SparkSession, queue: Queue) -> None:
     assert queue.versions() == 3
 
 
+@pytest.mark.long
 def test_jobs_and_micro_batches_write_into_a_branch(spark: SparkSession, queue: Queue) -> None:
     write(spark.range(3), queue)
     queue.table().create_branch("exp")
@@ -146,6 +147,7 @@ def test_changes_of_one_key_in_several_tasks(spark: SparkSession, queue: Queue) 
     assert queue.rows() == [{"id": 0, "v": "new"}, {"id": 1, "v": "new"}]
 
 
+@pytest.mark.long
 def test_jobs_and_streams_on_spark_connect(spark: SparkSession, connect_port: int, queue: Queue, files: Files) -> None:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 

@@ -107,6 +107,7 @@ def test_what_pylance_cannot_rewrite_is_left_alone_and_named(spark: SparkSession
     assert maintain(spark, queue.uri, leave=[1, 2], **options).compaction is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark_java")
 def test_workers_of_a_standalone_cluster_share_the_tasks_of_one_commit(kafka: KafkaBroker | RunningKafka) -> None:

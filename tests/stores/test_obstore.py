@@ -220,7 +220,7 @@ async def test_a_refusal_to_read_may_be_of_that_object_alone_and_is_not_tried_ag
         Answer(status=503, code="ServerBusy"),
         Answer(status=429),
         Answer(status=500),
-        Answer(silent=True),
+        pytest.param(Answer(silent=True), marks=pytest.mark.long),
         DROPPED,
         Answer(applied=True, cut=2),
     ],

@@ -103,7 +103,7 @@ class Versions:
         self._count += 1
         log = self.folder / f"command-{self._count}.log"
         settings = {"DATASET__NAME": self.name, "DATASET__URI": self.uri, "KAFKA__BOOTSTRAP_SERVERS": self.servers}
-        environment = {f"COMMITTERD_{key}": value for key, value in settings.items()}
+        environment = {f"COMMITTERD_{key}": value for key, value in (settings | STAYS).items()}
         process = self._launch(version, [sys.executable, "-m", "committerd", *words], environment, log)
         self._stack.callback(process.kill)
         code = process.wait(timeout=240)
@@ -144,6 +144,7 @@ def versions(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, re
         yield made
 
 
+@pytest.mark.long
 def test_members_and_clients_of_both_versions_take_turns(versions: Versions) -> None:
     members: list[Daemon] = []
     acknowledged: list[dict[str, Any]] = []
