@@ -1,7 +1,7 @@
 """Run the tests: without arguments all but the longest, and check that every branch of the pure packages is taken.
 
-Arguments are pytest's, and run in one process. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure.
-`COMMITTERD_PYLANCE_4` is the Python that has pylance 4.0.0.
+Arguments are pytest's. `COMMITTERD_NO_SKIPS=1` makes a skipped test a failure. `COMMITTERD_PYLANCE_4` is the Python
+that has pylance 4.0.0.
 
 The tests of the pure packages come first, in two processes, and take every branch within a minute. If one fails, or a
 branch is not taken, nothing else runs. All other files are divided among some processes (pytest-xdist), because most of
@@ -61,6 +61,10 @@ Each starts a store when its first test needs one; they share a broker.
 BELOW_THE_BROKER = ["nice", "-n", "5"]
 """Runs the tests, and all that they start, behind the broker that they share. On a busy machine it would otherwise get
 no processor for seconds, and requests of tests in which nothing is to fail would time out.
+"""
+BROKER_MEMORY = "-Xmx768m"
+"""The heap of that broker. Some files have hundreds of datasets, with eleven partitions each; where they fill the usual
+heap, the broker stands still for seconds.
 """
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
 """How xdist deals the tests: a group of files at a time, in the order of the arguments."""
@@ -175,7 +179,7 @@ def shared_broker() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
-            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=["-Xmx768m"]))
+            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=[BROKER_MEMORY]))
             os.environ["COMMITTERD_TEST_KAFKA"] = broker.bootstrap_servers
             stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield

@@ -158,9 +158,10 @@ def launch() -> Iterator[Launch]:
 
 @pytest.fixture(scope="module")
 def _datasets() -> Iterator[list[str]]:
-    """The names of the datasets of a file. Their topics are deleted at its end, where processes share a broker.
+    """The names of the datasets of a file.
 
-    Otherwise its memory is full after a thousand tests, and it stands still for seconds to find some.
+    Where processes share a broker, the topics of these datasets are deleted at the end of the file. Otherwise they fill
+    the broker's memory after a thousand tests, and it stands still for seconds again and again.
     """
     names: list[str] = []
     yield names

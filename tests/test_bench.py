@@ -33,6 +33,7 @@ async def test_the_cost_of_a_read_is_measured_for_each_client(s3: S3Endpoint) ->
     assert all(len(taken) == 2 and min(taken) > 0 for taken in found.values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.pylance
 def test_the_tables_of_the_page_on_capacity_are_what_is_measured() -> None:

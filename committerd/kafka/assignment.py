@@ -44,6 +44,7 @@ class Assignment:
         self._generation = 0
         self._owned = False
         self._parked = True
+        self._begun = False
         self._full = False
         self._seeks = 0
         self._records = 0
@@ -108,6 +109,11 @@ class Assignment:
         """Whether the partition is owned but not fetched, because it is parked or full."""
         return self._owned and (self._parked or self._full)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the partition is owned, and nobody has begun to read it since it was assigned."""
+        return self._owned and not self._begun
+
     def owns(self, generation: int) -> bool:
         """Whether this generation is the current assignment."""
         with self._lock:
@@ -121,7 +127,7 @@ class Assignment:
             with suppress(ValueError, KeyError):  # just revoked; the listener is called next
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
-                self._parked = self._full = False
+                self._parked, self._full, self._begun = False, False, True
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
@@ -187,7 +193,7 @@ class Assignment:
 
     def _take(self) -> None:
         self._generation += 1
-        self._owned, self._parked, self._full = True, True, False
+        self._owned, self._parked, self._begun, self._full = True, True, False, False
         self._records = self._bytes = 0
         self._changes.append(Assigned(generation=self._generation))
 

@@ -4,6 +4,9 @@ A partition stays with its owner unless the owner has at least two more than ano
 topic. So a member that joins takes what makes the numbers equal, and nothing else moves; a standby of a single dataset
 takes nothing. A partition that moves is first given up by its owner, and assigned a round later: nobody else's
 partition stops meanwhile. Only some are given up in a round: while a member starts them, the others still flow.
+Partitions that wait until their owner has begun to serve others are given up all at once: none of them waits longer for
+that. So members that start together share the work of the start, although the first of them gets all partitions for a
+moment.
 
 The library's own rule needs the metadata of all topics in the group, which the leader of the group may not have, or
 may not read, and it takes seconds for a thousand topics, during which the leader sends no heartbeat. Ours assigns
@@ -13,7 +16,8 @@ differs, so that members of different versions share a group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import json
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +43,8 @@ class Claim:
     """The staged topics that it subscribes to."""
     owned: Set[str]
     """Those whose partition it owns."""
+    waiting: Set[str] = frozenset()
+    """Those of the owned that it does not begin to serve yet."""
 
 
 def share_out(claims: Mapping[str, Claim]) -> dict[str, set[str]]:
@@ -57,7 +63,8 @@ def share_out(claims: Mapping[str, Claim]) -> dict[str, set[str]]:
             held[owner].add(topic)
     for topic in unowned:
         held[min(candidates[topic], key=lambda member: (len(held[member]), member))].add(topic)
-    while _level(held, candidates):
+    waiting = _waiting(claims)
+    while _level(held, candidates, waiting):
         pass
     return held
 
@@ -67,6 +74,7 @@ def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> 
 
     Those that are not to be given up in this round stay with their owners.
     """
+    waiting = _waiting(claims)
     owners = {topic: member for member in sorted(claims, reverse=True) for topic in _held(claims[member])}
     now: dict[str, list[str]] = {member: [] for member in final}
     for member, topics in final.items():
@@ -75,7 +83,7 @@ def now_assigned(claims: Mapping[str, Claim], final: Mapping[str, Set[str]]) -> 
         now[member] += topics - set(coming)
         unowned = len(topics - owners.keys())
         room = max(min(_STARTED_TOGETHER - unowned, _MOVED_TOGETHER), 1)
-        for topic in coming[room:]:
+        for topic in [topic for topic in coming if topic not in waiting][room:]:
             now[owners[topic]].append(topic)
     return {member: sorted(topics) for member, topics in now.items()}
 
@@ -84,14 +92,22 @@ def _held(claim: Claim) -> Set[str]:
     return claim.owned & claim.topics
 
 
-def _level(held: Mapping[str, set[str]], candidates: Mapping[str, Iterable[str]]) -> bool:
-    """Move one topic from a member to a candidate that has at least two fewer. Returns False if there is none."""
+def _waiting(claims: Mapping[str, Claim]) -> Set[str]:
+    """The topics whose owner does not begin to serve them yet."""
+    return frozenset().union(*(_held(claim) & claim.waiting for claim in claims.values()))
+
+
+def _level(held: Mapping[str, set[str]], candidates: Mapping[str, Iterable[str]], waiting: Set[str]) -> bool:
+    """Move one topic from a member to a candidate that has at least two fewer. Returns False if there is none.
+
+    Prefers a topic that is `waiting`: the last one, because its owner begins with the first.
+    """
     fewest = min((len(topics) for topics in held.values()), default=0)
     for member in sorted(held, key=lambda member: (-len(held[member]), member)):
         number = len(held[member])
         if number < fewest + 2:
             return False
-        for topic in sorted(held[member]):
+        for topic in [*sorted(held[member] & waiting, reverse=True), *sorted(held[member] - waiting)]:
             to = min(candidates[topic], key=lambda other: (len(held[other]), other))
             if len(held[to]) + 2 <= number:
                 held[member].remove(topic)
@@ -103,11 +119,18 @@ def _level(held: Mapping[str, set[str]], candidates: Mapping[str, Iterable[str]]
 class StagedAssignor(CooperativeStickyAssignor):  # type: ignore[misc]  # kafka-python is untyped
     """The assignor of a member; the one of the group's leader decides."""
 
+    def __init__(self, waiting: Callable[[], Set[str]] = frozenset) -> None:
+        """`waiting`: returns the topics that the member owns and does not begin to serve yet; called in any thread."""
+        super().__init__()
+        self._waiting = waiting
+
     def metadata(self, topics: Set[str]) -> Any:
         """The subscription to send. What is not subscribed to any more is not claimed: it has been given up."""
         claimed: Iterable[TopicPartition] = self.member_assignment or ()
         self.member_assignment: Any = [partition for partition in claimed if partition.topic in topics]
-        return super().metadata(topics)
+        subscription = super().metadata(topics)
+        subscription.user_data = json.dumps({"waiting": sorted(self._waiting())}).encode()
+        return subscription
 
     def assign(self, cluster: Any, members: Iterable[Any]) -> dict[str, Any]:
         """The assignment of each member, by its id."""
@@ -115,9 +138,19 @@ class StagedAssignor(CooperativeStickyAssignor):  # type: ignore[misc]  # kafka-
         for member in members:
             parsed = self.parse_member_metadata(member.metadata)
             owned = frozenset(partition.topic for partition in parsed.partitions)
-            claims[member.member_id] = Claim(topics=frozenset(parsed.subscription), owned=owned)
+            claims[member.member_id] = Claim(
+                topics=frozenset(parsed.subscription), owned=owned, waiting=_told(member.metadata.user_data)
+            )
         assigned = now_assigned(claims, share_out(claims))
         return {
             member: ConsumerProtocolAssignment(self.version, [(topic, [0]) for topic in topics], b"")
             for member, topics in assigned.items()
         }
+
+
+def _told(user_data: bytes | None) -> Set[str]:
+    """The topics that a member owns and does not begin to serve yet; none if its version does not say it."""
+    try:
+        return frozenset(map(str, json.loads(user_data or b"{}")["waiting"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()

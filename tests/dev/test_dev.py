@@ -173,6 +173,7 @@ def test_several_tables_share_one_kafka_and_what_is_kept_is_listed_and_removed(c
     assert sorted(lance.dataset(two).to_table()["id"].to_pylist()) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_files_come_into_a_table_that_is_named_after_them(cache: Path, tmp_path: Path) -> None:
     folder = tmp_path / "orders"
     folder.mkdir()

@@ -25,11 +25,11 @@ print(json.dumps({"version": table.version, "ids": table.to_table()["id"].to_pyl
 """
 
 
-S3 = pytest.param("s3", marks=pytest.mark.s3)
+S3 = pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.long])
 OTHERS = [
-    pytest.param("s3-express", marks=pytest.mark.s3),
+    pytest.param("s3-express", marks=[pytest.mark.s3, pytest.mark.long]),
     pytest.param("s3+ddb", marks=[pytest.mark.s3, pytest.mark.dynamodb]),
-    pytest.param("gcs", marks=pytest.mark.gcs),
+    pytest.param("gcs", marks=[pytest.mark.gcs, pytest.mark.long]),
 ]
 """Stores that list in another order, leave the versions to another service, or are reached through obstore."""
 

@@ -64,6 +64,7 @@ def brought(scene: Scene, *transactions: Transaction) -> list[int]:
     return [one for transaction in transactions for one in scene.table.brought[transaction.uuid]]
 
 
+@pytest.mark.long
 def test_killed_at_each_step(stopped: Stopped) -> None:
     scene = stopped.scene
     ids = created(stopped.scene)

@@ -258,9 +258,9 @@ def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
     ("moment", "number"),
     [
         (STARTING_COMMITTER, signal.SIGINT),
-        (STARTING_PRODUCERS, signal.SIGINT),
+        pytest.param(STARTING_PRODUCERS, signal.SIGINT, marks=pytest.mark.long),
         (COMMITTING, signal.SIGTERM),
-        (COMMITTING, signal.SIGHUP),
+        pytest.param(COMMITTING, signal.SIGHUP, marks=pytest.mark.long),
     ],
 )
 def test_it_can_be_interrupted_at_work(
@@ -286,7 +286,7 @@ def test_it_can_be_interrupted_while_it_reads_the_table(demo: Demo) -> None:
     assert_nothing_is_left(demo)
 
 
-@pytest.mark.parametrize("moment", [STARTING_KAFKA, COMMITTING])
+@pytest.mark.parametrize("moment", [STARTING_KAFKA, pytest.param(COMMITTING, marks=pytest.mark.long)])
 def test_more_interrupts_than_one_change_nothing(own_demo: Demo, moment: str) -> None:
     own_demo.start(*LONG)
     own_demo.read_until(moment)

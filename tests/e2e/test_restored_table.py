@@ -119,7 +119,7 @@ def test_a_backup_that_was_taken_in_a_pause_is_put_back_and_goes_on(scene: Scene
     assert [row["id"] for row in _rows(scene)] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+@pytest.mark.parametrize("running", [True, pytest.param(False, marks=pytest.mark.long)], ids=["running", "stopped"])
 def test_what_was_appended_since_the_backup_goes_in_again_in_order(scene: Scene, running: bool) -> None:
     daemon = scene.started(**STAYS)
     with _client(scene) as client:

@@ -23,7 +23,7 @@ def demo(tmp_path: Path, s3: S3Endpoint, kafka: KafkaBroker | RunningKafka) -> I
     made.close()
 
 
-@pytest.mark.parametrize("store", ["s3", pytest.param("s3+ddb", marks=pytest.mark.dynamodb)])
+@pytest.mark.parametrize("store", ["s3", pytest.param("s3+ddb", marks=[pytest.mark.dynamodb, pytest.mark.long])])
 def test_every_row_is_in_the_bucket_once(demo: Demo, store: str) -> None:
     assert demo.run(*SMALL, "--store", store) == 0, demo.output
     assert demo.value("committed") == 31  # the create too

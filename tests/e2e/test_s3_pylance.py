@@ -34,8 +34,8 @@ print(json.dumps([lance.__version__, sorted(there)]))
 @pytest.fixture(
     params=[
         "s3",
-        "minio",
-        "s3-express",
+        pytest.param("minio", marks=pytest.mark.long),
+        pytest.param("s3-express", marks=pytest.mark.long),
         pytest.param("s3+ddb", marks=pytest.mark.dynamodb),
         *CLOUDS,
     ]

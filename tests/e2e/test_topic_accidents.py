@@ -221,7 +221,7 @@ def _with_kafka_down(scene: Scene, kafka: KafkaBroker, change: object) -> None:
     kafka.start()
 
 
-@pytest.mark.parametrize("more", [0, 20], ids=["to_the_same_end", "beyond"])
+@pytest.mark.parametrize("more", [pytest.param(0, marks=pytest.mark.long), 20], ids=["to_the_same_end", "beyond"])
 def test_a_log_that_lost_its_end_under_a_running_committer_is_refused(
     breakable_scene: Scene, breakable_kafka: KafkaBroker, more: int
 ) -> None:

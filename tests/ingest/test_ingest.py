@@ -247,6 +247,7 @@ def test_a_bad_record_stops_its_partition_alone_until_it_is_passed_over(flow: Fl
 # Accidents with the topic
 
 
+@pytest.mark.long
 def test_a_topic_that_was_made_again_is_refused_until_somebody_says_where_to_go_on(flow: Flow) -> None:
     flow.topic.send(30)
     ingest = flow.ingest()

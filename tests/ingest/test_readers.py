@@ -216,6 +216,7 @@ def test_the_first_rows_may_make_the_table_and_a_dry_run_shows_them(
         assert flow.ids() == [1, 2]
 
 
+@pytest.mark.long
 def test_a_split_whose_mark_was_released_goes_on_when_somebody_says_where(flow: FilesFlow) -> None:
     flow.put("1.jsonl", 1)
     ingest = flow.ingest()
@@ -263,6 +264,7 @@ def test_a_reader_that_responds_no_more_stops_its_split_alone_and_the_process_en
     assert flow.ids() == [1, 3]
 
 
+@pytest.mark.long
 def test_files_change_rows_by_their_keys_over_kills_as_debezium_writes_them_or_row_by_row(flow: FilesFlow) -> None:
     def envelope(op: str, before: int | None, after: dict[str, object] | None) -> dict[str, object]:
         row = None if before is None else {"id": before, "text": None}

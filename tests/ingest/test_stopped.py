@@ -70,6 +70,7 @@ def test_a_bad_record_is_decoded_ever_more_rarely_until_the_table_says_something
         wait(lambda: ingest.metric("committerd_ingest_stopped_partitions") == 0)
 
 
+@pytest.mark.long
 def test_a_partition_whose_last_record_was_passed_over_counts_as_stopped_no_longer(flow: Flow) -> None:
     flow.topic.send(30)
     flow.topic.send_value(b"{")

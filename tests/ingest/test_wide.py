@@ -16,6 +16,7 @@ COLUMNS = 6000
 NAMES = [f"c{number}" for number in range(COLUMNS)]
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.pylance
 @pytest.mark.slow

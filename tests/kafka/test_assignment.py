@@ -77,6 +77,23 @@ def test_an_assignment_begins_paused_with_a_position(assignment: Assignment, con
     assert assignment.hand_over(1, [RECORD]) is None
 
 
+def test_it_waits_from_its_assignment_until_it_is_first_read(assignment: Assignment, consumer: Consumer) -> None:
+    assert not assignment.waiting
+    generation = assign(assignment, consumer)
+    assert assignment.waiting
+    number = assignment.begin_seek(generation)
+    assert number is not None
+    assert assignment.waiting
+    assignment.seek(consumer, generation, number, offset=0)
+    assert not assignment.waiting
+    assert assignment.begin_seek(generation) is not None
+    assert not assignment.waiting  # it was read before
+    assignment.suspend(consumer)
+    assert not assignment.waiting
+    assignment.renew(consumer)
+    assert assignment.waiting
+
+
 def test_a_seek_opens_the_partition(assignment: Assignment, consumer: Consumer) -> None:
     generation = assign(assignment, consumer)
     seek(assignment, consumer, 5)

@@ -61,8 +61,10 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 class Served:
     """One dataset in a member, as its committer sees it: it seeks at each assignment, and keeps what arrives."""
 
-    def __init__(self, queue: KafkaQueue) -> None:
+    def __init__(self, queue: KafkaQueue, begins: anyio.Event | None = None) -> None:
+        """`begins`: it seeks nothing before; None = at once."""
         self.queue = queue
+        self._begins = begins
         self.generation: int | None = None
         self.records: list[Record] = []
         self.revocations = 0
@@ -81,7 +83,8 @@ class Served:
                 case Assigned(generation=generation):
                     self.generation = generation
                     self.records.clear()
-                    await self.queue.seek(generation, 0)
+                    if self._begins is None or self._begins.is_set():
+                        await self.queue.seek(generation, 0)
                 case Revoked():
                     self.generation = None
                     self.revocations += 1
@@ -100,14 +103,17 @@ class Members:
         self.group = group
 
     @contextlib.asynccontextmanager
-    async def member(self, datasets: Iterable[str]) -> AsyncIterator[tuple[KafkaMember, dict[str, Served]]]:
+    async def member(
+        self, datasets: Iterable[str], *, begins: anyio.Event | None = None
+    ) -> AsyncIterator[tuple[KafkaMember, dict[str, Served]]]:
         async with (
             opened_member(self.settings, self.group, name=self.group) as member,
             contextlib.AsyncExitStack() as stack,
         ):
             served = {}
             for dataset in datasets:
-                served[dataset] = Served(await stack.enter_async_context(member.serving(dataset)))
+                queue = await stack.enter_async_context(member.serving(dataset))
+                served[dataset] = Served(queue, begins)
             async with anyio.create_task_group() as tasks:
                 for one in served.values():
                     tasks.start_soon(one.run)
@@ -363,6 +369,24 @@ async def test_the_third_member_takes_only_what_it_must(
             ]
             assert not revoked[0] & revoked[1]
             assert revoked[0] | revoked[1] == owned(third)
+
+
+async def test_a_member_that_joins_gets_at_once_what_waits_elsewhere(
+    members: Members, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where members start together: the first gets all datasets, and begins with some of them."""
+    monkeypatch.setattr(consumer, "_PREPARATION_SECONDS_MAX", 300.0)
+    names = named(dataset, 60)
+    async with members.member(names, begins=anyio.Event()) as (member, first):
+        await until(lambda: len(owned(first)) == 60, seconds=120)
+        client = member._consumer._consumer
+        assert client is not None
+        before = client.group_metadata().generation_id
+        async with members.member(names) as (_, second):
+            await until(lambda: len(owned(first)) == len(owned(second)) == 30, seconds=120)
+            # Of those that are served, four would move in each second round.
+            assert client.group_metadata().generation_id - before <= 4
+            assert owned(second) == set(names[30:])
 
 
 async def test_fifty_datasets_go_over_at_once(members: Members, dataset: str) -> None:

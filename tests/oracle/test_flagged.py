@@ -124,7 +124,17 @@ COMMITTED = frozenset({
 """The operations that each run must commit."""
 
 
-@pytest.mark.parametrize("feature", FEATURES.values(), ids=FEATURES.keys())
+_EACH_KIND = {"mixed by columns", "covering"}
+"""The features that `make test` tries: each of them, once."""
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(one, id=name, marks=() if name in _EACH_KIND else pytest.mark.long)
+        for name, one in FEATURES.items()
+    ],
+)
 async def test_every_operation_does_as_pylance_does(feature: Feature, tmp_path: Path) -> None:
     table = tmp_path / "t"
     feature.make(table, feature.stable)

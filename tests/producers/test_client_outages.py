@@ -31,7 +31,9 @@ async def in_thread(call: Any, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", OUTAGES)
-@pytest.mark.parametrize("under_way", [True, False], ids=["while sending", "while idle"])
+@pytest.mark.parametrize(
+    "under_way", [True, pytest.param(False, marks=pytest.mark.long)], ids=["while sending", "while idle"]
+)
 async def test_commits_again_soon_after_an_outage(
     away_kafka: AwayKafka, dataset: str, how: Outage, under_way: bool
 ) -> None:

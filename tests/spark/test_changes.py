@@ -37,7 +37,7 @@ def files_of(queue: Queue) -> int:
     return len(list(Path(queue.uri, "data").iterdir()))
 
 
-@pytest.mark.parametrize("stable_row_ids", [False, True])
+@pytest.mark.parametrize("stable_row_ids", [pytest.param(False, marks=pytest.mark.long), True])
 def test_change_batches_equal_a_dict(spark: SparkSession, queue: Queue, stable_row_ids: bool) -> None:
     rng, model = random.Random(23), dict[int, tuple[int, str]]()
     writer = queue.writer(mode="cdc", keys=["id"], op_column="op", order_by="seq", enable_stable_row_ids=stable_row_ids)
