@@ -56,6 +56,12 @@ seconds of the default. Then the cluster has no broker for a moment: groups lose
 made. A broker that is killed has to wait as long before it may register again."""
 
 
+FOR_MANY_TOPICS = ("-Xmx768m",)
+"""Options of Java for a broker that many tests share. Some files have hundreds of datasets, with eleven partitions
+each; where they fill the usual heap, the broker stands still for seconds.
+"""
+
+
 class KafkaBroker(Restartable):
     """A Kafka node, with its data in a temporary folder or in the given one."""
 
@@ -149,7 +155,7 @@ def kafka_broker() -> Iterator[KafkaBroker | RunningKafka]:
     if given:
         yield RunningKafka(given)
         return
-    with KafkaBroker(settings=PATIENT) as broker:
+    with KafkaBroker(settings=PATIENT, java_options=FOR_MANY_TOPICS) as broker:
         yield broker
 
 

@@ -40,8 +40,8 @@ STAYS = {
     "KAFKA__REQUEST_TIMEOUT_MS": "30000",
     "KAFKA__DELIVERY_TIMEOUT_MS": "30000",
 }
-"""A committer stays in its group, and a command waits for Kafka, however long a busy machine gives either no processor:
-the committer starts only once.
+"""For a busy machine, which gives a process or Kafka no processor for a while. A committer stays in its group, so that
+it starts only once, and a command waits for Kafka.
 """
 
 

@@ -31,7 +31,7 @@ import coverage
 import psutil
 
 from harness import PartMissingError
-from harness.kafka import PATIENT, KafkaBroker
+from harness.kafka import FOR_MANY_TOPICS, PATIENT, KafkaBroker
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,10 +61,6 @@ Each starts a store when its first test needs one; they share a broker.
 BELOW_THE_BROKER = ["nice", "-n", "5"]
 """Runs the tests, and all that they start, behind the broker that they share. On a busy machine it would otherwise get
 no processor for seconds, and requests of tests in which nothing is to fail would time out.
-"""
-BROKER_MEMORY = "-Xmx768m"
-"""The heap of that broker. Some files have hundreds of datasets, with eleven partitions each; where they fill the usual
-heap, the broker stands still for seconds.
 """
 DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorder"]
 """How xdist deals the tests: a group of files at a time, in the order of the arguments."""
@@ -179,7 +175,7 @@ def shared_broker() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
-            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=[BROKER_MEMORY]))
+            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=FOR_MANY_TOPICS))
             os.environ["COMMITTERD_TEST_KAFKA"] = broker.bootstrap_servers
             stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield

@@ -44,6 +44,10 @@ settings.register_profile("fresh", deadline=None)
 settings.load_profile("committerd")
 
 
+_servers = set[str]()
+"""The address of the broker of the run, when it is there."""
+
+
 def _part(part: contextlib.AbstractContextManager[Part]) -> Iterator[Part]:
     """Run a part for as long as the fixture lives."""
     with contextlib.ExitStack() as stack:
@@ -61,10 +65,9 @@ def kafka() -> Iterator[KafkaBroker | RunningKafka]:
     Where several processes share the tests, they share the broker too: `COMMITTERD_TEST_KAFKA` is its address.
     """
     shared = os.environ.get("COMMITTERD_TEST_KAFKA")
-    if shared:
-        yield RunningKafka(shared)
-    else:
-        yield from _part(kafka_broker())
+    for broker in [RunningKafka(shared)] if shared else _part(kafka_broker()):
+        _servers.add(broker.bootstrap_servers)
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -158,17 +161,15 @@ def launch() -> Iterator[Launch]:
 
 @pytest.fixture(scope="module")
 def _datasets() -> Iterator[list[str]]:
-    """The names of the datasets of a file.
+    """The names of the datasets of a file. At the end of the file their topics are deleted from the broker of the run.
 
-    Where processes share a broker, the topics of these datasets are deleted at the end of the file. Otherwise they fill
-    the broker's memory after a thousand tests, and it stands still for seconds again and again.
+    Otherwise they fill its memory after a thousand tests, and it stands still for seconds again and again.
     """
     names: list[str] = []
     yield names
-    shared = os.environ.get("COMMITTERD_TEST_KAFKA")
-    if shared and names:
+    for servers in _servers if names else ():
         # What it does not delete in time stays there.
-        with contextlib.suppress(KafkaError), contextlib.closing(KafkaAdminClient(bootstrap_servers=shared)) as admin:
+        with contextlib.suppress(KafkaError), contextlib.closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
             topics = [topic for topic in admin.list_topics() if topic.startswith(tuple(names))]
             if topics:
                 admin.delete_topics(topics)

@@ -65,6 +65,8 @@ class Components:
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     start_turn: AbstractAsyncContextManager[object]
     """Entered while it reads table and queue: other tables of the process may have to wait for that."""
+    begins: Callable[[int], None] = lambda generation: None
+    """Called in the turn, with the generation of the assignment: the table has begun to be served."""
     starter: Starter
     assembler: Assembler
     putter: Putter
@@ -230,6 +232,7 @@ class Committer:
         async with self._parts.start_turn:
             if not self._goes_on(generation):
                 raise StartAgain("the assignment was over before it was the table's turn to start")
+            self._parts.begins(generation)
             yield
 
     async def _commit_groups(self, current: CurrentHead) -> None:

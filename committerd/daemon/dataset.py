@@ -73,6 +73,10 @@ class Membership(Protocol):
         """Why this process can't be a member of the group; empty if it can."""
         ...
 
+    def begins(self, generation: int) -> None:
+        """Note that the table has begun to be served in this assignment."""
+        ...
+
     def leave(self) -> None:
         """Leave the group, so that a standby takes over."""
         ...
@@ -249,6 +253,7 @@ def make_committer(
         outcome_maker=outcome_maker,
         prove_store=_prove(settings, around),
         start_turn=around.neighbours.starts,
+        begins=around.member.begins,
         starter=Starter(
             queue=around.queue,
             clock=clock,

@@ -57,6 +57,12 @@ class Assignment:
         """Number of seeks so far."""
         return self._seeks
 
+    def begin(self, generation: int) -> None:
+        """Note that the partition has begun to be served."""
+        with self._lock:
+            if self._holds(generation):
+                self._begun = True
+
     def begin_seek(self, generation: int) -> int | None:
         """Stop delivering, and drop the records that were delivered so far. Returns the number of the seek.
 
@@ -109,11 +115,6 @@ class Assignment:
         """Whether the partition is owned but not fetched, because it is parked or full."""
         return self._owned and (self._parked or self._full)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether the partition is owned, and nobody has begun to read it since it was assigned."""
-        return self._owned and not self._begun
-
     def owns(self, generation: int) -> bool:
         """Whether this generation is the current assignment."""
         with self._lock:
@@ -127,7 +128,7 @@ class Assignment:
             with suppress(ValueError, KeyError):  # just revoked; the listener is called next
                 consumer.seek(self._staged, offset)
                 consumer.resume(self._staged)
-                self._parked, self._full, self._begun = False, False, True
+                self._parked = self._full = False
 
     def hand_over(self, generation: int, records: Sequence[Record], *, unbroken: bool = True) -> Delivery | None:
         """Count polled records as outstanding, and make their delivery; None if the assignment has changed."""
@@ -179,6 +180,11 @@ class Assignment:
         return found
 
     # From kafka-python's IO thread, during a poll or a close
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the partition is owned, and has not begun to be served since it was assigned."""
+        return self._owned and not self._begun
 
     def assigned(self, consumer: Any) -> None:
         """Take the partition over. Pause it, and seek, or the consumer would look for a position."""

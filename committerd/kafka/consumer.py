@@ -106,8 +106,6 @@ UNREADABLE = (
 )
 """Errors of `fetch` that mean that the position can't be read, now or later."""
 
-_BEGUN_TOGETHER = 16
-"""Topics that a member begins to serve at a time, about: another member would not begin with them earlier."""
 MembershipState = Literal["active", "standby", "joining"]
 Result = TypeVar("Result")
 
@@ -430,13 +428,6 @@ class GroupMember:
         with self._lock:
             return frozenset(staged.topic for staged, share in self._shares.items() if not share.leaves)
 
-    def _waiting(self) -> frozenset[str]:
-        """The topics that this member owns and does not begin to serve yet: all but the first ones that wait."""
-        waiting = sorted(
-            (one.taken_at, one.staged.topic) for one in tuple(self._shares.values()) if one.assignment.waiting
-        )
-        return frozenset(topic for _, topic in waiting[_BEGUN_TOGETHER:])
-
     def _subscribe(self, consumer: Any, listener: _Listener) -> bool:
         """Subscribe to the topics of all shares. Returns False if there are none."""
         wanted = self._wanted()
@@ -757,7 +748,7 @@ class GroupMember:
     def _open(self) -> OpenClient[Any] | None:
         """Open a consumer; None if no broker can be reached now."""
         self._reopen_seconds = min(self._reopen_seconds * 2, _REOPEN_SECONDS[1])
-        self._assignor = StagedAssignor(self._waiting)
+        self._assignor = StagedAssignor(self.waiting)
         strategy = {"partition_assignment_strategy": [self._assignor], "bootstrap_timeout_ms": _BOOTSTRAP_MS}
         try:
             return open_client(KafkaConsumer, self._options | strategy)
@@ -766,6 +757,11 @@ class GroupMember:
             return None
 
     # From kafka-python's IO thread
+
+    def waiting(self) -> frozenset[str]:
+        """The topics that this member owns and has not begun to serve."""
+        with self._lock:
+            return frozenset(staged.topic for staged, share in self._shares.items() if share.assignment.waiting)
 
     def given(self, consumer: Any, assigned: Iterable[TopicPartition]) -> None:
         """The group has assigned these partitions to this member."""

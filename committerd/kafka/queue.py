@@ -116,6 +116,10 @@ class KafkaQueue:
         """active: a member that owns the partition. standby: a member without it. joining: not a member yet."""
         return self._share.state
 
+    def begins(self, generation: int) -> None:
+        """Note that the dataset has begun to be served: the group moves it to another member less readily."""
+        self._share.assignment.begin(generation)
+
     def end_offset(self) -> int | None:
         """End of the staged partition, at most a few seconds old; None before the first assignment."""
         return self._member.end_offset(self._share)

@@ -35,6 +35,9 @@ class Membership:
     def member_state(self) -> str:
         return self.name
 
+    def begins(self, generation: int) -> None:
+        return None
+
     def trouble(self) -> str:
         return ""
 

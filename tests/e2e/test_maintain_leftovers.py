@@ -69,7 +69,6 @@ class Maintenance:
         return found
 
 
-@pytest.mark.long
 def test_what_is_left_behind_goes_and_what_waits_stays(scene: Scene, kafka: KafkaBroker | RunningKafka) -> None:
     scene.table.create(rows=10)
     daemon = scene.started()

@@ -77,17 +77,14 @@ def test_an_assignment_begins_paused_with_a_position(assignment: Assignment, con
     assert assignment.hand_over(1, [RECORD]) is None
 
 
-def test_it_waits_from_its_assignment_until_it_is_first_read(assignment: Assignment, consumer: Consumer) -> None:
+def test_it_waits_from_its_assignment_until_it_begins_to_be_served(assignment: Assignment, consumer: Consumer) -> None:
     assert not assignment.waiting
     generation = assign(assignment, consumer)
     assert assignment.waiting
-    number = assignment.begin_seek(generation)
-    assert number is not None
+    assignment.begin(generation - 1)
     assert assignment.waiting
-    assignment.seek(consumer, generation, number, offset=0)
+    assignment.begin(generation)
     assert not assignment.waiting
-    assert assignment.begin_seek(generation) is not None
-    assert not assignment.waiting  # it was read before
     assignment.suspend(consumer)
     assert not assignment.waiting
     assignment.renew(consumer)

@@ -299,7 +299,6 @@ async def test_logs_in_and_says_when_it_may_not(breakable_kafka: KafkaBroker, da
     assert "gue55ed" not in await why_not(wrong, dataset, "Invalid username or password")
 
 
-@pytest.mark.long
 async def test_a_password_in_a_file_is_read_at_each_login(
     breakable_kafka: KafkaBroker, dataset: str, tmp_path: Path
 ) -> None:

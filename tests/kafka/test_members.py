@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,8 @@ def settings(kafka: KafkaBroker | RunningKafka) -> KafkaSettings:
 class Served:
     """One dataset in a member, as its committer sees it: it seeks at each assignment, and keeps what arrives."""
 
-    def __init__(self, queue: KafkaQueue, begins: anyio.Event | None = None) -> None:
-        """`begins`: it seeks nothing before; None = at once."""
+    def __init__(self, queue: KafkaQueue, *, begins: bool = True) -> None:
+        """`begins`: whether its turn to start comes."""
         self.queue = queue
         self._begins = begins
         self.generation: int | None = None
@@ -83,7 +83,8 @@ class Served:
                 case Assigned(generation=generation):
                     self.generation = generation
                     self.records.clear()
-                    if self._begins is None or self._begins.is_set():
+                    if self._begins:
+                        self.queue.begins(generation)
                         await self.queue.seek(generation, 0)
                 case Revoked():
                     self.generation = None
@@ -104,8 +105,9 @@ class Members:
 
     @contextlib.asynccontextmanager
     async def member(
-        self, datasets: Iterable[str], *, begins: anyio.Event | None = None
+        self, datasets: Iterable[str], *, wait: Collection[str] = ()
     ) -> AsyncIterator[tuple[KafkaMember, dict[str, Served]]]:
+        """`wait`: the datasets whose turn to start does not come."""
         async with (
             opened_member(self.settings, self.group, name=self.group) as member,
             contextlib.AsyncExitStack() as stack,
@@ -113,7 +115,7 @@ class Members:
             served = {}
             for dataset in datasets:
                 queue = await stack.enter_async_context(member.serving(dataset))
-                served[dataset] = Served(queue, begins)
+                served[dataset] = Served(queue, begins=dataset not in wait)
             async with anyio.create_task_group() as tasks:
                 for one in served.values():
                     tasks.start_soon(one.run)
@@ -377,14 +379,15 @@ async def test_a_member_that_joins_gets_at_once_what_waits_elsewhere(
     """As where members start together: the first gets all datasets, and begins with some of them."""
     monkeypatch.setattr(consumer, "_PREPARATION_SECONDS_MAX", 300.0)
     names = named(dataset, 60)
-    async with members.member(names, begins=anyio.Event()) as (member, first):
+    async with members.member(names, wait=names[10:]) as (member, first):
         await until(lambda: len(owned(first)) == 60, seconds=120)
+        await until(lambda: len(member._consumer.waiting()) == 50)
         client = member._consumer._consumer
         assert client is not None
         before = client.group_metadata().generation_id
         async with members.member(names) as (_, second):
             await until(lambda: len(owned(first)) == len(owned(second)) == 30, seconds=120)
-            # Of those that are served, four would move in each second round.
+            # Of datasets that are served, four would move in each second round.
             assert client.group_metadata().generation_id - before <= 4
             assert owned(second) == set(names[30:])
 

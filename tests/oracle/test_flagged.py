@@ -126,6 +126,7 @@ COMMITTED = frozenset({
 
 _EACH_KIND = {"mixed by columns", "covering"}
 """The features that `make test` tries: each of them, once."""
+assert FEATURES.keys() >= _EACH_KIND
 
 
 @pytest.mark.parametrize(

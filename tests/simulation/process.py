@@ -153,6 +153,9 @@ class _Membership:
     def member_state(self) -> str:
         return "active"
 
+    def begins(self, generation: int) -> None:
+        return None
+
     def trouble(self) -> str:
         return ""
 

@@ -32,7 +32,6 @@ def scene(place: StorePlace, kafka: KafkaBroker | RunningKafka, dataset: str, tm
         yield made
 
 
-@pytest.mark.long
 def test_jobs_a_stream_and_upserts(
     spark: SparkSession, scene: Scene, place: StorePlace, kafka: KafkaBroker | RunningKafka, tmp_path: Path
 ) -> None:

@@ -40,7 +40,6 @@ def rows(spark: SparkSession, start: int, end: int) -> DataFrame:
     return spark.range(start, end).selectExpr("id", "cast(id as string) as v")
 
 
-@pytest.mark.long
 def test_jobs_and_streams_sign_and_do_what_they_may(spark: SparkSession, signed_queue: Queue, tmp_path: Path) -> None:
     queue, files = signed_queue, Files(tmp_path)
     owner: dict[str, Any] = {"producer": "owner", "producer_key_file": tmp_path / "owner"}

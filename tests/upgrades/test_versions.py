@@ -144,7 +144,6 @@ def versions(kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, re
         yield made
 
 
-@pytest.mark.long
 def test_members_and_clients_of_both_versions_take_turns(versions: Versions) -> None:
     members: list[Daemon] = []
     acknowledged: list[dict[str, Any]] = []
