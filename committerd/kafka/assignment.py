@@ -58,7 +58,7 @@ class Assignment:
         return self._seeks
 
     def begin(self, generation: int) -> None:
-        """Note that the partition has begun to be served."""
+        """Note that the partition has begun to be served. The first seek does so too."""
         with self._lock:
             if self._holds(generation):
                 self._begun = True
@@ -71,7 +71,7 @@ class Assignment:
         with self._lock:
             if not self._holds(generation):
                 return None
-            self._parked = True
+            self._parked = self._begun = True
             self._seeks += 1
             self._records = self._bytes = 0
             return self._seeks

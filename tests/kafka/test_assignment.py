@@ -89,6 +89,8 @@ def test_it_waits_from_its_assignment_until_it_begins_to_be_served(assignment: A
     assert not assignment.waiting
     assignment.renew(consumer)
     assert assignment.waiting
+    assert assignment.begin_seek(assignment.generation) is not None
+    assert not assignment.waiting
 
 
 def test_a_seek_opens_the_partition(assignment: Assignment, consumer: Consumer) -> None:
