@@ -3,8 +3,6 @@
 .PHONY: help setup quick demo test test-long test-deploy test-arm64 conformance faults simulate histories rows oracle hostile spark-chaos spark-versions fleet-kills ingest-kills ingest-history ray-daft pipelines turns brokers takeover outage maintain-soak bench check lint format protos docs site lock licences advisories release release-check clean
 .PHONY: basics
 
-# How two processes share the tests of a folder: a group of files at a time (tests/plugins/groups.py).
-DEALT := --numprocesses=2 -p tests.plugins.groups --dist=loadfile --no-loadscope-reorder
 # Markers of tests that need a real part.
 REAL := kafka or pylance or s3 or dynamodb or azure or gcs or spark
 
@@ -31,7 +29,7 @@ test-long: setup ## The longest tests (marker `long`), which each night runs; `m
 	.venv/bin/python -m scripts.run_tests -m long $(or $(ARGS),tests --ignore=tests/deploy)
 
 test-deploy: basics ## Tests of image, Compose, chart, alerts, dashboard (root, Go, Debian packages; 17 minutes once)
-	.venv/bin/python -m scripts.run_tests $(or $(ARGS),$(DEALT) tests/deploy)
+	.venv/bin/python -m scripts.run_tests $(or $(ARGS),tests/deploy)
 
 test-arm64: basics ## Tests of the images for arm64, which qemu builds and runs (root, Debian packages qemu-user-static, binfmt-support; an hour)
 	COMMITTERD_IMAGE_ARCHITECTURE=arm64 .venv/bin/python -m scripts.run_tests tests/deploy/test_image.py

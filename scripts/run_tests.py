@@ -31,7 +31,7 @@ import coverage
 import psutil
 
 from harness import PartMissingError
-from harness.kafka import FOR_MANY_TOPICS, PATIENT, KafkaBroker
+from harness.kafka import kafka_broker
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,7 @@ DEALT = ["-p", "tests.plugins.groups", "--dist=loadfile", "--no-loadscope-reorde
 SHORTER = ["-m", "not long"]
 """Leaves the longest tests to `make test-long`."""
 DEPLOYING = ["tests/deploy"]
-"""Needs Go and Debian packages, and runs in `make test-deploy` only."""
+"""Needs Go and Debian packages, and runs in `make test-deploy` only: two processes share it."""
 
 FAILURES = "failures"
 """A file's name."""
@@ -175,8 +175,7 @@ def shared_broker() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(PartMissingError):
-            broker = stack.enter_context(KafkaBroker(settings=PATIENT, java_options=FOR_MANY_TOPICS))
-            os.environ["COMMITTERD_TEST_KAFKA"] = broker.bootstrap_servers
+            os.environ["COMMITTERD_TEST_KAFKA"] = stack.enter_context(kafka_broker()).bootstrap_servers
             stack.callback(os.environ.pop, "COMMITTERD_TEST_KAFKA")
         yield
 
@@ -307,6 +306,8 @@ def main(chosen: list[str]) -> int:
     # The tests start hundreds of Python processes, and each would compile every module that it imports again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if chosen == DEPLOYING:
+        chosen = ["--numprocesses=2", *DEALT, *DEPLOYING]
     if chosen:
         os.execv(sys.executable, command(chosen, Path()))
     return run_everything()

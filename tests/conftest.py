@@ -65,7 +65,8 @@ def kafka() -> Iterator[KafkaBroker | RunningKafka]:
     Where several processes share the tests, they share the broker too: `COMMITTERD_TEST_KAFKA` is its address.
     """
     shared = os.environ.get("COMMITTERD_TEST_KAFKA")
-    for broker in [RunningKafka(shared)] if shared else _part(kafka_broker()):
+    brokers = [RunningKafka(shared)] if shared else _part(kafka_broker())
+    for broker in brokers:
         _servers.add(broker.bootstrap_servers)
         yield broker
 

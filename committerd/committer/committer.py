@@ -65,7 +65,7 @@ class Components:
     """Raises `RefusedToRun` for an unsafe store; costs nothing once the store has passed."""
     start_turn: AbstractAsyncContextManager[object]
     """Entered while it reads table and queue: other tables of the process may have to wait for that."""
-    begins: Callable[[int], None] = lambda generation: None
+    begins: Callable[[int], None]
     """Called in the turn, with the generation of the assignment: the table has begun to be served."""
     starter: Starter
     assembler: Assembler

@@ -58,7 +58,7 @@ class Assignment:
         return self._seeks
 
     def begin(self, generation: int) -> None:
-        """Note that the partition has begun to be served. The first seek does so too."""
+        """Note that the partition has begun to be served. The first seek notes it too."""
         with self._lock:
             if self._holds(generation):
                 self._begun = True

@@ -66,7 +66,7 @@ def test_what_its_owner_has_not_begun_to_serve_moves_all_at_once() -> None:
     claims = {"a": Claim(topics=frozenset(TOPICS), owned=frozenset(TOPICS), waiting=frozenset(TOPICS[16:]))}
     claims |= {member: claim(TOPICS) for member in "bcde"}
     given = now_assigned(claims, share_out(claims))
-    # Of the sixteen that it serves, six are too many: less than four for each of the others.
+    # Of the sixteen that it serves, six are too many: fewer than four for each of the others.
     assert given == {"a": TOPICS[6:16], "b": [], "c": [], "d": [], "e": []}
     next_round = {member: claim(TOPICS, topics) for member, topics in given.items()}
     assert [len(topics) for topics in now_assigned(next_round, share_out(next_round)).values()] == [10] * 5

@@ -125,7 +125,7 @@ COMMITTED = frozenset({
 
 
 _EACH_KIND = {"mixed by columns", "covering"}
-"""The features that `make test` tries: each of them, once."""
+"""The features that `make test` tries: one for each flag."""
 assert FEATURES.keys() >= _EACH_KIND
 
 
