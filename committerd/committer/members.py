@@ -194,7 +194,7 @@ class Members:
         self.requests.append(request)
         self.verdicts.add(request.operation, judged)
         # Of thousands of versions since its read version, there may be a conflict with each.
-        self.judged.append(replace(judged, found=NOTHING_FOUND))
+        self.judged.append(judged if judged.found is NOTHING_FOUND else replace(judged, found=NOTHING_FOUND))
         self.uuids.add(request.uuid)
         if app is not None and self.mark_room is not None and is_new_to(self.marks, app.app_id):
             self.mark_room.add(app.app_id, app.run)

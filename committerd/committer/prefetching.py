@@ -206,23 +206,24 @@ class Prefetcher:
         self._forget_settled()
         if first in self._begun:
             await self._begun[first].wait()
-        if self._known(ordered[0]) is None:
+        now = anyio.current_time()
+        if self._known(ordered[0], now) is None:
             batch = ordered[:1] if first in self._large else ordered
             self._large.discard(first)
             await self._prefetch(self._claimed(list(self._free(self._fitting(batch)))), is_first=True)
         ready, total = list[Prefetched](), 0
         for pending in ordered:
-            known = self._known(pending)
+            known = self._known(pending, now)
             total += known.bytes if known is not None else 0
             if known is None or (total > DECODED_BYTES_MAX and total > known.bytes):
                 break
             ready.append(known)
         return ready
 
-    def _known(self, pending: Pending) -> Prefetched | None:
-        """What is known of a record, unless it is too old."""
+    def _known(self, pending: Pending, now: float) -> Prefetched | None:
+        """What is known of a record, unless it is too old. `now`: on the event loop's clock, in seconds."""
         known = self._found.get(pending.number)
-        if known is not None and anyio.current_time() - known.at > _FACTS_SECONDS_MAX:
+        if known is not None and now - known.at > _FACTS_SECONDS_MAX:
             del self._found[pending.number]
             return None
         return known

@@ -117,13 +117,15 @@ def _work_of_fragments(count: int) -> int:
 
 def _fragments(transaction: Transaction) -> int:
     """The number of fragments that the transaction adds or changes."""
-    update = transaction.update
-    return (
-        len(transaction.append.fragments)
-        + len(transaction.delete.updated_fragments)
-        + len(update.updated_fragments)
-        + len(update.new_fragments)
-    )
+    match transaction.WhichOneof("operation"):
+        case "append":
+            return len(transaction.append.fragments)
+        case "delete":
+            return len(transaction.delete.updated_fragments)
+        case "update":
+            return len(transaction.update.updated_fragments) + len(transaction.update.new_fragments)
+        case _:
+            return 0
 
 
 def member_of(request: Request, *, shared: bool, reserved: tuple[int, int] = (0, 0), note: str = "") -> Member:

@@ -210,8 +210,7 @@ def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareO
     facts: StagedFacts = yield wanted
     require_files(named, facts)
     require_none_at_fault(wanted, facts)
-    schema = file.outline.fields
-    require_columns((one for _, one in added), schema)
+    require_columns((one for _, one in added), file.schema)
     found = [(one, rows, facts.files[where.location]) for (rows, one), where in zip(added, named, strict=True)]
     require_as_described(
         (
@@ -219,7 +218,7 @@ def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareO
             for one, rows, fact in found
             if isinstance(fact, FoundFile) and fact.said is not None
         ),
-        schema,
+        file.schema,
     )
 
 

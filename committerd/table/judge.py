@@ -29,7 +29,7 @@ from committerd.lance.format.support import has_stable_row_ids, require_supporte
 from committerd.lance.operations.operation import AppliesTo, Input
 from committerd.lance.operations.rebase import FollowedRows, RowConflict
 from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment, require_rows_moved, row_change
-from committerd.lance.transactions.fit import require_fits
+from committerd.lance.transactions.fit import require_fits, schema_after
 from committerd.lance.transactions.transaction import operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid
 from committerd.lance.versions.draft import CreateOptions
@@ -231,9 +231,9 @@ def _alone(case: Case, since: Since | None) -> Steps[Judged | Refused]:
     if since is not None and since.kept.is_too_much:
         assert latest is not None
         return row_conflict(too_much_to_follow(case), since, latest.version)
-    if since is None:
-        differing = case.operation.differing_schema(case.transaction, latest.outline) if latest is not None else None
-        if latest is not None and differing is not None:
+    if since is None and latest is not None:
+        differing = case.operation.differing_schema(case.transaction, latest.schema)
+        if differing:
             return schema_differs(differing, latest.version)
     yield from case.in_thread()
     _require_as_read(case, (since.read if since is not None else None) or latest)
@@ -341,7 +341,8 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     files = case.files if transaction is case.transaction else staged_files(transaction)
     yield from case.in_thread()
     current = case.operation.excerpt(transaction, latest) if latest is not None else None
-    require_fits(transaction, files, current, options.create, may_mix=options.allowed.mixed_file_versions)
+    schema = schema_after(transaction, latest)
+    require_fits(transaction, files, current, schema, options.create, may_mix=options.allowed.mixed_file_versions)
     if case.operation.completed is not None and current is not None:
         completed = case.operation.completed(transaction, current)
         if completed is not transaction:
@@ -365,9 +366,11 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
         yield from case.in_thread()
     require_files(wanted.files, facts)
     if verifies:
-        require_content(transaction, files, current, facts, wanted=wanted)
+        require_content(transaction, files, current, schema, facts, wanted=wanted)
     transaction = with_known_sizes(transaction, files, facts, bases=case.all_bases())
-    return (yield from _with_what_building_needs(case, replace(judged, transaction=transaction)))
+    if transaction is not judged.transaction:
+        judged = replace(judged, transaction=transaction)
+    return (yield from _with_what_building_needs(case, judged))
 
 
 def _with_what_building_needs(case: Case, judged: Judged) -> Steps[Judged]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from committerd.errors import CommitterError, InvalidRequest, StoreUnavailable
 from committerd.lance.checks.texts import require_schema_metadata
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import StagedFiles
 from committerd.lance.transactions.fit import require_files_as_described
 from committerd.lance.transactions.transaction import index_files, new_files, staged_files
@@ -75,10 +76,11 @@ def _described_files(
         yield (data_key(file.path), _base_id(file)), (fragment.physical_rows, file.file_size_bytes, columns)
 
 
-def _staged_deletions(files: StagedFiles, current: Manifest | None, written: Container[str]) -> list[DataFragment]:
-    """Return the staged fragments whose deletion file the latest version (`current`) does not have."""
-    with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
-    if with_deletions and current is not None:
+def _staged_deletions(
+    with_deletions: Sequence[DataFragment], current: Manifest | None, written: Container[str]
+) -> list[DataFragment]:
+    """Return those of the staged fragments with deletion files whose file the latest version (`current`) lacks."""
+    if current is not None:
         known = {one.id: one.deletion_file for one in current.fragments if one.HasField("deletion_file")}
         with_deletions = [one for one in with_deletions if known.get(one.id) != one.deletion_file]
     return [one for one in with_deletions if deletion_key(one.id, one.deletion_file, staged=True) not in written]
@@ -119,9 +121,10 @@ def needed(
     verified, because its fragment does not say how many rows it deletes. Raises `InvalidRequest` (`too_many_files`).
     """
     added = [one for one in _added_files(transaction, files, current) if one[0] not in written] if verifies else []
-    deleting = [one for one in files.fragments if _is_uncounted(one)]
-    if verifies or transaction.WhichOneof("operation") in ("delete", "update"):
-        deleting += _staged_deletions(files, current, written)
+    with_deletions = [fragment for fragment in files.fragments if fragment.HasField("deletion_file")]
+    deleting = [one for one in with_deletions if _is_uncounted(one)]
+    if with_deletions and (verifies or transaction.WhichOneof("operation") in ("delete", "update")):
+        deleting += _staged_deletions(with_deletions, current, written)
     if len(added) > limits.files:
         raise InvalidRequest(
             f"the transaction brings {len(added)} files, but at most {limits.files} are allowed (setting "
@@ -130,6 +133,9 @@ def needed(
         )
     named = [NamedFile(Location(data_key(file.path)), 0) for file in files.data_files if _is_sizeless(file)]
     for key, base_id, size in added:
+        if base_id is None:
+            named.append(NamedFile(Location(key), size))
+            continue
         with suppress(InvalidRequest):  # a file in a base that can't be read counts as there
             named.append(NamedFile(located(key, base_id, bases), size))
     deletions = dict[Location, DeletionFile]()
@@ -201,17 +207,24 @@ def require_files(wanted: Sequence[NamedFile], facts: StagedFacts) -> None:
 
 
 def require_content(
-    transaction: Transaction, files: StagedFiles, current: Manifest | None, facts: StagedFacts, *, wanted: Staged
+    transaction: Transaction,
+    files: StagedFiles,
+    current: Manifest | None,
+    schema: TableSchema,
+    facts: StagedFacts,
+    *,
+    wanted: Staged,
 ) -> None:
     """Return if the staged `files` hold what the transaction says of them, as far as they can be read from here.
 
-    The arguments as for `staged_files.needed`; `wanted` is its result, which `facts` answer. Raises `InvalidRequest`
+    The arguments as for `staged_files.needed`; `wanted` is its result, which `facts` answer. `schema`: as
+    `schema_after` returns it. Raises `InvalidRequest`
     (`physical_rows_too_many`, `missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
     """
     found = {file.path: facts.files.get(Location(data_key(file.path))) for file in files.data_files}
     said = {path: one.said for path, one in found.items() if isinstance(one, FoundFile) and one.said is not None}
     if said:
-        require_files_as_described(transaction, files, current, said)
+        require_files_as_described(transaction, files, current, schema, said)
     for one in wanted.deletions:
         try:
             _deleted_rows(one.location, facts)

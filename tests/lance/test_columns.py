@@ -6,6 +6,7 @@ import pytest
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.versions.columns import (
     DescribedFile,
     changed_fields,
@@ -44,7 +45,7 @@ def file(columns: dict[int, int], minor: int = 1) -> DataFile:
 
 def fault(*files: DataFile, schema: list[Field] = SCHEMA) -> str:
     try:
-        require_columns(files, schema)
+        require_columns(files, TableSchema(schema))
     except InvalidRequest as error:
         return str(error) if error.code == "column_indices" else error.code
     return ""
@@ -76,7 +77,7 @@ class TestOfADataFile:
     )
     def test_are_wrong(self, columns: dict[int, int], said: str) -> None:
         with pytest.raises(InvalidRequest, match=said):
-            require_columns([file({0: 0}), file(columns)], SCHEMA)
+            require_columns([file({0: 0}), file(columns)], TableSchema(SCHEMA))
 
     @pytest.mark.parametrize(
         ("columns", "said"),
@@ -106,7 +107,7 @@ def facts(*fields: Field, rows: int = 3, columns: int | None = None) -> FileFact
 
 def misdescribed(file: DataFile, said: FileFacts, rows: int | None = 3, schema: list[Field] = SCHEMA) -> str:
     try:
-        require_as_described([DescribedFile(file, rows, said)], schema)
+        require_as_described([DescribedFile(file, rows, said)], TableSchema(schema))
     except InvalidRequest as error:
         return error.code
     return ""

@@ -15,8 +15,9 @@ from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import FeatureFlag
 from committerd.lance.format.kind import Kind
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.permissions import ALL_OPERATIONS, ANYTHING, DEFAULT_OPERATIONS, Permissions
-from committerd.lance.transactions.fit import require_files_as_described, require_fits
+from committerd.lance.transactions.fit import require_files_as_described, require_fits, schema_after
 from committerd.lance.transactions.transaction import excerpt, operation_of, staged_files
 from committerd.lance.transactions.validation import require_valid, require_valid_outside
 from committerd.lance.versions.draft import CreateOptions
@@ -539,12 +540,23 @@ def test_a_region_has_an_id() -> None:
     assert refusal(update(merged_generations=[broken])) == "region_id"
 
 
+def fits(
+    staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None, *, may_mix: bool = False
+) -> None:
+    schema = next_schema(staged, latest)
+    require_fits(staged, staged_files(staged), latest, schema, create or CreateOptions(), may_mix=may_mix)
+
+
+def next_schema(staged: Transaction, latest: Manifest | None) -> TableSchema:
+    return schema_after(staged, None if latest is None else samples.table(latest))
+
+
 def misfit(
     staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None, *, may_mix: bool = False
 ) -> str:
     """The code of the reason why it does not fit; empty if it fits."""
     try:
-        require_fits(staged, staged_files(staged), latest, create or CreateOptions(), may_mix=may_mix)
+        fits(staged, latest, create, may_mix=may_mix)
     except InvalidRequest as error:
         return error.code if len(str(error)) > 20 else str(error)
     return ""
@@ -636,7 +648,11 @@ class TestContent:
         def refused(staged: Transaction, latest: Manifest | None, **facts: FileFacts) -> str:
             try:
                 require_files_as_described(
-                    staged, staged_files(staged), latest, {f"{name}.lance": one for name, one in facts.items()}
+                    staged,
+                    staged_files(staged),
+                    latest,
+                    next_schema(staged, latest),
+                    {f"{name}.lance": one for name, one in facts.items()},
                 )
             except InvalidRequest as error:
                 return error.code
@@ -732,13 +748,13 @@ class TestContent:
             with pytest.raises(
                 InvalidRequest, match=r"commit\.mixed_file_versions\): from then on no Lance below 12 can"
             ):
-                require_fits(staged, staged_files(staged), latest, CreateOptions(), may_mix=False)
+                fits(staged, latest)
         for staged in (self.of_version(9), self.of_version(2, major=0)):
             assert misfit(staged, latest, may_mix=True) == "file_version"
         # A table is created with files of the same version, whatever is allowed.
         for may_mix in (False, True):
             with pytest.raises(InvalidRequest, match=r"Detected both 2\.0 and 2\.1$"):
-                require_fits(overwrite, staged_files(overwrite), None, CreateOptions(), may_mix=may_mix)
+                fits(overwrite, None, may_mix=may_mix)
 
     def test_has_no_new_blobs_for_a_column_of_old_ones(self) -> None:
         latest = samples.manifest(fragment(0))
@@ -841,7 +857,7 @@ class TestAnAppendThatNamesNoVersion:
         del made.files[:]
         made.files.append(samples.data_file("a", fields))
         staged = transaction(read_version, append=Transaction.Append(fragments=[made]))
-        return operation_of(staged).differing_schema(staged, self.TABLE) or ""
+        return operation_of(staged).differing_schema(staged, TableSchema(self.TABLE.fields))
 
     @pytest.mark.parametrize("fields", [[0, 2, 3, 4, 5, 6], [2], [2, 0, -2], [1, 2, 4, 6]])
     def test_may_have_any_columns_of_the_table_and_dropped_ones(self, fields: list[int]) -> None:
@@ -866,7 +882,7 @@ class TestAnAppendThatNamesNoVersion:
 
     def test_is_no_other_operation(self) -> None:
         staged = transaction(0, overwrite=Transaction.Overwrite())
-        assert operation_of(staged).differing_schema(staged, self.TABLE) is None
+        assert operation_of(staged).differing_schema(staged, TableSchema(self.TABLE.fields)) == ""
 
 
 class TestWhatCommitterdDoesNotKnowInFull:

@@ -11,6 +11,7 @@ from committerd.lance.checks.texts import Entries
 from committerd.lance.conflicts.footprint import Footprint
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.operations.rebase import (
     DeletionMerge,
@@ -137,8 +138,8 @@ def _always_fits(transaction: Transaction, latest: Manifest) -> None:
     return
 
 
-def _no_difference(transaction: Transaction, latest: Manifest) -> None:
-    return None
+def _no_difference(transaction: Transaction, schema: TableSchema) -> str:
+    return ""
 
 
 def _outline(transaction: Transaction, file: ManifestFile) -> Manifest:
@@ -225,8 +226,8 @@ class Operation:
     """The transaction with what its writer left out, given the `excerpt` of the latest version, which it fits; the same
     object if it left out nothing. None = it can't leave out anything.
     """
-    differing_schema: Callable[[Transaction, Manifest], str | None] = _no_difference
-    """The contradiction between the schema of the latest version and files without a read version; None if none."""
+    differing_schema: Callable[[Transaction, TableSchema], str] = _no_difference
+    """The contradiction between the schema of the latest version and files without a read version; empty if none."""
 
     # The footprint
     excerpt: Callable[[Transaction, ManifestFile], Manifest] = _outline

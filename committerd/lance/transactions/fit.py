@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import CARRIED
+from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.transactions.transaction import operation_of
 from committerd.lance.versions.bases import require_known_bases
@@ -32,17 +34,26 @@ _MIX = (
 )
 
 
+def schema_after(transaction: Transaction, latest: ManifestFile | None) -> TableSchema:
+    """The schema of the version that the transaction makes of `latest` (None = there is no table)."""
+    if new := operation_of(transaction).new_schema(transaction):
+        return TableSchema(new)
+    return TableSchema() if latest is None else latest.schema
+
+
 def require_fits(
     transaction: Transaction,
     files: StagedFiles,
     latest: Manifest | None,
+    schema: TableSchema,
     create: CreateOptions,
     *,
     may_mix: bool,
 ) -> None:
     """Check that the transaction's new `files` fit the version `latest`.
 
-    `latest` is an `excerpt` of the latest version; None = there is no table. `may_mix`: whether the table may get its
+    `latest` is an `excerpt` of the latest version; None = there is no table. `schema`: as `schema_after` returns it.
+    `may_mix`: whether the table may get its
     first files of another storage version than its own. Raises `InvalidRequest`: `duplicate_base`, `unknown_base`,
     `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`, `row_count_changed`,
     `replaced_fields`, `unknown_field`, `schema`, `deletion_file`.
@@ -53,21 +64,24 @@ def require_fits(
     _require_file_versions(operation, latest, create, {file_version(file) for file in files.data_files}, mixes=mixes)
     _require_row_ids(operation, files.fragments, latest, create)
     if files.data_files:
-        schema = operation.new_schema(transaction) or (latest.fields if latest is not None else ())
         if latest is not None and mixes and operation.keeps_data_format:
-            _require_same_blobs(files.data_files, schema, latest)
+            _require_same_blobs(files.data_files, schema.fields, latest)
         require_columns(files.data_files, schema)
     if latest is not None:
         operation.validate_on(transaction, latest)
 
 
 def require_files_as_described(
-    transaction: Transaction, files: StagedFiles, latest: Manifest | None, facts: Mapping[str, FileFacts]
+    transaction: Transaction,
+    files: StagedFiles,
+    latest: Manifest | None,
+    schema: TableSchema,
+    facts: Mapping[str, FileFacts],
 ) -> None:
     """Check that data files are as the transaction describes them.
 
-    `facts`: what data files say of themselves, by path; a file without facts is not checked. Raises as
-    `require_as_described` of `lance.versions.columns`.
+    `latest`, `schema`: as in `require_fits`. `facts`: what data files say of themselves, by path; a file without facts
+    is not checked. Raises as `require_as_described` of `lance.versions.columns`.
     """
     rows: dict[str, int | None] = {
         file.path: fragment.physical_rows for fragment in files.fragments for file in fragment.files
@@ -81,7 +95,6 @@ def require_files_as_described(
         for file in files.data_files
         if file.path in facts and not file.HasField("base_id")
     ]
-    schema = operation_of(transaction).new_schema(transaction) or (latest.fields if latest is not None else ())
     require_as_described(described, schema)
 
 

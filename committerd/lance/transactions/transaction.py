@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from committerd.errors import InvalidRequest, UnsupportedRequest
@@ -17,12 +17,12 @@ from committerd_common.unknown_fields import unknown_fields
 
 _BLOB_OPERATIONS = {200: "blob_append", 202: "blob_overwrite"}
 _FIRST_OPERATION = 100
+_BY_NAME: Mapping[str | None, Operation] = {kind.value: operation(kind) for kind in Kind}
 
 
 def known_operation(transaction: Transaction) -> Operation | None:
     """The record of the transaction's operation; None if it has none, or one that committerd doesn't know."""
-    name = transaction.WhichOneof("operation")
-    return None if name is None else operation(Kind(name))
+    return _BY_NAME.get(transaction.WhichOneof("operation"))
 
 
 def operation_of(transaction: Transaction) -> Operation:

@@ -149,7 +149,7 @@ def _require_own_texts(transaction: Transaction, own_properties: frozenset[str])
         require_name("tag", transaction.tag)
         for key in properties:
             require_name("transaction_properties", key)
-    require_unreserved("transaction_properties", properties.keys() - own_properties)
+    require_unreserved("transaction_properties", (key for key in properties if key not in own_properties))
 
 
 def _require_files(files: StagedFiles, key_bytes_max: int) -> None:

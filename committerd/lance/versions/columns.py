@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.format.wording import CHARS_MAX, quoted
 from committerd.lance.versions.fragments import file_version
 from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor
@@ -49,7 +50,7 @@ def _is_blob_v2(field: Field) -> bool:
     return field.metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
 
 
-def require_columns(files: Iterable[DataFile], schema: Sequence[Field]) -> None:
+def require_columns(files: Iterable[DataFile], schema: TableSchema) -> None:
     """Check that each data file names a column for each field that it has, as its format demands, and none twice.
 
     With any other file readers can't scan the field, or can't even open the table. Fields that the schema lacks are not
@@ -57,14 +58,8 @@ def require_columns(files: Iterable[DataFile], schema: Sequence[Field]) -> None:
 
     Raises `InvalidRequest` (`column_indices`).
     """
-    columns = _Columns(schema)
-    seen: set[tuple[str | None, tuple[int, ...], tuple[int, ...]]] = set()
     for file in files:
-        kind = file_version(file), tuple(file.fields), tuple(file.column_indices)
-        if kind in seen:
-            continue
-        seen.add(kind)
-        if fault := columns.fault(*kind):
+        if fault := schema.once(_fault, file_version(file), tuple(file.fields), tuple(file.column_indices)):
             raise InvalidRequest(f"data file {file.path!r} can't be read: {fault}", code="column_indices")
 
 
@@ -85,30 +80,26 @@ def fields_with_columns(schema: Sequence[Field]) -> frozenset[int]:
     return frozenset(found)
 
 
-class _Columns:
-    def __init__(self, schema: Sequence[Field]) -> None:
-        self._fields = {field.id: field for field in schema}
-        self._parents = {field.parent_id for field in schema}
-
-    def fault(self, version: str | None, fields: Sequence[int], columns: Sequence[int]) -> str:
-        """The fault of a file's columns, as text; empty if it has none."""
-        known = [pair for pair in zip(fields, columns, strict=True) if pair[0] in self._fields]
-        for number, column in known:
-            field = self._fields[number]
-            wants_column = version == "2.0" or number not in self._parents or is_one_column(field)
-            if wants_column and column == NO_COLUMN:
-                return f"it has {_named(field)}, and names no column for it (column index -1)"
-            if column != NO_COLUMN and not wants_column:
-                return (
-                    f"it names column {column} for {_named(field)}, whose children have the columns from format 2.1 "
-                    "on (the column index must be -1)"
-                )
-            above = self._fields.get(field.parent_id)
-            if version == "2.0" and above is not None and above.id not in fields:
-                return f"it has {_named(field)} and lacks {_named(above)}, in which that field lies"
-        used = Counter(column for _, column in set(known) if column != NO_COLUMN)
-        twice = sorted(column for column, times in used.items() if times > 1)
-        return f"it names columns {twice} for more than one field each" if twice else ""
+def _fault(schema: TableSchema, version: str | None, fields: tuple[int, ...], columns: tuple[int, ...]) -> str:
+    """The fault of a file's columns, as text; empty if it has none."""
+    known = [pair for pair in zip(fields, columns, strict=True) if pair[0] in schema.by_id]
+    held = frozenset(fields)
+    for number, column in known:
+        field = schema.by_id[number]
+        wants_column = version == "2.0" or number not in schema.parents or is_one_column(field)
+        if wants_column and column == NO_COLUMN:
+            return f"it has {_named(field)}, and names no column for it (column index -1)"
+        if column != NO_COLUMN and not wants_column:
+            return (
+                f"it names column {column} for {_named(field)}, whose children have the columns from format 2.1 on "
+                "(the column index must be -1)"
+            )
+        above = schema.by_id.get(field.parent_id)
+        if version == "2.0" and above is not None and above.id not in held:
+            return f"it has {_named(field)} and lacks {_named(above)}, in which that field lies"
+    used = Counter(column for _, column in set(known) if column != NO_COLUMN)
+    twice = sorted(column for column, times in used.items() if times > 1)
+    return f"it names columns {twice} for more than one field each" if twice else ""
 
 
 class DescribedFile(NamedTuple):
@@ -120,39 +111,59 @@ class DescribedFile(NamedTuple):
     facts: FileFacts
 
 
-def require_as_described(described: Iterable[DescribedFile], schema: Sequence[Field]) -> None:
+def require_as_described(described: Iterable[DescribedFile], schema: TableSchema) -> None:
     """Check that data files have the rows, columns and types that the transaction says; `schema` is the table's.
 
     pylance believes what the transaction says, and then readers fail, or leave rows out.
 
     Raises `InvalidRequest` (`physical_rows_too_many`, `physical_rows_too_few`, `column_indices`, `column_type`).
     """
-    types = {field.id: field.logical_type for field in schema if not is_one_column(field)}
-    for one in described:
-        file, rows, facts = one
+    for file, rows, facts in described:
         if rows is not None and rows != facts.rows:
             raise InvalidRequest(
                 f"data file {file.path!r} has {facts.rows} rows, and its fragment {rows} (physical_rows). Stage the "
                 "number of rows that pylance gives for it",
                 code="physical_rows_too_many" if rows > facts.rows else "physical_rows_too_few",
             )
-        held = _types_of_columns(facts.fields, facts.columns, file_version(file))
-        for number, column in zip(file.fields, file.column_indices, strict=True):
-            wanted = types.get(number)
-            if column == NO_COLUMN or wanted is None:
-                continue
-            if column >= facts.columns:
-                raise InvalidRequest(
-                    f"data file {file.path!r} has {facts.columns} columns, and field {number} would be in column "
-                    f"{column}",
-                    code="column_indices",
-                )
-            if held and _differ(held[column], wanted):
-                raise InvalidRequest(
-                    f"column {column} of data file {file.path!r} is of type {held[column][:CHARS_MAX]}, and "
-                    f"field {number}, which would be in it, of type {wanted[:CHARS_MAX]}",
-                    code="column_type",
-                )
+        columns = tuple(file.fields), tuple(file.column_indices)
+        if lie := schema.once(_lie, file_version(file), *columns, facts.fields, facts.columns):
+            raise InvalidRequest(f"data file {file.path!r} {lie.text}", code=lie.code)
+
+
+class _Lie(NamedTuple):
+    """What a file does not have, although the transaction says so."""
+
+    text: str
+    code: str
+
+
+def _lie(
+    schema: TableSchema,
+    version: str | None,
+    fields: tuple[int, ...],
+    columns: tuple[int, ...],
+    held_fields: bytes,
+    held_columns: int,
+) -> _Lie | None:
+    """What is untrue of the columns that a transaction gives for a file; None if nothing is.
+
+    `held_fields`, `held_columns`: as in `FileFacts`.
+    """
+    held = _types_of_columns(held_fields, held_columns, version)
+    for number, column in zip(fields, columns, strict=True):
+        field = schema.by_id.get(number)
+        if column == NO_COLUMN or field is None or is_one_column(field):
+            continue
+        if column >= held_columns:
+            text = f"has {held_columns} columns, and field {number} would be in column {column}"
+            return _Lie(text, "column_indices")
+        if held and _differ(held[column], field.logical_type):
+            text = (
+                f"has data of type {held[column][:CHARS_MAX]} in column {column}, and field {number}, which would be "
+                f"in it, is of type {field.logical_type[:CHARS_MAX]}"
+            )
+            return _Lie(text, "column_type")
+    return None
 
 
 @lru_cache(maxsize=4)
