@@ -46,6 +46,7 @@ from committerd_common.index_pb2 import (
 )
 from committerd_common.packed_pb2 import (
     FragmentShape,
+    PackedFileDescriptor,
     PackedManifest,
     ShapedManifest,
     SizedManifest,
@@ -117,6 +118,7 @@ __all__ = [
     "Message",
     "NGramIndexDetails",
     "Outcome",
+    "PackedFileDescriptor",
     "PackedManifest",
     "Refusal",
     "Refusals",

@@ -323,3 +323,28 @@ class SizedFile(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SizedFile: _TypeAlias = SizedFile  # noqa: Y015
+
+@_typing.final
+class PackedFileDescriptor(_message.Message):
+    """A lance.file.FileDescriptor whose schema stays bytes: most files of a table have the same, which is then read once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    schema: _builtins.bytes
+    """A serialized Schema."""
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        schema: _builtins.bytes = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "schema", b"schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedFileDescriptor: _TypeAlias = PackedFileDescriptor  # noqa: Y015

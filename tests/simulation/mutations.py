@@ -513,8 +513,8 @@ def believes_for_ever_that_a_file_is_there(patch: pytest.MonkeyPatch) -> None:
     known: dict[Location, FoundFile] = {}
     read = staged_reading.read_staged
 
-    async def read_once(*arguments: Any) -> list[StagedFacts]:
-        facts = await read(*arguments)
+    async def read_once(*arguments: Any, **named: Any) -> list[StagedFacts]:
+        facts = await read(*arguments, **named)
         for one in facts:
             known.update((at, found) for at, found in one.files.items() if isinstance(found, FoundFile))
         return [replace(one, files={at: known.get(at, found) for at, found in one.files.items()}) for one in facts]

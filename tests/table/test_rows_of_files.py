@@ -16,12 +16,16 @@ from committerd.errors import CommitterError
 from committerd.lance.operations.permissions import ANYTHING
 from committerd.queue.dedupe import Refused
 from committerd.queue.outcomes import Status
+from committerd.stores.local import LocalStore
+from committerd.stores.port import TailOrError
 from committerd.table import data_files
 from committerd.table.case import PrepareOptions
+from committerd.table.data_files import END_BYTES, END_BYTES_MAX
 from committerd.table.fetching import Fetcher
 from committerd.table.needs import FoundFile, NamedFile, Staged
 from committerd.table.places import Location
 from committerd.table.prepare import Prepared
+from committerd.table.versions import Table
 from committerd_client.staging.fragments import fragment as message_of
 from committerd_common.messages import DataFile, DataFragment, Transaction
 from tests.lance.samples import fragment, manifest
@@ -118,7 +122,7 @@ async def test_types_are_not_known_where_schemas_would_take_too_much_memory(
     first = (await said(scene, keys[:1]))[keys[0]]
     assert isinstance(first, FoundFile)
     assert first.said is not None
-    monkeypatch.setattr(data_files, "_SCHEMA_BYTES_MAX", len(first.said.fields))
+    monkeypatch.setattr(data_files, "_SCHEMA_BYTES_MAX", 2 * len(first.said.fields))  # of a schema and its fields
     found = await said(scene, keys)
     facts = [one.said for one in map(found.get, keys) if isinstance(one, FoundFile) and one.said]
     assert sorted((one.rows, len(one.fields) > 0) for one in facts) in (
@@ -173,3 +177,65 @@ async def test_a_file_that_says_nothing_is_taken_as_it_is_described(tmp_path: Pa
     scene.path("data/new.lance").write_bytes(bytes(100))
     many.files[0].file_size_bytes = 100
     assert isinstance(await scene.commit(append(1, many), VERIFYING), Prepared)
+
+
+class Counting(LocalStore):
+    """Notes the bytes of each read of a data file."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, durable=False)
+        self.tails: list[tuple[int, int]] = []
+        """Of each go: how many ends were read, and how many bytes of each at most."""
+        self.ranges = 0
+
+    async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
+        self.tails.append((len(keys), size))
+        return await super().get_tails(keys, size=size)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | None:
+        self.ranges += 1
+        return await super().get_range(key, start, end)
+
+
+async def test_a_file_with_many_columns_is_read_once_after_the_first_one(tmp_path: Path) -> None:
+    """With the latency of an object store, a second request for each file would make commits slower by a half."""
+    scene = Scene(tmp_path / "t")
+    made = written(scene.root, pa.table({f"column_{one}": pa.array([one], pa.int32()) for one in range(300)}))
+    body = scene.path(f"data/{made.files[0].path}").read_bytes()
+    keys = [f"data/{number}.lance" for number in range(200)]
+    for key in keys:
+        scene.path(key).write_bytes(body)
+    store = Counting(scene.root)
+    fetch = Fetcher(Table(store))
+
+    async def read(*keys: str) -> list[FoundFile | CommitterError | None]:
+        store.tails, store.ranges = [], 0
+        need = Staged(files=[NamedFile(Location(key), 0) for key in keys], deletion_bytes_max=0)
+        (facts,) = await fetch.staged([need])
+        return list(facts.files.values())
+
+    (first,) = await read(keys[0])
+    assert (store.tails, store.ranges) == ([(1, END_BYTES)], 1)
+    assert isinstance(first, FoundFile)
+    assert first.said is not None
+    assert await read(*keys) == [first] * len(keys)
+    assert store.ranges == 0
+    assert sum(count for count, _ in store.tails) == len(keys)
+    assert all(END_BYTES < size <= END_BYTES_MAX and count * size <= 4 * 1024 * 1024 for count, size in store.tails)
+    # Files with few columns are read with less again.
+    narrow = written(tmp_path / "narrow", pa.table({"n": [1]}))
+    scene.path("data/narrow.lance").write_bytes((tmp_path / "narrow/data" / narrow.files[0].path).read_bytes())
+    await read("data/narrow.lance")
+    await read("data/narrow.lance")
+    assert store.tails == [(1, END_BYTES)]
+
+
+async def test_files_of_very_many_columns_need_two_requests_each_and_no_long_ends(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    made = written(scene.root, pa.table({f"column_{one}": pa.array([one], pa.int32()) for one in range(3_000)}))
+    store = Counting(scene.root)
+    fetch = Fetcher(Table(store))
+    need = Staged(files=[NamedFile(Location(f"data/{made.files[0].path}"), 0)], deletion_bytes_max=0)
+    for _ in range(2):
+        await fetch.staged([need])
+    assert (store.tails, store.ranges) == ([(1, END_BYTES)] * 2, 2)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from committerd.lance.format.bounds import FIELDS_MAX
 from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.decoded_size import fields_on_the_wire, has_more_messages
-from committerd_common.messages import DecodeError, FileDescriptor
+from committerd_common.messages import DecodeError, FileDescriptor, PackedFileDescriptor
 
 _FOOTER = struct.Struct("<QQQIIHH4s")
 _BUFFER = struct.Struct("<QQ")
@@ -65,13 +65,31 @@ def first_buffer(entry: bytes, size: int) -> ByteRange | None:
     return ByteRange(start, start + length)
 
 
-def facts(tail: bytes, descriptor: FileDescriptor) -> FileFacts:
-    """The facts of a file that ends with `tail` and has this descriptor."""
+def facts(tail: bytes, descriptor: PackedFileDescriptor, fields: bytes) -> FileFacts:
+    """The facts of a file that ends with `tail` and has this descriptor. `fields`: `fields_of` its schema."""
     *_, columns, _, _, _ = _FOOTER.unpack(tail[-_FOOTER.size :])
-    schema = FileDescriptor()
+    return FileFacts(rows=descriptor.length, columns=columns, fields=fields)
+
+
+def packed_descriptor(body: bytes) -> PackedFileDescriptor | None:
+    """Decode a descriptor, but not its schema; None if the bytes are not a descriptor."""
+    packed = PackedFileDescriptor()
+    try:
+        packed.ParseFromString(body)
+    except DecodeError:
+        return None
+    return packed
+
+
+def fields_of(schema: bytes) -> bytes | None:
+    """A serialized schema as `FileFacts.fields`; None if the bytes are not a schema."""
+    descriptor = decode_descriptor(PackedFileDescriptor(schema=schema).SerializeToString())
+    if descriptor is None:
+        return None
+    only = FileDescriptor()
     if len(descriptor.schema.fields) <= FIELDS_MAX:
-        schema.schema.fields.extend(descriptor.schema.fields)
-    return FileFacts(rows=descriptor.length, columns=columns, fields=schema.SerializeToString(deterministic=True))
+        only.schema.fields.extend(descriptor.schema.fields)
+    return only.SerializeToString(deterministic=True)
 
 
 def decode_descriptor(body: bytes) -> FileDescriptor | None:
