@@ -343,7 +343,13 @@ class Decider:
             transaction, options = on_the_latest(transaction), replace(options, verify_files=True, compares_types=True)
         return (
             yield from judge(
-                head.history, head.manifest, transaction, facts=known.facts, options=options, sources=self.sources
+                head.history,
+                head.manifest,
+                transaction,
+                schema=group.schema,
+                facts=known.facts,
+                options=options,
+                sources=self.sources,
             )
         )
 

@@ -12,6 +12,7 @@ from committerd.committer.intake import Pending
 from committerd.committer.record_history import AskedUuid
 from committerd.committer.stages import Period
 from committerd.lance.conflicts.grid import NOTHING_FOUND, Verdict
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.rows.change import RowsAndKeys
 from committerd.lance.rows.group import RowGroup, rebased
 from committerd.lance.transactions.transaction import reserved_range
@@ -156,9 +157,12 @@ class Members:
     """As `FormedVersion.round_left`."""
     mark_room: MarkRoom | None = None
     """The room for marks of more applications; None = none has asked for it."""
+    schema: TableSchema = field(init=False)
+    """Of the latest version; without fields if there is no table."""
 
     def __post_init__(self) -> None:
         manifest, self.marks = self.head.manifest, dict(self.head.marks)
+        self.schema = TableSchema(manifest.outline.fields if manifest is not None else ())
         has_mem_wal = manifest is not None and any(index.name == MEM_WAL_INDEX for index in manifest.indices)
         self.rows = RowGroup(keeps_apart=has_mem_wal)
 

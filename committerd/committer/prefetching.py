@@ -206,12 +206,11 @@ class Prefetcher:
         self._forget_settled()
         if first in self._begun:
             await self._begun[first].wait()
-        now = anyio.current_time()
-        if self._known(ordered[0], now) is None:
+        if self._known(ordered[0], anyio.current_time()) is None:
             batch = ordered[:1] if first in self._large else ordered
             self._large.discard(first)
             await self._prefetch(self._claimed(list(self._free(self._fitting(batch)))), is_first=True)
-        ready, total = list[Prefetched](), 0
+        ready, total, now = list[Prefetched](), 0, anyio.current_time()
         for pending in ordered:
             known = self._known(pending, now)
             total += known.bytes if known is not None else 0

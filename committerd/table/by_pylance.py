@@ -23,6 +23,7 @@ from committerd.errors import (
 )
 from committerd.lance.format.manifest_file import Body, ManifestFile, decode
 from committerd.lance.format.support import require_supported
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import AppliesTo
 from committerd.lance.transactions.transaction import staged_files
 from committerd.lance.transactions.validation import require_data_files, require_valid, require_valid_outside
@@ -210,7 +211,8 @@ def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareO
     facts: StagedFacts = yield wanted
     require_files(named, facts)
     require_none_at_fault(wanted, facts)
-    require_columns((one for _, one in added), file.schema)
+    schema = TableSchema(file.outline.fields)
+    require_columns((one for _, one in added), schema)
     found = [(one, rows, facts.files[where.location]) for (rows, one), where in zip(added, named, strict=True)]
     require_as_described(
         (
@@ -218,7 +220,7 @@ def _require_content(latest: ManifestFile, file: ManifestFile, options: PrepareO
             for one, rows, fact in found
             if isinstance(fact, FoundFile) and fact.said is not None
         ),
-        file.schema,
+        schema,
     )
 
 

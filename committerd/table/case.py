@@ -12,6 +12,7 @@ from uuid import UUID
 from pyroaring import BitMap
 
 from committerd.lance.format.manifest_file import ManifestFile
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import Operation, StagedFiles
 from committerd.lance.operations.permissions import Permissions
 from committerd.lance.versions.bases import is_allowed_base
@@ -78,6 +79,8 @@ class Case:
     """Normalised."""
     files: StagedFiles
     operation: Operation
+    schema: TableSchema
+    """Of the latest version; without fields if there is no table."""
     facts: StagedFacts
     options: PrepareOptions
     sources: Sources

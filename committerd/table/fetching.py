@@ -16,7 +16,7 @@ from committerd.lance.format.fragment_reuse import Content, ExternalContent, dec
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.stores.port import ObjectStore
 from committerd.stretches import GiveWay, to_all
-from committerd.table.data_files import EndBytes, descriptor_of
+from committerd.table.data_files import descriptor_of
 from committerd.table.deletion_files import DeletionFileReader, cleaned_up
 from committerd.table.heavy_work import HeavyWork, at_once
 from committerd.table.needs import (
@@ -115,7 +115,6 @@ class Fetcher:
         self._pylance = pylance
         self._give_way = give_way
         self._deletions = DeletionFileReader(self.open, table.deletion_vectors)
-        self._end_bytes = EndBytes()
 
     async def __call__(self, need: Need) -> Any:
         """Return the fact that answers a need, as its class says. Raises `StoreUnavailable` too."""
@@ -163,7 +162,9 @@ class Fetcher:
 
     async def staged(self, needs: Sequence[Staged]) -> list[StagedFacts]:
         """As for each `Staged`, for many at once."""
-        return await read_staged(needs, self.open, self._deletions, end_bytes=self._end_bytes, give_way=self._give_way)
+        return await read_staged(
+            needs, self.open, self._deletions, end_bytes=self._table.end_bytes, give_way=self._give_way
+        )
 
     def open(self, location: Location) -> ObjectStore:
         """The store that has an object. Raises `InvalidRequest` (`base_unreadable`)."""

@@ -26,6 +26,7 @@ from committerd.lance.conflicts.grid import NOTHING_FOUND, Comparison, Verdict, 
 from committerd.lance.format.kind import Kind
 from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids, require_supported
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import AppliesTo, Input
 from committerd.lance.operations.rebase import FollowedRows, RowConflict
 from committerd.lance.rows.change import RowChange, RowsAndKeys, TouchedFragment, require_rows_moved, row_change
@@ -121,6 +122,7 @@ def judge(
     latest: ManifestFile | None,
     transaction: Transaction,
     *,
+    schema: TableSchema | None = None,
     facts: StagedFacts = NOTHING_KNOWN,
     options: PrepareOptions,
     sources: Sources,
@@ -128,7 +130,8 @@ def judge(
     """Judge whether a transaction may be committed on top of `latest`, and rebase it.
 
     `latest` must be the last version of `history`, and have passed `require_buildable`; None = there is no table.
-    `facts`: what is known of the files of the transaction. Raises `CorruptTable` when the table proves to be damaged.
+    `schema`: of `latest`, shared by the transactions that are judged on it; None = this is the only one. `facts`: what
+    is known of the files of the transaction. Raises `CorruptTable` when the table proves to be damaged.
     """
     found = NOTHING_FOUND
     try:
@@ -147,6 +150,7 @@ def judge(
             transaction=transaction,
             files=operation.staged_files(transaction),
             operation=operation,
+            schema=schema or TableSchema(latest.outline.fields if latest is not None else ()),
             facts=facts,
             options=options,
             sources=sources,
@@ -232,7 +236,7 @@ def _alone(case: Case, since: Since | None) -> Steps[Judged | Refused]:
         assert latest is not None
         return row_conflict(too_much_to_follow(case), since, latest.version)
     if since is None and latest is not None:
-        differing = case.operation.differing_schema(case.transaction, latest.schema)
+        differing = case.operation.differing_schema(case.transaction, case.schema)
         if differing:
             return schema_differs(differing, latest.version)
     yield from case.in_thread()
@@ -341,8 +345,9 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
     files = case.files if transaction is case.transaction else staged_files(transaction)
     yield from case.in_thread()
     current = case.operation.excerpt(transaction, latest) if latest is not None else None
-    schema = schema_after(transaction, latest)
-    require_fits(transaction, files, current, schema, options.create, may_mix=options.allowed.mixed_file_versions)
+    schema = schema_after(transaction, case.schema)
+    may_mix = options.allowed.mixed_file_versions
+    require_fits(transaction, files, current, schema=schema, create=options.create, may_mix=may_mix)
     if case.operation.completed is not None and current is not None:
         completed = case.operation.completed(transaction, current)
         if completed is not transaction:
@@ -366,7 +371,7 @@ def _with_content(case: Case, judged: Judged) -> Steps[Judged]:
         yield from case.in_thread()
     require_files(wanted.files, facts)
     if verifies:
-        require_content(transaction, files, current, schema, facts, wanted=wanted)
+        require_content(transaction, files, current, facts, schema=schema, wanted=wanted)
     transaction = with_known_sizes(transaction, files, facts, bases=case.all_bases())
     if transaction is not judged.transaction:
         judged = replace(judged, transaction=transaction)

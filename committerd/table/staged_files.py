@@ -210,9 +210,9 @@ def require_content(
     transaction: Transaction,
     files: StagedFiles,
     current: Manifest | None,
-    schema: TableSchema,
     facts: StagedFacts,
     *,
+    schema: TableSchema,
     wanted: Staged,
 ) -> None:
     """Return if the staged `files` hold what the transaction says of them, as far as they can be read from here.
@@ -224,7 +224,7 @@ def require_content(
     found = {file.path: facts.files.get(Location(data_key(file.path))) for file in files.data_files}
     said = {path: one.said for path, one in found.items() if isinstance(one, FoundFile) and one.said is not None}
     if said:
-        require_files_as_described(transaction, files, current, schema, said)
+        require_files_as_described(transaction, files, current, said, schema=schema)
     for one in wanted.deletions:
         try:
             _deleted_rows(one.location, facts)

@@ -9,10 +9,11 @@ from itertools import islice
 
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, InvalidRequest, ObjectUnreadable, StoreUnavailable
-from committerd.stores.port import ObjectStore, TailOrError
+from committerd.stores.port import ObjectStore, Tail, TailOrError
 from committerd.stretches import GiveWay, to_all
-from committerd.table.data_files import DataFileFacts, EndBytes
+from committerd.table.data_files import DataFileFacts
 from committerd.table.deletion_files import DeletionFileReader
+from committerd.table.file_ends import EndBytes
 from committerd.table.needs import FoundDeletions, FoundFile, Staged, StagedFacts
 from committerd.table.places import Location
 from committerd.table.reading import read_named
@@ -21,10 +22,10 @@ from committerd_common.paths import DATA
 
 _ENDS_AT_ONCE = 256
 _END_BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Maximum number of files whose ends are read in one go, and maximum bytes of these ends together."""
+"""The most files whose ends are read at once, and the most bytes of these ends together."""
 
-_IN_A_STRETCH = 16
-"""Files of which to decode the ends before the stretch of work may end."""
+_STRETCH_BYTES = 256 * 1024
+"""Bytes of ends to look at before the stretch of work may end."""
 
 _Found = dict[Location, FoundFile | CommitterError | None]
 
@@ -49,7 +50,7 @@ async def read_staged(
         files = [(number, one.location) for number, need in enumerate(needs) for one in need.files]
         own = [(number, one) for number, one in files if one.base is None]
         if own:
-            await _look_in_folder(open_store(own[0][1]), own, found, end_bytes, give_way)
+            await _look_in_folder(open_store(own[0][1]), own, found, end_bytes=end_bytes, give_way=give_way)
         await for_each(
             [(number, one) for number, one in files if one.base is not None],
             lambda one: _look_in_base(open_store, one[1], found[one[0]]),
@@ -70,32 +71,50 @@ async def _look_in_folder(
     store: ObjectStore,
     files: Sequence[tuple[int, Location]],
     found: Sequence[_Found],
+    *,
     end_bytes: EndBytes,
     give_way: GiveWay,
 ) -> None:
     """Look at files in the table's folder: (number of the transaction, file). Adds what is found of each."""
-    missing, facts, ends = Counter[int](), DataFileFacts(store), dict[str, FoundFile | CommitterError | None]()
-    left = iter(files)
-    while go := list(islice(left, min(_ENDS_AT_ONCE, _END_BYTES_AT_ONCE // end_bytes.bytes))):
-        some = [(number, one) for number, one in go if missing[number] < MISSING_MAX]
+    facts, missing = DataFileFacts(store, give_way=give_way), Counter[int]()
+    ends: dict[str, FoundFile | CommitterError | None] = {}
+    for start in range(0, len(files), _ENDS_AT_ONCE):
+        some = [(number, one) for number, one in files[start : start + _ENDS_AT_ONCE] if missing[number] < MISSING_MAX]
         keys = list(dict.fromkeys(one.key for _, one in some if one.key not in ends))
-        for in_data in (True, False):
-            size = end_bytes.bytes if in_data else 1
-            wanted = [key for key in keys if key.startswith(DATA) is in_data]
-            tails = await _tails(store, wanted, size=size)
-            for place, (key, tail) in enumerate(zip(wanted, tails, strict=True)):
-                if place % _IN_A_STRETCH == 0:
-                    await give_way()
-                ends[key] = await _found(store, key, tail, size=size, facts=facts if in_data else None)
+        data_files = [key for key in keys if key.startswith(DATA)]
+        others = [key for key in keys if not key.startswith(DATA)]
+        ends |= await _read_ends(store, data_files, facts, end_bytes=end_bytes, give_way=give_way)
+        for key, tail in zip(others, await _tails(store, others, size=1), strict=True):
+            ends[key] = _found(await _tail(store, key, tail, size=1))
         missing.update(number for number, one in some if ends[one.key] is None)
         await facts.finish()
-        if facts.needed:
-            end_bytes.note(facts.needed)
     for number, one in files:
         if one.key in ends:
             end = ends[one.key]
             said = facts.found.get(one.key)
             found[number][one] = end._replace(said=said) if isinstance(end, FoundFile) else end
+
+
+async def _read_ends(
+    store: ObjectStore, keys: Sequence[str], facts: DataFileFacts, *, end_bytes: EndBytes, give_way: GiveWay
+) -> dict[str, FoundFile | CommitterError | None]:
+    """Read the ends of these data files; returns what is found, by key, and adds what they say to `facts`."""
+    found, left = dict[str, FoundFile | CommitterError | None](), iter(keys)
+    while some := list(islice(left, _END_BYTES_AT_ONCE // (size := end_bytes.bytes))):
+        needed = list[int]()
+        for place, (key, tail) in enumerate(zip(some, await _tails(store, some, size=size), strict=True)):
+            if place % max(_STRETCH_BYTES // size, 1) == 0:
+                await give_way()
+            end = await _tail(store, key, tail, size=size)
+            found[key] = _found(end)
+            if isinstance(end, Tail):
+                needed.append(facts.take(key, end))
+        end_bytes.note(needed)
+    return found
+
+
+def _found(end: Tail | CommitterError | None) -> FoundFile | CommitterError | None:
+    return FoundFile(end.size) if isinstance(end, Tail) else end
 
 
 async def _tails(store: ObjectStore, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:
@@ -105,20 +124,14 @@ async def _tails(store: ObjectStore, keys: Sequence[str], *, size: int) -> Seque
         return [error] * len(keys)
 
 
-async def _found(
-    store: ObjectStore, key: str, tail: TailOrError, *, size: int, facts: DataFileFacts | None
-) -> FoundFile | CommitterError | None:
+async def _tail(store: ObjectStore, key: str, tail: TailOrError, *, size: int) -> Tail | CommitterError | None:
+    """The end of a file, which is read again alone if reading it together with others has failed."""
     try:
-        end = tail
-        if isinstance(end, CommitterError):
-            end = await read_named(store, key, partial(store.get_tail, key, size))
+        if isinstance(tail, CommitterError):
+            return await read_named(store, key, partial(store.get_tail, key, size))
     except InvalidRequest as error:
         return error
-    if end is None:
-        return None
-    if facts is not None:
-        facts.take(key, end)
-    return FoundFile(end.size)
+    return tail
 
 
 async def _look_in_base(open_store: Callable[[Location], ObjectStore], location: Location, found: _Found) -> None:

@@ -39,6 +39,7 @@ from committerd.table.caches import (
     ManifestCache,
     ReuseCache,
 )
+from committerd.table.file_ends import EndBytes
 from committerd.table.manifests import ENTRY_BYTES, Manifests, digest_of
 from committerd_common.messages import Manifest, Transaction
 from committerd_common.paths import VERSION_MAX
@@ -271,6 +272,8 @@ class Table(Manifests):
         self.compared_appends: OrderedDict[int, tuple[Comparison, Committed]] = OrderedDict()
         """For `History`, by read version: the comparison of its Appends, and the last version that it covers."""
         self._settled = Cache[int, Settled](SETTLED_BYTES_MAX, shared.outcomes)
+        self.end_bytes = EndBytes()
+        """Of the data files that transactions name."""
 
     @property
     def footprint_bytes(self) -> int:

@@ -326,25 +326,49 @@ Global___SizedFile: _TypeAlias = SizedFile  # noqa: Y015
 
 @_typing.final
 class PackedFileDescriptor(_message.Message):
-    """A lance.file.FileDescriptor whose schema stays bytes: most files of a table have the same, which is then read once."""
+    """A lance.file.FileDescriptor whose fields stay bytes: they are the same in most files of a table, and seldom looked at."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEMA_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
-    schema: _builtins.bytes
-    """A serialized Schema."""
     length: _builtins.int
+    @_builtins.property
+    def schema(self) -> Global___PackedSchema: ...
     def __init__(
         self,
         *,
-        schema: _builtins.bytes = ...,
+        schema: Global___PackedSchema | None = ...,
         length: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PackedFileDescriptor: _TypeAlias = PackedFileDescriptor  # noqa: Y015
+
+@_typing.final
+class PackedSchema(_message.Message):
+    """A lance.file.Schema without its metadata."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each a serialized Field."""
+
+    def __init__(
+        self,
+        *,
+        fields: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedSchema: _TypeAlias = PackedSchema  # noqa: Y015

@@ -17,7 +17,15 @@ from committerd.lance.versions.columns import (
     require_columns,
     require_same_types,
 )
-from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor, Schema
+from committerd_common.messages import (
+    DataFile,
+    DataFragment,
+    Field,
+    FileDescriptor,
+    PackedFileDescriptor,
+    PackedSchema,
+    Schema,
+)
 
 
 def field(
@@ -147,6 +155,11 @@ class TestWhatAFileSays:
         written = [BLOB, field(-1, "uint8"), packed, field(7, "string", parent=6), field(8, "string")]
         assert misdescribed(file({5: 0, 0: 2}), facts(*written, columns=3)) == "column_type"
         assert misdescribed(file({0: 0}), facts(*written, columns=3)) == ""
+
+    def test_that_can_not_be_decoded_tells_no_types(self) -> None:
+        broken = PackedFileDescriptor(schema=PackedSchema(fields=[b"\xff"])).SerializeToString()
+        assert misdescribed(file({0: 0}), FileFacts(rows=3, columns=1, fields=broken)) == ""
+        assert misdescribed(file({0: 1}), FileFacts(rows=3, columns=1, fields=broken)) == "column_indices"
 
     def test_of_more_columns_than_fields_tells_no_types(self) -> None:
         assert misdescribed(file({0: 0}), facts(field(0, "string"), columns=2)) == ""

@@ -543,12 +543,18 @@ def test_a_region_has_an_id() -> None:
 def fits(
     staged: Transaction, latest: Manifest | None, create: CreateOptions | None = None, *, may_mix: bool = False
 ) -> None:
-    schema = next_schema(staged, latest)
-    require_fits(staged, staged_files(staged), latest, schema, create or CreateOptions(), may_mix=may_mix)
+    require_fits(
+        staged,
+        staged_files(staged),
+        latest,
+        schema=next_schema(staged, latest),
+        create=create or CreateOptions(),
+        may_mix=may_mix,
+    )
 
 
 def next_schema(staged: Transaction, latest: Manifest | None) -> TableSchema:
-    return schema_after(staged, None if latest is None else samples.table(latest))
+    return schema_after(staged, TableSchema(latest.fields if latest is not None else ()))
 
 
 def misfit(
@@ -651,8 +657,8 @@ class TestContent:
                     staged,
                     staged_files(staged),
                     latest,
-                    next_schema(staged, latest),
                     {f"{name}.lance": one for name, one in facts.items()},
+                    schema=next_schema(staged, latest),
                 )
             except InvalidRequest as error:
                 return error.code

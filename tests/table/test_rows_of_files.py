@@ -20,8 +20,8 @@ from committerd.stores.local import LocalStore
 from committerd.stores.port import TailOrError
 from committerd.table import data_files
 from committerd.table.case import PrepareOptions
-from committerd.table.data_files import END_BYTES, END_BYTES_MAX
 from committerd.table.fetching import Fetcher
+from committerd.table.file_ends import END_BYTES, END_BYTES_MAX, EndBytes
 from committerd.table.needs import FoundFile, NamedFile, Staged
 from committerd.table.places import Location
 from committerd.table.prepare import Prepared
@@ -122,7 +122,7 @@ async def test_types_are_not_known_where_schemas_would_take_too_much_memory(
     first = (await said(scene, keys[:1]))[keys[0]]
     assert isinstance(first, FoundFile)
     assert first.said is not None
-    monkeypatch.setattr(data_files, "_SCHEMA_BYTES_MAX", 2 * len(first.said.fields))  # of a schema and its fields
+    monkeypatch.setattr(data_files, "_SCHEMA_BYTES_MAX", len(first.said.fields))
     found = await said(scene, keys)
     facts = [one.said for one in map(found.get, keys) if isinstance(one, FoundFile) and one.said]
     assert sorted((one.rows, len(one.fields) > 0) for one in facts) in (
@@ -239,3 +239,56 @@ async def test_files_of_very_many_columns_need_two_requests_each_and_no_long_end
     for _ in range(2):
         await fetch.staged([need])
     assert (store.tails, store.ranges) == ([(1, END_BYTES)] * 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("needed", "read"),
+    [
+        ([], END_BYTES),
+        ([0, 3_000], END_BYTES),
+        ([3_000, 40_000], 50_000),
+        ([250 * 1024], END_BYTES_MAX),
+        ([END_BYTES_MAX, 3_000], END_BYTES_MAX),
+        ([40_000, END_BYTES_MAX + 1], 50_000),
+        ([10_000_000], END_BYTES),
+    ],
+)
+def test_as_much_is_read_as_the_last_files_have_needed(needed: Sequence[int], read: int) -> None:
+    ends = EndBytes()
+    ends.note([100_000])
+    ends.note(needed)
+    assert ends.bytes == read
+
+
+async def test_files_whose_schemas_differ_in_their_metadata_alone_share_their_fields(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    rows = pa.table({"n": [1], "t": ["a"]})
+    keys = []
+    for number in range(5):
+        one = written(tmp_path / str(number), rows.replace_schema_metadata({"rows": str(number), "x": "y" * number}))
+        keys.append(f"data/{number}.lance")
+        scene.path(keys[-1]).parent.mkdir(parents=True, exist_ok=True)
+        scene.path(keys[-1]).write_bytes((tmp_path / str(number) / "data" / one.files[0].path).read_bytes())
+    found = (await said(scene, keys)).values()
+    fields = [one.said.fields for one in found if isinstance(one, FoundFile) and one.said is not None]
+    assert len(fields) == len(keys)
+    assert len({id(one) for one in fields}) == 1
+    assert b"int64" in fields[0]
+
+
+async def test_a_long_descriptor_in_the_end_that_is_read_is_read_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "t")
+    rows = pa.table({"n": [1]}).replace_schema_metadata({"pandas": "x" * 90_000})
+    made = written(scene.root, rows)
+    store = Counting(scene.root)
+    fetch = Fetcher(Table(store))
+    need = Staged(files=[NamedFile(Location(f"data/{made.files[0].path}"), 0)], deletion_bytes_max=0)
+    for _ in range(2):
+        (facts,) = await fetch.staged([need])
+        (one,) = facts.files.values()
+        assert isinstance(one, FoundFile)
+        assert one.said is not None
+        assert one.said.rows == 1
+    (_, first), (_, second) = store.tails
+    assert (first, store.ranges) == (END_BYTES, 1)
+    assert second > 90_000

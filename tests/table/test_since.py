@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from committerd.lance.conflicts.footprint import AN_APPEND, Footprint, size_of
 from committerd.lance.conflicts.key_filter import key_filter
+from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.transactions.transaction import footprint, operation_of, staged_files
 from committerd.table import versions as table_versions
 from committerd.table.budget import Budgets
@@ -103,6 +104,7 @@ class Versioned:
             options=replace(ANY, lists_checked=lists_checked, trusts_rewrites=True),
             sources=sources(),
             size=0,
+            schema=TableSchema(),
         )
         fetcher = Fetcher(self.table)
 

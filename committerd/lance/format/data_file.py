@@ -38,7 +38,9 @@ class FileFacts(NamedTuple):
     columns: int
     """The number of its columns."""
     fields: bytes
-    """Its schema, serialized; empty if it has more than `FIELDS_MAX` fields."""
+    """A `FileDescriptor` with only the fields of its schema, as the file has them; no fields if there are more than
+    `FIELDS_MAX`. Perhaps they can't be decoded.
+    """
 
 
 def buffer_table(tail: bytes, size: int) -> ByteRange | None:
@@ -65,43 +67,36 @@ def first_buffer(entry: bytes, size: int) -> ByteRange | None:
     return ByteRange(start, start + length)
 
 
-def facts(tail: bytes, descriptor: PackedFileDescriptor, fields: bytes) -> FileFacts:
-    """The facts of a file that ends with `tail` and has this descriptor. `fields`: `fields_of` its schema."""
+def facts(tail: bytes, descriptor: PackedFileDescriptor) -> FileFacts:
+    """The facts of a file that ends with `tail` and has this descriptor."""
     *_, columns, _, _, _ = _FOOTER.unpack(tail[-_FOOTER.size :])
-    return FileFacts(rows=descriptor.length, columns=columns, fields=fields)
+    only_fields = PackedFileDescriptor()
+    if len(descriptor.schema.fields) <= FIELDS_MAX:
+        only_fields.schema.fields.extend(descriptor.schema.fields)
+    return FileFacts(rows=descriptor.length, columns=columns, fields=only_fields.SerializeToString())
 
 
 def packed_descriptor(body: bytes) -> PackedFileDescriptor | None:
-    """Decode a descriptor, but not its schema; None if the bytes are not a descriptor."""
-    packed = PackedFileDescriptor()
+    """Decode a descriptor, but not its fields; as `decode_descriptor`."""
     try:
-        packed.ParseFromString(body)
+        return PackedFileDescriptor.FromString(_of_few_messages(body))
     except DecodeError:
         return None
-    return packed
-
-
-def fields_of(schema: bytes) -> bytes | None:
-    """A serialized schema as `FileFacts.fields`; None if the bytes are not a schema."""
-    descriptor = decode_descriptor(PackedFileDescriptor(schema=schema).SerializeToString())
-    if descriptor is None:
-        return None
-    only = FileDescriptor()
-    if len(descriptor.schema.fields) <= FIELDS_MAX:
-        only.schema.fields.extend(descriptor.schema.fields)
-    return only.SerializeToString(deterministic=True)
 
 
 def decode_descriptor(body: bytes) -> FileDescriptor | None:
     """Decode a descriptor; None if the bytes are not one. It lacks a schema of more than `MESSAGES_MAX` messages."""
-    if len(body) > MESSAGES_MAX and has_more_messages(body, MESSAGES_MAX, FileDescriptor.DESCRIPTOR):
-        body = _without_schema(body)
-    descriptor = FileDescriptor()
     try:
-        descriptor.ParseFromString(body)
+        return FileDescriptor.FromString(_of_few_messages(body))
     except DecodeError:
         return None
-    return descriptor
+
+
+def _of_few_messages(body: bytes) -> bytes:
+    """A descriptor, without its schema if that has more than `MESSAGES_MAX` messages."""
+    if len(body) > MESSAGES_MAX and has_more_messages(body, MESSAGES_MAX, FileDescriptor.DESCRIPTOR):
+        return _without_schema(body)
+    return body
 
 
 def _without_schema(body: bytes) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from committerd.errors import CorruptTable
@@ -29,7 +29,6 @@ from committerd.lance.format.fragment_list import (
     skim,
     unpack,
 )
-from committerd.lance.format.table_schema import TableSchema
 from committerd_common.messages import (
     DecodeError,
     IndexMetadata,
@@ -67,10 +66,6 @@ class ManifestFile:
     """
     transaction_bytes: bytes | None
     """The inline transaction as stored, from which a missing transaction file is written."""
-    schema: TableSchema = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", TableSchema(self.outline.fields))
 
     @property
     def version(self) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any, TypeVar, TypeVarTuple
 
 from committerd_common.messages import Field
 
 _FINDINGS_MAX = 16
-"""The most findings that a schema keeps. As a rule the files of a table are of few kinds; those of a hostile producer
-differ.
+"""The most findings that are kept. As a rule the files of a table are of few kinds; a hostile producer makes many.
 """
+_LENGTH_MAX = 100_000
+"""What depends on more ids and bytes than this is not kept: a producer may list millions of columns."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -20,8 +21,9 @@ Ts = TypeVarTuple("Ts")
 class TableSchema:
     """The fields of a version, as a flat list, parents before their children. Nobody changes them.
 
-    The data files of many records are checked against one schema, and most of them name the same columns. So what is
-    found out about the schema, and about a list of columns, is kept for the next file.
+    The files of many records are checked against the schema of the version on which the next one is formed, and most of
+    them name the same columns. So what is found out about the schema, and about a list of columns, is kept for the
+    other files, until the next version is formed.
     """
 
     def __init__(self, fields: Sequence[Field] = ()) -> None:
@@ -58,13 +60,18 @@ class TableSchema:
         }
 
     def once(self, find: Callable[[TableSchema, *Ts], T], *of: *Ts) -> T:
-        """The result of `find(self, *of)`, which depends on its arguments alone and is kept."""
+        """The result of `find(self, *of)`, which depends on nothing but its arguments.
+
+        It is computed once for the last few arguments, unless these are long. An exception is not kept.
+        """
+        if sum(len(one) for one in of if isinstance(one, Sized)) > _LENGTH_MAX:
+            return find(self, *of)
         key = find, *of
-        try:
+        if key in self._findings:
             found: T = self._findings[key]
-        except KeyError:
-            found = find(self, *of)
-            if len(self._findings) >= _FINDINGS_MAX:
-                self._findings.clear()
-            self._findings[key] = found
+            return found
+        found = find(self, *of)
+        if len(self._findings) >= _FINDINGS_MAX:
+            self._findings.clear()
+        self._findings[key] = found
         return found

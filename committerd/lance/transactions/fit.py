@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from committerd.errors import InvalidRequest
 from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.feature_flags import CARRIED
-from committerd.lance.format.manifest_file import ManifestFile
 from committerd.lance.format.support import has_stable_row_ids
 from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.operations.operation import Operation, StagedFiles
@@ -34,20 +33,19 @@ _MIX = (
 )
 
 
-def schema_after(transaction: Transaction, latest: ManifestFile | None) -> TableSchema:
-    """The schema of the version that the transaction makes of `latest` (None = there is no table)."""
-    if new := operation_of(transaction).new_schema(transaction):
-        return TableSchema(new)
-    return TableSchema() if latest is None else latest.schema
+def schema_after(transaction: Transaction, latest: TableSchema) -> TableSchema:
+    """The schema of the version that the transaction makes; `latest` is that of the latest version."""
+    new = operation_of(transaction).new_schema(transaction)
+    return TableSchema(new) if new else latest
 
 
 def require_fits(
     transaction: Transaction,
     files: StagedFiles,
     latest: Manifest | None,
+    *,
     schema: TableSchema,
     create: CreateOptions,
-    *,
     may_mix: bool,
 ) -> None:
     """Check that the transaction's new `files` fit the version `latest`.
@@ -75,8 +73,9 @@ def require_files_as_described(
     transaction: Transaction,
     files: StagedFiles,
     latest: Manifest | None,
-    schema: TableSchema,
     facts: Mapping[str, FileFacts],
+    *,
+    schema: TableSchema,
 ) -> None:
     """Check that data files are as the transaction describes them.
 

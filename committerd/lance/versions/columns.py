@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from committerd.lance.format.data_file import FileFacts
 from committerd.lance.format.table_schema import TableSchema
 from committerd.lance.format.wording import CHARS_MAX, quoted
 from committerd.lance.versions.fragments import file_version
-from committerd_common.messages import DataFile, DataFragment, Field, FileDescriptor
+from committerd_common.messages import DataFile, DataFragment, DecodeError, Field, FileDescriptor
 
 NO_COLUMN = -1
 """The column index of a field whose children have the columns. Lance 4.0.0 lists such fields, 14.0.2 leaves them out.
@@ -50,6 +51,25 @@ def _is_blob_v2(field: Field) -> bool:
     return field.metadata.get("ARROW:extension:name") == _BLOB_TYPE.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """What a transaction says of the columns of a data file."""
+
+    version: str | None
+    """The file's format; None if it is unknown."""
+    fields: tuple[int, ...]
+    columns: tuple[int, ...]
+    """The index of each field's column in the file."""
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @staticmethod
+    def of(file: DataFile) -> FileColumns:
+        """Those of this file."""
+        return FileColumns(file_version(file), tuple(file.fields), tuple(file.column_indices))
+
+
 def require_columns(files: Iterable[DataFile], schema: TableSchema) -> None:
     """Check that each data file names a column for each field that it has, as its format demands, and none twice.
 
@@ -59,7 +79,7 @@ def require_columns(files: Iterable[DataFile], schema: TableSchema) -> None:
     Raises `InvalidRequest` (`column_indices`).
     """
     for file in files:
-        if fault := schema.once(_fault, file_version(file), tuple(file.fields), tuple(file.column_indices)):
+        if fault := schema.once(_fault, FileColumns.of(file)):
             raise InvalidRequest(f"data file {file.path!r} can't be read: {fault}", code="column_indices")
 
 
@@ -80,10 +100,10 @@ def fields_with_columns(schema: Sequence[Field]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _fault(schema: TableSchema, version: str | None, fields: tuple[int, ...], columns: tuple[int, ...]) -> str:
+def _fault(schema: TableSchema, said: FileColumns) -> str:
     """The fault of a file's columns, as text; empty if it has none."""
-    known = [pair for pair in zip(fields, columns, strict=True) if pair[0] in schema.by_id]
-    held = frozenset(fields)
+    known = [pair for pair in zip(said.fields, said.columns, strict=True) if pair[0] in schema.by_id]
+    held, version = frozenset(said.fields), said.version
     for number, column in known:
         field = schema.by_id[number]
         wants_column = version == "2.0" or number not in schema.parents or is_one_column(field)
@@ -125,8 +145,7 @@ def require_as_described(described: Iterable[DescribedFile], schema: TableSchema
                 "number of rows that pylance gives for it",
                 code="physical_rows_too_many" if rows > facts.rows else "physical_rows_too_few",
             )
-        columns = tuple(file.fields), tuple(file.column_indices)
-        if lie := schema.once(_lie, file_version(file), *columns, facts.fields, facts.columns):
+        if lie := schema.once(_lie, FileColumns.of(file), facts.fields, facts.columns):
             raise InvalidRequest(f"data file {file.path!r} {lie.text}", code=lie.code)
 
 
@@ -137,25 +156,18 @@ class _Lie(NamedTuple):
     code: str
 
 
-def _lie(
-    schema: TableSchema,
-    version: str | None,
-    fields: tuple[int, ...],
-    columns: tuple[int, ...],
-    held_fields: bytes,
-    held_columns: int,
-) -> _Lie | None:
-    """What is untrue of the columns that a transaction gives for a file; None if nothing is.
+def _lie(schema: TableSchema, said: FileColumns, fields: bytes, columns: int) -> _Lie | None:
+    """What is untrue of what a transaction says of a file; None if nothing is.
 
-    `held_fields`, `held_columns`: as in `FileFacts`.
+    `fields`, `columns`: what the file says, as in `FileFacts`.
     """
-    held = _types_of_columns(held_fields, held_columns, version)
-    for number, column in zip(fields, columns, strict=True):
+    held = _types_of_columns(fields, columns, said.version)
+    for number, column in zip(said.fields, said.columns, strict=True):
         field = schema.by_id.get(number)
         if column == NO_COLUMN or field is None or is_one_column(field):
             continue
-        if column >= held_columns:
-            text = f"has {held_columns} columns, and field {number} would be in column {column}"
+        if column >= columns:
+            text = f"has {columns} columns, and field {number} would be in column {column}"
             return _Lie(text, "column_indices")
         if held and _differ(held[column], field.logical_type):
             text = (
@@ -169,7 +181,10 @@ def _lie(
 @lru_cache(maxsize=4)
 def _types_of_columns(fields: bytes, columns: int, version: str | None) -> tuple[str, ...]:
     """The logical type of each column of a file; empty if they are not known."""
-    schema = FileDescriptor.FromString(fields).schema.fields
+    try:
+        schema = FileDescriptor.FromString(fields).schema.fields
+    except DecodeError:
+        return ()
     parents = {field.parent_id for field in schema}
     inside: set[int] = set()
     types: list[str] = []

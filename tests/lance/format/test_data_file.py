@@ -11,11 +11,9 @@ from committerd.lance.format.byte_range import ByteRange
 from committerd.lance.format.data_file import (
     DESCRIPTOR_BYTES_MAX,
     MESSAGES_MAX,
-    FileFacts,
     buffer_table,
     decode_descriptor,
     facts,
-    fields_of,
     first_buffer,
     packed_descriptor,
 )
@@ -70,21 +68,20 @@ def test_a_file_says_how_many_rows_and_columns_it_has() -> None:
     end = struct.pack("<QQQIIHH4s", 0, 0, 0, 1, 7, 2, 1, b"LANC")
     packed = packed_descriptor(said.SerializeToString())
     assert packed is not None
-    assert packed.schema == said.schema.SerializeToString()
-    assert facts(b"before" + end, packed, b"fields") == FileFacts(rows=5, columns=7, fields=b"fields")
+    found = facts(b"before" + end, packed)
+    assert (found.rows, found.columns) == (5, 7)
+    assert FileDescriptor.FromString(found.fields) == FileDescriptor(schema=Schema(fields=[Field(id=3)]))
     assert packed_descriptor(b"\xff\xff") is None
-
-
-def test_the_fields_of_a_schema_are_kept_without_its_metadata() -> None:
-    fields = fields_of(Schema(fields=[Field(id=3)], metadata={"k": b"v"}).SerializeToString())
-    assert fields is not None
-    assert FileDescriptor.FromString(fields) == FileDescriptor(schema=Schema(fields=[Field(id=3)]))
-    assert fields_of(b"\xff\xff") is None
 
 
 @pytest.mark.parametrize(("fields", "are_looked_at"), [(FIELDS_MAX, True), (FIELDS_MAX + 1, False)])
 def test_the_types_of_very_many_fields_are_not_looked_at(fields: int, are_looked_at: bool) -> None:
-    assert bool(fields_of(Schema(fields=[Field(id=1)] * fields).SerializeToString())) is are_looked_at
+    packed = packed_descriptor(
+        FileDescriptor(schema=Schema(fields=[Field(id=1)] * fields), length=5).SerializeToString()
+    )
+    assert packed is not None
+    found = facts(footer(0), packed)
+    assert (found.rows, bool(found.fields)) == (5, are_looked_at)
 
 
 def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
@@ -96,6 +93,9 @@ def test_a_descriptor_has_the_metadata_of_the_schema() -> None:
 def test_a_schema_of_too_many_short_messages_is_not_decoded() -> None:
     said = FileDescriptor(schema=Schema(fields=[Field(id=1)] * (MESSAGES_MAX + 1)), length=5)
     assert decode_descriptor(said.SerializeToString()) == FileDescriptor(length=5)
+    packed = packed_descriptor(said.SerializeToString())
+    assert packed is not None
+    assert (packed.length, list(packed.schema.fields)) == (5, [])
     entries = counted(1, counted(1, b"\x52\x00" * (MESSAGES_MAX + 1)))
     assert decode_descriptor(b"\x10\x07" + entries) == FileDescriptor(length=7)
     assert decode_descriptor(entries + b"\xff") == FileDescriptor()
