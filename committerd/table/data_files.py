@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from anyio import to_thread
 
@@ -19,15 +17,15 @@ from committerd.lance.format.data_file import (
     decode_descriptor,
     facts,
     first_buffer,
+    normalised,
     packed_descriptor,
 )
 from committerd.stores.port import ObjectStore, Tail
 from committerd.stretches import GiveWay, to_all
 from committerd.table.heavy_work import LIGHT_BYTES_MAX
 from committerd.table.reading import read_named
-from committerd_common.messages import FileDescriptor, PackedFileDescriptor
+from committerd_common.messages import FileDescriptor
 
-_T = TypeVar("_T")
 _SCHEMA_BYTES_MAX = 8 * 1024 * 1024
 """Maximum bytes of the different schemas of the data files that are read together. The types of others aren't known."""
 _DESCRIPTORS_AT_ONCE, _DESCRIPTORS_AT_ONCE_MAX = 4, 64
@@ -44,8 +42,10 @@ class DataFileFacts:
     def __init__(self, store: ObjectStore, *, give_way: GiveWay = to_all) -> None:
         self._store = store
         self._give_way = give_way
-        self._beyond: dict[str, tuple[ByteRange, Tail]] = {}
-        """By key: the place of a descriptor that is not in the file's end, and the footer."""
+        self._later: dict[str, tuple[ByteRange, bytes | None, Tail]] = {}
+        """By key: the place of a descriptor that is large, or is not in the file's end; its bytes if they are there,
+        and the footer.
+        """
         self._schemas: dict[bytes, bytes] = {}
         """The schemas so far, each once: most files of a table have the same."""
         self._schema_bytes = 0
@@ -53,44 +53,64 @@ class DataFileFacts:
         """By key; None = the file says nothing that is understood."""
 
     def take(self, key: str, tail: Tail) -> int:
-        """Take what the end of a file says; returns how many bytes of its end have its descriptor, 0 = it has none."""
+        """Take what the end of a file says; returns how long an end must be to have the descriptor, 0 = it has none."""
         place = _descriptor_place(tail)
         if place is None:
             self.found[key] = None
             return 0
         body = _part(tail, place)
-        if body is None:
-            self._beyond[key] = place, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
+        if body is None or len(body) > LIGHT_BYTES_MAX:
+            self._later[key] = place, body, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
         else:
-            self._note(key, tail, packed_descriptor(body) if body else None)
+            said = _facts(tail, body)
+            self.found[key] = None if said is None else said._replace(fields=self._once(said.fields))
         return tail.size - place.start
 
     async def finish(self) -> None:
-        """Read the descriptors of the files that were taken, as far as they are not in the ends."""
-        beyond, self._beyond = self._beyond, {}
+        """Decode the descriptors of the files taken so far that are large, and read those that are not in the ends."""
+        later, self._later = self._later, {}
 
         async def read(key: str) -> None:
-            place, footer = beyond[key]
+            place, body, footer = later[key]
             with suppress(ObjectUnreadable, InvalidRequest):
-                body = await self._store.get_range(key, place.start, place.end) or b""
+                if body is None:
+                    body = await self._store.get_range(key, place.start, place.end) or b""
                 await self._give_way()
-                self._note(key, footer, await _decoded(body, packed_descriptor))
+                if len(body) > LIGHT_BYTES_MAX:
+                    said = await to_thread.run_sync(_normalised_facts, footer, body)
+                    fields = self._kept(said.fields) if said is not None else b""
+                else:
+                    said = _facts(footer, body)
+                    fields = self._once(said.fields) if said is not None else b""
+                self.found[key] = None if said is None else said._replace(fields=fields)
 
-        largest = max((place.end - place.start for place, _ in beyond.values()), default=0)
+        largest = max((place.end - place.start for place, _, _ in later.values()), default=0)
         small = min(_DESCRIPTOR_BYTES_AT_ONCE // max(largest, 1), _DESCRIPTORS_AT_ONCE_MAX)
-        await for_each(beyond, read, at_once=max(small, _DESCRIPTORS_AT_ONCE))
+        await for_each(later, read, at_once=max(small, _DESCRIPTORS_AT_ONCE))
 
-    def _note(self, key: str, tail: Tail, descriptor: PackedFileDescriptor | None) -> None:
-        said = None if descriptor is None else facts(tail.body, descriptor)
-        self.found[key] = None if said is None else said._replace(fields=self._once(said.fields))
+    def _once(self, fields: bytes) -> bytes:
+        known = self._schemas.get(fields)
+        return self._kept(normalised(fields)) if known is None else known
 
-    def _once(self, schema: bytes) -> bytes:
+    def _kept(self, schema: bytes) -> bytes:
         """The same schema as before, if there was one; empty if the schemas would take too much memory."""
         known = self._schemas.get(schema)
         if known is None and self._schema_bytes + len(schema) <= _SCHEMA_BYTES_MAX:
             known = self._schemas[schema] = schema
             self._schema_bytes += len(schema)
         return known or b""
+
+
+def _facts(tail: Tail, body: bytes) -> FileFacts | None:
+    """The facts of a file that ends with `tail` and has this descriptor; None if it says nothing."""
+    descriptor = packed_descriptor(body) if body else None
+    return None if descriptor is None else facts(tail.body, descriptor)
+
+
+def _normalised_facts(tail: Tail, body: bytes) -> FileFacts | None:
+    """As `_facts`, with normalised fields. It takes up to 3 s."""
+    said = _facts(tail, body)
+    return None if said is None else said._replace(fields=normalised(said.fields))
 
 
 async def descriptor_of(store: ObjectStore, key: str) -> FileDescriptor | None:
@@ -107,14 +127,14 @@ async def descriptor_of(store: ObjectStore, key: str) -> FileDescriptor | None:
 
     table = buffer_table(tail.body, tail.size)
     place = first_buffer(await read(table), tail.size) if table is not None else None
-    return await _decoded(await read(place), decode_descriptor) if place is not None else None
+    return await _decoded(await read(place)) if place is not None else None
 
 
-async def _decoded(body: bytes, decode: Callable[[bytes], _T | None]) -> _T | None:
-    """Decode a descriptor; a large one takes up to 3 s, in a thread."""
+async def _decoded(body: bytes) -> FileDescriptor | None:
+    """As `decode_descriptor`; a large one takes up to 3 s, in a thread."""
     if len(body) > LIGHT_BYTES_MAX:
-        return await to_thread.run_sync(decode, body)
-    return decode(body) if body else None
+        return await to_thread.run_sync(decode_descriptor, body)
+    return decode_descriptor(body) if body else None
 
 
 def _descriptor_place(tail: Tail) -> ByteRange | None:

@@ -21,7 +21,10 @@ class EndBytes:
         """Note how many bytes the ends of the last files had to have, for their descriptors to be in them.
 
         The next ends have a quarter more, because files differ. A file that needed more than `END_BYTES_MAX` does not
-        count: a longer end would still not be enough.
+        count: a longer end would still not be enough. Nor does 0, of a file without a descriptor.
         """
-        most = max((one for one in needed if one <= END_BYTES_MAX), default=0)
+        known = [one for one in needed if one]
+        if not known:
+            return
+        most = max((one for one in known if one <= END_BYTES_MAX), default=0)
         self.bytes = min(max(most + most // 4, END_BYTES), END_BYTES_MAX)

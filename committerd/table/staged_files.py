@@ -218,8 +218,8 @@ def require_content(
     """Return if the staged `files` hold what the transaction says of them, as far as they can be read from here.
 
     The arguments as for `staged_files.needed`; `wanted` is its result, which `facts` answer. `schema`: as
-    `schema_after` returns it. Raises `InvalidRequest`
-    (`physical_rows_too_many`, `missing_file`, `deletion_file`, `named_bytes`, `file_unreadable`).
+    `schema_after` returns it. Raises `InvalidRequest` (`physical_rows_too_many`, `missing_file`, `deletion_file`,
+    `named_bytes`, `file_unreadable`).
     """
     found = {file.path: facts.files.get(Location(data_key(file.path))) for file in files.data_files}
     said = {path: one.said for path, one in found.items() if isinstance(one, FoundFile) and one.said is not None}

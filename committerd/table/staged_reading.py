@@ -21,8 +21,9 @@ from committerd.table.staged_files import MISSING_MAX
 from committerd_common.paths import DATA
 
 _ENDS_AT_ONCE = 256
+"""The most files whose ends are read at once."""
 _END_BYTES_AT_ONCE = 4 * 1024 * 1024
-"""The most files whose ends are read at once, and the most bytes of these ends together."""
+"""The most bytes of these ends together."""
 
 _STRETCH_BYTES = 256 * 1024
 """Bytes of ends to look at before the stretch of work may end."""
@@ -87,7 +88,6 @@ async def _look_in_folder(
         for key, tail in zip(others, await _tails(store, others, size=1), strict=True):
             ends[key] = _found(await _tail(store, key, tail, size=1))
         missing.update(number for number, one in some if ends[one.key] is None)
-        await facts.finish()
     for number, one in files:
         if one.key in ends:
             end = ends[one.key]
@@ -110,6 +110,7 @@ async def _read_ends(
             if isinstance(end, Tail):
                 needed.append(facts.take(key, end))
         end_bytes.note(needed)
+        await facts.finish()
     return found
 
 

@@ -38,8 +38,8 @@ class FileFacts(NamedTuple):
     columns: int
     """The number of its columns."""
     fields: bytes
-    """A `FileDescriptor` with only the fields of its schema, as the file has them; no fields if there are more than
-    `FIELDS_MAX`. Perhaps they can't be decoded.
+    """A `FileDescriptor` with only the fields of its schema; empty if there are more than `FIELDS_MAX`. As the file has
+    them: the same fields may be other bytes (`normalised`), and they may not decode.
     """
 
 
@@ -74,6 +74,17 @@ def facts(tail: bytes, descriptor: PackedFileDescriptor) -> FileFacts:
     if len(descriptor.schema.fields) <= FIELDS_MAX:
         only_fields.schema.fields.extend(descriptor.schema.fields)
     return FileFacts(rows=descriptor.length, columns=columns, fields=only_fields.SerializeToString())
+
+
+def normalised(fields: bytes) -> bytes:
+    """These fields (`FileFacts.fields`) in the one form that all files with the same fields share.
+
+    Lance writes the metadata of a field in any order. Fields that do not decode are returned as they are.
+    """
+    try:
+        return FileDescriptor.FromString(fields).SerializeToString(deterministic=True)
+    except DecodeError:
+        return fields
 
 
 def packed_descriptor(body: bytes) -> PackedFileDescriptor | None:

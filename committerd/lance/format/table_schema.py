@@ -8,11 +8,10 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from committerd_common.messages import Field
 
-_FINDINGS_MAX = 16
-"""The most findings that are kept. As a rule the files of a table are of few kinds; a hostile producer makes many.
-"""
-_LENGTH_MAX = 100_000
-"""What depends on more ids and bytes than this is not kept: a producer may list millions of columns."""
+_KEPT_BYTES_MAX = 8 * 1024 * 1024
+"""The most memory, as estimated, of the arguments whose findings are kept: a producer may list millions of columns."""
+_ID_BYTES = 40
+"""Memory of an id in a tuple or a set."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -28,7 +27,9 @@ class TableSchema:
 
     def __init__(self, fields: Sequence[Field] = ()) -> None:
         self.fields = fields
-        self._findings: dict[Hashable, Any] = {}
+        self._findings: dict[Hashable, tuple[Any, int]] = {}
+        """By function and arguments, in the order in which they were found: the result, and the estimated memory."""
+        self._kept_bytes = 0
 
     @cached_property
     def by_id(self) -> Mapping[int, Field]:
@@ -62,16 +63,26 @@ class TableSchema:
     def once(self, find: Callable[[TableSchema, *Ts], T], *of: *Ts) -> T:
         """The result of `find(self, *of)`, which depends on nothing but its arguments.
 
-        It is computed once for the last few arguments, unless these are long. An exception is not kept.
+        It is kept for the next call with the same arguments, unless they take too much memory. The oldest results are
+        dropped first. An exception is not kept.
         """
-        if sum(len(one) for one in of if isinstance(one, Sized)) > _LENGTH_MAX:
-            return find(self, *of)
         key = find, *of
         if key in self._findings:
-            found: T = self._findings[key]
+            found: T = self._findings[key][0]
             return found
         found = find(self, *of)
-        if len(self._findings) >= _FINDINGS_MAX:
-            self._findings.clear()
-        self._findings[key] = found
+        size = _ID_BYTES + sum(map(_size, of))
+        if size <= _KEPT_BYTES_MAX:
+            while self._kept_bytes + size > _KEPT_BYTES_MAX:
+                _, dropped = self._findings.pop(next(iter(self._findings)))
+                self._kept_bytes -= dropped
+            self._findings[key] = found, size
+            self._kept_bytes += size
         return found
+
+
+def _size(one: object) -> int:
+    """The estimated memory of an argument."""
+    if isinstance(one, bytes):
+        return len(one)
+    return _ID_BYTES * len(one) if isinstance(one, Sized) else _ID_BYTES

@@ -51,10 +51,9 @@ def require_fits(
     """Check that the transaction's new `files` fit the version `latest`.
 
     `latest` is an `excerpt` of the latest version; None = there is no table. `schema`: as `schema_after` returns it.
-    `may_mix`: whether the table may get its
-    first files of another storage version than its own. Raises `InvalidRequest`: `duplicate_base`, `unknown_base`,
-    `file_version`, `row_ids`, `column_indices`, `field_type`, `merge_fragments`, `row_count_changed`,
-    `replaced_fields`, `unknown_field`, `schema`, `deletion_file`.
+    `may_mix`: whether the table may get its first files of another storage version than its own. Raises
+    `InvalidRequest`: `duplicate_base`, `unknown_base`, `file_version`, `row_ids`, `column_indices`, `field_type`,
+    `merge_fragments`, `row_count_changed`, `replaced_fields`, `unknown_field`, `schema`, `deletion_file`.
     """
     operation = operation_of(transaction)
     _require_bases(operation, transaction, files, latest)

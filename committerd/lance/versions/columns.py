@@ -62,7 +62,8 @@ class FileColumns:
     """The index of each field's column in the file."""
 
     def __len__(self) -> int:
-        return len(self.fields)
+        """How many numbers it has."""
+        return len(self.fields) + len(self.columns)
 
     @staticmethod
     def of(file: DataFile) -> FileColumns:
@@ -150,14 +151,14 @@ def require_as_described(described: Iterable[DescribedFile], schema: TableSchema
 
 
 class _Lie(NamedTuple):
-    """What a file does not have, although the transaction says so."""
+    """An untrue statement of a transaction about a file."""
 
     text: str
     code: str
 
 
 def _lie(schema: TableSchema, said: FileColumns, fields: bytes, columns: int) -> _Lie | None:
-    """What is untrue of what a transaction says of a file; None if nothing is.
+    """The first untrue statement of the transaction about a file; None if all are true.
 
     `fields`, `columns`: what the file says, as in `FileFacts`.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from committerd.lance.format.table_schema import TableSchema
@@ -56,11 +58,38 @@ def test_an_exception_is_not_kept() -> None:
         assert find.calls == calls
 
 
-def test_few_findings_are_kept_and_none_of_long_lists() -> None:
+def test_findings_take_little_memory_and_the_oldest_are_dropped() -> None:
     schema, find = TableSchema(SCHEMA), Finder()
-    for number in range(1000):
-        schema.once(find, (number,))
-    assert len(schema._findings) <= 16
-    kept = len(schema._findings)
-    assert schema.once(find, tuple(range(100_001))) == 4
-    assert len(schema._findings) == kept
+    tracemalloc.start()
+    try:
+        for number in range(60):
+            assert schema.once(find, tuple(range(1_000_000 * number, 1_000_000 * number + 20_000))) <= 4
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * 1024 * 1024
+    assert 1 < len(schema._findings) <= 10
+    newest = tuple(range(59_000_000, 59_020_000))
+    schema.once(find, newest)
+    schema.once(find, tuple(range(20_000)))
+    assert find.calls == 61
+
+
+def test_a_finding_of_a_very_long_list_is_not_kept_and_drops_no_other() -> None:
+    schema, find = TableSchema(SCHEMA), Finder()
+    schema.once(find, (1,))
+    assert schema.once(find, tuple(range(300_000))) == 4
+    assert schema.once(find, (1,)) == 1
+    assert find.calls == 2
+
+
+def test_bytes_and_numbers_count_as_memory_too() -> None:
+    schema, calls = TableSchema(SCHEMA), list[int]()
+
+    def find(schema: TableSchema, body: bytes, number: int) -> int:
+        calls.append(number)
+        return number
+
+    for number in (1, 2, 1):
+        schema.once(find, bytes(5 * 1024 * 1024), number)
+    assert calls == [1, 2, 1]
