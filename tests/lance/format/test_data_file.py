@@ -15,9 +15,10 @@ from committerd.lance.format.data_file import (
     decode_descriptor,
     facts,
     first_buffer,
+    normalised,
     packed_descriptor,
 )
-from committerd_common.messages import Field, FileDescriptor, Schema
+from committerd_common.messages import Field, FileDescriptor, PackedFileDescriptor, PackedSchema, Schema
 from tests.hostile.records import counted
 
 
@@ -105,3 +106,20 @@ def test_a_long_descriptor_of_few_messages_is_decoded() -> None:
     text = b"\n\t" * MESSAGES_MAX
     said = FileDescriptor(schema=Schema(metadata={"k": text}), length=5)
     assert decode_descriptor(said.SerializeToString()) == said
+
+
+def test_the_same_fields_have_one_form_whatever_the_order_of_their_metadata() -> None:
+    entries = [b"\x52\x06\n\x01a\x12\x01x", b"\x52\x06\n\x01b\x12\x01y"]
+    forms = [
+        PackedFileDescriptor(schema=PackedSchema(fields=[b"\x18\x03" + b"".join(order)])).SerializeToString()
+        for order in (entries, entries[::-1])
+    ]
+    assert len(set(forms)) == 2
+    (form,) = set(map(normalised, forms))
+    (field,) = FileDescriptor.FromString(form).schema.fields
+    assert field == Field(id=3, metadata={"a": b"x", "b": b"y"})
+
+
+def test_fields_that_do_not_decode_stay_as_they_are() -> None:
+    broken = PackedFileDescriptor(schema=PackedSchema(fields=[b"\xff"])).SerializeToString()
+    assert normalised(broken) == broken
