@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from anyio import to_thread
@@ -62,8 +63,7 @@ class DataFileFacts:
         if body is None or len(body) > LIGHT_BYTES_MAX:
             self._later[key] = place, body, Tail(body=tail.body[-FOOTER_BYTES:], size=tail.size)
         else:
-            said = _facts(tail, body)
-            self.found[key] = None if said is None else said._replace(fields=self._once(said.fields))
+            self._note(key, _facts(tail, body), self._once)
         return tail.size - place.start
 
     async def finish(self) -> None:
@@ -77,18 +77,20 @@ class DataFileFacts:
                     body = await self._store.get_range(key, place.start, place.end) or b""
                 await self._give_way()
                 if len(body) > LIGHT_BYTES_MAX:
-                    said = await to_thread.run_sync(_normalised_facts, footer, body)
-                    fields = self._kept(said.fields) if said is not None else b""
+                    self._note(key, await to_thread.run_sync(_normalised_facts, footer, body), self._kept)
                 else:
-                    said = _facts(footer, body)
-                    fields = self._once(said.fields) if said is not None else b""
-                self.found[key] = None if said is None else said._replace(fields=fields)
+                    self._note(key, _facts(footer, body), self._once)
 
         largest = max((place.end - place.start for place, _, _ in later.values()), default=0)
         small = min(_DESCRIPTOR_BYTES_AT_ONCE // max(largest, 1), _DESCRIPTORS_AT_ONCE_MAX)
         await for_each(later, read, at_once=max(small, _DESCRIPTORS_AT_ONCE))
 
+    def _note(self, key: str, said: FileFacts | None, shared: Callable[[bytes], bytes]) -> None:
+        """Note the facts of a file. `shared`: returns the fields as the other files with the same fields have them."""
+        self.found[key] = None if said is None else said._replace(fields=shared(said.fields))
+
     def _once(self, fields: bytes) -> bytes:
+        """As `_kept`, for fields that are not normalised."""
         known = self._schemas.get(fields)
         return self._kept(normalised(fields)) if known is None else known
 

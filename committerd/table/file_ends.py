@@ -21,7 +21,7 @@ class EndBytes:
         """Note how many bytes the ends of the last files had to have, for their descriptors to be in them.
 
         The next ends have a quarter more, because files differ. A file that needed more than `END_BYTES_MAX` does not
-        count: a longer end would still not be enough. Nor does 0, of a file without a descriptor.
+        count: a longer end would still not be enough. Neither does a 0, which says that a file has no descriptor.
         """
         known = [one for one in needed if one]
         if not known:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 
 from committerd.concurrency import for_each
 from committerd.errors import CommitterError, InvalidRequest, ObjectUnreadable, StoreUnavailable
@@ -99,9 +98,11 @@ async def _read_ends(
     store: ObjectStore, keys: Sequence[str], facts: DataFileFacts, *, end_bytes: EndBytes, give_way: GiveWay
 ) -> dict[str, FoundFile | CommitterError | None]:
     """Read the ends of these data files; returns what is found, by key, and adds what they say to `facts`."""
-    found, left = dict[str, FoundFile | CommitterError | None](), iter(keys)
-    while some := list(islice(left, _END_BYTES_AT_ONCE // (size := end_bytes.bytes))):
-        needed = list[int]()
+    found, left = dict[str, FoundFile | CommitterError | None](), keys
+    while left:
+        size, needed = end_bytes.bytes, list[int]()
+        count = _END_BYTES_AT_ONCE // size
+        some, left = left[:count], left[count:]
         for place, (key, tail) in enumerate(zip(some, await _tails(store, some, size=size), strict=True)):
             if place % max(_STRETCH_BYTES // size, 1) == 0:
                 await give_way()

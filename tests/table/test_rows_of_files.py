@@ -185,7 +185,7 @@ class Counting(LocalStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root, durable=False)
         self.tails: list[tuple[int, int]] = []
-        """Of each go: how many ends were read, and how many bytes of each at most."""
+        """Of each call: how many ends were read, and how many bytes of each at most."""
         self.ranges = 0
 
     async def get_tails(self, keys: Sequence[str], *, size: int) -> Sequence[TailOrError]:

@@ -38,8 +38,9 @@ class FileFacts(NamedTuple):
     columns: int
     """The number of its columns."""
     fields: bytes
-    """A `FileDescriptor` with only the fields of its schema; empty if there are more than `FIELDS_MAX`. As the file has
-    them: the same fields may be other bytes (`normalised`), and they may not decode.
+    """A serialized `FileDescriptor` with only the fields of its schema; empty if there are more than `FIELDS_MAX`.
+
+    The fields are not checked: they may not decode, and equal fields may differ in their bytes (`normalised`).
     """
 
 
