@@ -1,7 +1,7 @@
 """Clients that wait for each of their upserts while another producer floods the queue: how long do they wait?
 
     python -m bench.flood [--appends 100000] [--waiting 2000] [--seconds 8] [--clients 6] [--pause 0]
-                          [--fragments 0] [--batch] [--plan-between] [--upserts] [--files 1]
+                          [--fragments 0] [--batch] [--plan-between] [--upserts] [--files 1] [--s3 60]
 
 Processes (`--clients`) upsert 20 rows at a time, each one upsert after the other. Meanwhile a producer stages raw
 Appends of a few files each (`--files`) that say which keys they bring, as fast as they are committed: at most
@@ -23,6 +23,9 @@ With `--fragments` so many Appends of a file each are committed first, so that t
 
 With `--batch` the committer knows the producer as a batch producer (`commit.batch_producers`).
 
+With `--s3` the table is on an S3 server of this machine, which adds so many milliseconds to each response that the
+committer gets. Otherwise it is on the local disk.
+
 With `--upserts` the flood stages upserts of a row each. All are planned on the first version, so each is compared with
 all versions since then, also with those that the clients have made alone.
 """
@@ -40,9 +43,10 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import BrokenBarrierError
@@ -52,9 +56,12 @@ import lance
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from bench.proxied_s3 import ProxiedS3
 from committerd_client import SyncCommitClient, staging
 from committerd_common.messages import DataFile, Transaction
 from harness.kafka import kafka_broker
+from harness.lance_table import LanceTable
+from harness.places import StorePlace
 from harness.scene import Scene
 from harness.topics import OUTCOME_PARTITIONS
 
@@ -75,8 +82,10 @@ _LINKS_MAX = 30_000
 """How many links to one file are made: file systems have a maximum."""
 _LOOK_SECONDS = 0.05
 """How often the flood asks Kafka how many outcomes there are: seldom, because that takes processors from the others."""
-_WAITS = {"KAFKA__FETCH_MAX_WAIT_MS": "500"}
-"""The default, which is longer than the scene's: as long as this, the committer may wait before it reads elsewhere."""
+_WAITS = {"KAFKA__FETCH_MAX_WAIT_MS": "500", "STORE__RECHECK_SECONDS": "10"}
+"""Defaults that are longer than the scene's: how long the committer may wait before it reads elsewhere in the log, and
+how often it looks for versions of other writers, which takes two requests to the store before a put.
+"""
 
 
 def producer_of(partition: int) -> str:
@@ -85,8 +94,22 @@ def producer_of(partition: int) -> str:
     return next(name for name in names if zlib.crc32(name.encode()) % OUTCOME_PARTITIONS == partition)
 
 
+@contextmanager
+def place_of_table(folder: Path, s3: int | None) -> Iterator[tuple[StorePlace, Path]]:
+    """Where the table is, and the folder of its data files on this machine.
+
+    `s3`: the milliseconds that an S3 server adds to each response that the committer gets; None = in `folder`.
+    """
+    if s3 is None:
+        yield StorePlace(str(folder / "table.lance")), folder / "table.lance" / "data"
+        return
+    with ProxiedS3() as server, server.adding(s3):
+        place, direct = server.free_place()
+        yield StorePlace(place.uri, direct, place.settings), server.data / place.uri.partition("://")[2] / "data"
+
+
 def upsert(
-    uri: str,
+    place: StorePlace,
     kafka: str,
     name: str,
     producer: str,
@@ -107,8 +130,10 @@ def upsert(
     Each upsert brings keys of its own. So it can be planned on the first version, which has a row, and is valid for the
     latest version that the client knows. To plan it there takes the longer the more files the table has.
     """
-    first = lance.dataset(uri, version=1)
-    keys, version = itertools.count(uuid.uuid4().int >> 70, ROWS), lance.dataset(uri).version
+    options = dict(place.storage_options)
+    open_table = partial(lance.dataset, place.uri, storage_options=options)
+    first = open_table(version=1)
+    keys, version = itertools.count(uuid.uuid4().int >> 70, ROWS), open_table().version
     upserts: list[Transaction] = []
 
     def plan() -> Transaction:
@@ -117,13 +142,15 @@ def upsert(
 
     def again(_: object) -> Transaction:
         nonlocal version
-        version = lance.dataset(uri).version
+        version = open_table().version
         change = plan()
         change.read_version = version
         return change
 
     try:
-        with SyncCommitClient(kafka, dataset=name, dataset_uri=uri, producer=producer) as client:
+        with SyncCommitClient(
+            kafka, dataset=name, dataset_uri=place.uri, storage_options=options, producer=producer
+        ) as client:
             while True:
                 steps.wait()
                 if ended.is_set():
@@ -152,12 +179,12 @@ class Span(NamedTuple):
 class Clients:
     """The clients, in processes of their own, and all calls that they have made."""
 
-    def __init__(self, scene: Scene, kafka: str, *, count: int, planned: int, pause: float) -> None:
+    def __init__(self, place: StorePlace, kafka: str, name: str, *, count: int, planned: int, pause: float) -> None:
         spawned = multiprocessing.get_context("spawn")
         self._steps, self._calls = spawned.Barrier(count + 1), spawned.Queue()
         self._on, self._ended = spawned.Event(), spawned.Event()
         self._made: list[tuple[float, float]] = []
-        given = scene.table.uri, kafka, scene.name
+        given = place, kafka, name
         shared = {"steps": self._steps, "on": self._on, "ended": self._ended, "calls": self._calls}
         shared |= {"planned": planned, "pause": pause}
         self._running = [
@@ -226,16 +253,19 @@ class Calls(NamedTuple):
         return f"{len(self.seconds)} calls, p50 {p50:.3f} s, p99 {p99:.3f} s, slowest {slowest:.3f} s"
 
 
-def prepared(scene: Scene, count: int, *, files: int, upserts: bool) -> list[bytes]:
-    """Appends of so many files of a row each, or upserts of a file and a row. The files are links to a few files."""
-    rows = pa.table({"id": scene.table.new_ids(1)})
+def prepared(table: LanceTable, data: Path, count: int, *, files: int, upserts: bool) -> list[bytes]:
+    """Appends of so many files of a row each, or upserts of a file and a row. The files are links to a few files.
+
+    `data`: the folder of the table's files on this machine.
+    """
+    rows, opened = pa.table({"id": table.new_ids(1)}), table.open()
     if upserts:
-        one = staging.merge_insert(scene.table.open(), rows, on="id").transaction
+        one = staging.merge_insert(opened, rows, on="id").transaction
     else:
-        fragments = lance.fragment.write_fragments(rows, scene.table.uri, mode="append", data_storage_version="2.0")
-        one = staging.append(fragments, keys=staging.keys_of(scene.table.open(), "id", rows))
+        fragments = lance.fragment.write_fragments(rows, opened, mode="append", data_storage_version="2.0")
+        one = staging.append(fragments, keys=staging.keys_of(opened, "id", rows))
         one.append.fragments.extend([one.append.fragments[0]] * (files - 1))
-    data, made, links = Path(scene.table.uri) / "data", list[bytes](), 0
+    made, links = list[bytes](), 0
     linked = data / _files_of(one)[0].path
     for _ in range(count):
         copy = Transaction()
@@ -431,22 +461,27 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1, help="how many files each Append of the flood has")
     parser.add_argument("--clients", type=int, default=CLIENTS, help="how many processes upsert")
     parser.add_argument("--plan-between", action="store_true", help="the clients plan each upsert between two commits")
+    parser.add_argument("--s3", type=int, metavar="MS", help="the table is on S3, with these milliseconds added")
     parser.add_argument("--pause", type=float, default=0.0, help="how many seconds a client waits after each commit")
     given = parser.parse_args()
     planned = 0 if given.plan_between else math.ceil(_PLANNED_A_SECOND * (given.seconds + 2 * _SETTLED_SECONDS))
-    with tempfile.TemporaryDirectory() as folder, kafka_broker() as kafka:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        place_of_table(Path(folder), given.s3) as (place, data),
+        kafka_broker() as kafka,
+    ):
         servers, name = kafka.bootstrap_servers, f"flood-{uuid.uuid4().hex[:8]}"
-        with Scene(kafka=servers, name=name, folder=Path(folder)) as scene:
+        with Scene(kafka=servers, name=name, folder=Path(folder), place=place) as scene:
             scene.table.create()
             scene.started(**_WAITS | ({"COMMIT__BATCH_PRODUCERS": "flood"} if given.batch else {}))
             if given.fragments:
-                first = prepared(scene, given.fragments, files=1, upserts=False)
+                first = prepared(scene.table, data, given.fragments, files=1, upserts=False)
                 with Flood(servers, name, first, waiting=given.waiting) as flood:
                     flood.begin()
                     flood.during(math.inf)
-            records = prepared(scene, given.appends, files=given.files, upserts=given.upserts)
+            records = prepared(scene.table, data, given.appends, files=given.files, upserts=given.upserts)
             with (
-                Clients(scene, servers, count=given.clients, planned=planned, pause=given.pause) as clients,
+                Clients(place, servers, name, count=given.clients, planned=planned, pause=given.pause) as clients,
                 Flood(servers, name, records, waiting=given.waiting) as flood,
             ):
                 rounds = list[Round]()
