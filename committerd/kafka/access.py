@@ -23,7 +23,7 @@ def lacking(operation: str, resource: str, name: str = "") -> str:
 
 
 def denied(error: Exception, operation: str, *, topic: str = "", group: str = "") -> str | None:
-    """A sentence about the missing ACL, if the error is about authorization; else None.
+    """A sentence about the missing ACL, if the error is or may be about authorization; else None.
 
     `operation`: what was to be done with the topic or the group. Read includes Describe.
     """
@@ -34,6 +34,8 @@ def denied(error: Exception, operation: str, *, topic: str = "", group: str = ""
             return lacking(operation, "Topic", topic)
         case errors.ClusterAuthorizationFailedError():
             return lacking("IdempotentWrite", "Cluster")
+        case errors.UnknownTopicOrPartitionError() if topic:
+            return f"topic {topic} does not exist, or the user has no ACL {operation} on it: Kafka does not tell which"
         case errors.KafkaError() if gets_no_producer_id(error):
             return lacking(operation, "Topic", topic)
         case _:

@@ -21,6 +21,7 @@ from committerd.dev.parts import free_ports
 from committerd_client import CommitClient
 from committerd_common.messages import Status
 from harness.child import ChildProcess, Launch
+from harness.fleet import Fleet, active, replace
 from harness.java import INSTALL, KAFKA_TOOLS, java
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace
@@ -214,6 +215,51 @@ def test_a_table_moves(scene: Scene, kafka: KafkaBroker | RunningKafka, launch: 
         assert answer.status is Status.COMMITTED
         ids += moved.table.brought[transaction.uuid]
         assert sorted(moved.table.open().to_table()["id"].to_pylist()) == sorted(ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["Rename a dataset, or use another Kafka cluster", "Move a table to another URI"])
+def test_a_table_of_a_group_changes_while_the_others_are_served(
+    kafka: KafkaBroker | RunningKafka, dataset: str, tmp_path: Path, launch: Launch, task: str
+) -> None:
+    before, after = _blocks(task)
+    stays, changes, file = f"{dataset}-a", f"{dataset}-b", tmp_path / "datasets.toml"
+    with Fleet(kafka=kafka.bootstrap_servers, names=[stays, changes], folder=tmp_path, launch=launch) as fleet:
+        old = fleet.scenes[changes]
+        ids = {name: scene.table.create() for name, scene in fleet.scenes.items()}
+
+        def follow(lines: Sequence[str], name: str) -> None:
+            for line in lines:
+                if line.startswith("cp "):
+                    shutil.copytree(old.table.uri, copy)
+                else:
+                    words = [*shlex.split(line)[1:], "--dataset", name]
+                    fleet.command(*words, DAEMON__DATASETS_FILE=str(file))
+
+        copy = tmp_path / "moved.lance"
+        replace(file, fleet.tables())
+        member = fleet.member("", DAEMON__DATASETS_FILE=str(file), **STAYS)
+        member.wait_ready(text="2 datasets: 2 active")
+        for name, scene in fleet.scenes.items():
+            ids[name] += scene.committed(3)
+        follow(before, changes)
+        name, uri = (f"{changes}-new", old.table.uri) if "Rename" in task else (changes, str(copy))
+        replace(file, f'{fleet.tables(stays)}[datasets.{changes}]\nname = "{name}"\nuri = "{uri}"\n')
+        member.wait_line("datasets.changed")
+        member.wait_line("refused" if "Rename" in task else "queue.paused", dataset=name)
+        ids[stays] += fleet.scenes[stays].committed()
+        follow(after, name)
+        own = tmp_path / "new"
+        own.mkdir()
+        place = StorePlace(uri)
+        with Scene(kafka=kafka.bootstrap_servers, name=name, folder=own, place=place, launch=launch) as changed:
+            until(lambda: active(member, name))
+            (answer,) = changed.ask(transaction := changed.table.append())
+            assert answer.status is Status.COMMITTED
+            ids[changes] += changed.table.brought[transaction.uuid]
+            assert sorted(changed.table.ids()) == sorted(ids[changes])
+        fleet.scenes[stays].audit(ids[stays])
+        assert [line["dataset"] for line in member.lines("start.done")].count(stays) == 1
 
 
 @pytest.mark.slow

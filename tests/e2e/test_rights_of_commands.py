@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,7 @@ ROWS = {
     "`audit`": [["audit"]],
     "`heartbeat`": [["heartbeat"]],
     "`explain`": [["explain", SETTLED]],
+    "`datasets`": [["datasets"]],
     "`dead list`": [["dead", "list"], ["dead", "show", "0"]],
     "`dead replay`": [["dead", "replay", "0", "--apply"]],
     "`dead drop`": [["dead", "drop", "--below", "1", "--apply"]],
@@ -144,3 +149,51 @@ def test_a_client_writes_with_the_rights_of_its_row(scene: Scene, strict_kafka: 
     servers = options.pop("bootstrap_servers")
     with SyncCommitClient(servers, dataset=scene.name, kafka_options=options) as client:
         assert client.commit(scene.table.append()).version == scene.table.version
+
+
+def test_datasets_says_which_right_is_missing(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    on_topic, on_group = listed("`datasets`", scene.name)
+    allow(strict_kafka, [on_group])
+    (one,) = _run(scene, strict_kafka, "datasets", "--json").json()["datasets"]
+    assert one["committer"]
+    assert one["unacknowledged"] is None
+    assert f"topic {scene.topics.staged} does not exist, or the user has no ACL" in one["problem"]
+    allow(strict_kafka, [on_topic])
+    forbid(strict_kafka, on_group)
+    assert f"no ACL Describe on Group committerd.{scene.name}" in _run(scene, strict_kafka, "datasets").err
+
+
+def test_datasets_are_found_with_the_right_to_see_their_topics(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    words = ("datasets", "find", scene.name, "--uri", "/lake/{name}.lance")
+    settings = {"DAEMON__DATASETS_FILE": str(scene.folder / "datasets.json"), **login(strict_kafka)}
+    assert "no topic NAME.staged" in run(scene, *words, **settings).err
+    allow(strict_kafka, listed("`datasets find`", scene.name))
+    assert run(scene, *words, **settings).out.splitlines()[0] == f"added: {scene.name}"
+
+
+def test_outcomes_are_followed_with_the_rights_of_the_row(scene: Scene, strict_kafka: KafkaBroker) -> None:
+    allow(strict_kafka, listed("`tail`", scene.name))
+    with tail(scene, strict_kafka) as process:
+        assert process.stdout is not None
+        assert SETTLED in process.stdout.readline() + process.stdout.readline()
+    for right in listed("`tail`", scene.name):
+        forbid(strict_kafka, right)
+        with tail(scene, strict_kafka) as process:
+            _, told = process.communicate(timeout=120)
+        assert process.returncode != 0
+        assert f"no ACL {_said(right)}" in told or f"topic {right[2]} does not exist" in told
+        allow(strict_kafka, [right])
+
+
+@contextmanager
+def tail(scene: Scene, broker: KafkaBroker) -> Iterator[subprocess.Popen[str]]:
+    """`committerd tail`, which ends at the latest with the block."""
+    chosen = {"DATASET__NAME": scene.name, "DATASET__URI": scene.table.uri, **login(broker)}
+    environment = os.environ | {f"COMMITTERD_{name}": value for name, value in chosen.items()}
+    command = [sys.executable, "-m", "committerd", "tail", "--since", "1h"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -19,6 +19,7 @@ from kafka.net.sasl import get_sasl_mechanism
 
 from committerd.kafka.options import producer_options
 from committerd.settings.kafka import KafkaSettings
+from committerd_client import CommitClient
 
 HOST = "b-1.lake.abc123.c2.kafka.eu-central-1.amazonaws.com"
 KEY, SECRET, SESSION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "a session/token+=="
@@ -37,12 +38,25 @@ def session_token(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return token
 
 
-def login() -> dict[str, str]:
-    """What a client with our options sends to a broker."""
+def committers_options() -> dict[str, Any]:
     settings = KafkaSettings(
         bootstrap_servers=(f"{HOST}:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM"
     )
-    options = producer_options(settings, "outcomes", "t", record_bytes_max=1024)
+    return producer_options(settings, "outcomes", "t", record_bytes_max=1024)
+
+
+def clients_options() -> dict[str, Any]:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM"}
+    client = CommitClient(f"{HOST}:9098", dataset="events", kafka_options=options)
+    return client._connection.producer_config()
+
+
+OPTIONS = {"the committer": committers_options, "a client": clients_options}
+
+
+def login(whose: str) -> dict[str, str]:
+    """What kafka-python's client with these options sends to a broker."""
+    options = OPTIONS[whose]()
     sent = get_sasl_mechanism(options["sasl_mechanism"])(host=HOST, **options).auth_bytes()
     made: dict[str, str] = json.loads(sent)
     return made
@@ -59,14 +73,16 @@ def signed_by_botocore(at: str, token: str, monkeypatch: pytest.MonkeyPatch) -> 
     return {name.lower(): value for name, value in parse_qsl(urlsplit(request.url).query)}
 
 
-def test_the_login_is_what_botocore_signs(session_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = login()
+@pytest.mark.parametrize("whose", OPTIONS)
+def test_the_login_is_what_botocore_signs(session_token: str, monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
+    sent = login(whose)
     expected: dict[str, Any] = signed_by_botocore(sent["x-amz-date"], session_token, monkeypatch)
     assert sent == {**expected, "version": "2020_10_22", "host": HOST, "user-agent": "kafka-python"}
     assert ("x-amz-security-token" in sent) is bool(session_token)
 
 
-def test_a_login_reads_the_credentials_anew(session_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whose", OPTIONS)
+def test_a_login_reads_the_credentials_anew(session_token: str, monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
     """Those of a role change every hour."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDANOTHER")
-    assert login()["x-amz-credential"].startswith("AKIDANOTHER/")
+    assert login(whose)["x-amz-credential"].startswith("AKIDANOTHER/")
