@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -82,3 +84,25 @@ def commands() -> set[str]:
         if not isinstance(command, click.Group) or command.invoke_without_command:
             names.add(name)
     return names
+
+
+@contextlib.contextmanager
+def tailing(scene: Scene, *words: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
+    """`committerd tail` with these words, in a process that ends with the block. `settings`: as for `run`."""
+    chosen = {
+        "DATASET__NAME": scene.name,
+        "DATASET__URI": scene.table.uri,
+        "KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
+    }
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("COMMITTERD_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "committerd", "tail", *words],
+        env=bare | {f"COMMITTERD_{name}": value for name, value in (chosen | settings).items()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

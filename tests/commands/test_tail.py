@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,32 +12,12 @@ import pytest
 from committerd_common.messages import Outcome, Status
 from harness.child import without_waits
 from harness.scene import Scene
-from tests.commands.running import run
+from tests.commands.running import run, tailing
 from tests.commands.story import Story
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
 
 _SECONDS = 60
-
-
-@contextmanager
-def _tail(scene: Scene, *words: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COMMITTERD_")} | {
-        "COMMITTERD_DATASET__NAME": scene.name,
-        "COMMITTERD_DATASET__URI": scene.table.uri,
-        "COMMITTERD_KAFKA__BOOTSTRAP_SERVERS": scene.topics.servers,
-    }
-    with subprocess.Popen(
-        [sys.executable, "-m", "committerd", "tail", *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def _lines(process: subprocess.Popen[str], count: int) -> list[str]:
@@ -51,7 +27,7 @@ def _lines(process: subprocess.Popen[str], count: int) -> list[str]:
 
 def _told(scene: Scene, count: int, *words: str) -> list[dict[str, Any]]:
     """The first outcomes of the last day that these filters let pass."""
-    with _tail(scene, "--since", "1d", "--json", *words) as process:
+    with tailing(scene, "--since", "1d", "--json", *words) as process:
         return [json.loads(line) for line in _lines(process, count)]
 
 
@@ -59,7 +35,7 @@ def test_what_is_published_is_printed_and_ctrl_c_ends_it(scene: Scene) -> None:
     scene.table.create()
     scene.started()
     scene.committed(1)  # so the topics exist
-    with _tail(scene, "--json", "--since", "1d") as process:
+    with tailing(scene, "--json", "--since", "1d") as process:
         (first,) = _lines(process, 1)
         assert json.loads(first)["status"] == "COMMITTED"
         transaction = scene.table.append()
@@ -103,7 +79,7 @@ def test_the_application_is_not_that_of_a_record_of_a_topic_that_was_made_anew(s
 
 
 def test_a_reader_that_has_seen_enough_ends_it(story: Story) -> None:
-    with _tail(story.scene, "--since", "1d") as process:
+    with tailing(story.scene, "--since", "1d") as process:
         (line,) = _lines(process, 1)
         assert "COMMITTED" in line
         assert process.stdout is not None

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -41,8 +41,13 @@ def _blocks(heading: str) -> list[list[str]]:
     return [[line.strip() for line in block.splitlines()] for block in blocks]
 
 
-def _follow(lines: Sequence[str], scene: Scene, copy: Path | None = None) -> list[str]:
-    """Run these lines with the settings of the scene's dataset; each must succeed. Returns what they print."""
+def _follow(
+    lines: Sequence[str], scene: Scene, copy: Path | None = None, *, command: Callable[..., str] | None = None
+) -> list[str]:
+    """Run these lines; each must succeed. Returns what they print.
+
+    `command`: runs a command of committerd; by default, with the settings of the scene's dataset.
+    """
     printed = []
     for line in lines:
         words = shlex.split(line)
@@ -52,6 +57,9 @@ def _follow(lines: Sequence[str], scene: Scene, copy: Path | None = None) -> lis
             shutil.copytree(scene.table.uri, copy)
             continue
         assert words[0] == "committerd"
+        if command is not None:
+            printed.append(command(*words[1:]))
+            continue
         ran = run(scene, *words[1:])
         assert ran.code == 0, f"{line}\n{ran.out}\n{ran.err}"
         printed.append(ran.out)
@@ -228,27 +236,22 @@ def test_a_table_of_a_group_changes_while_the_others_are_served(
         old = fleet.scenes[changes]
         ids = {name: scene.table.create() for name, scene in fleet.scenes.items()}
 
-        def follow(lines: Sequence[str], name: str) -> None:
-            for line in lines:
-                if line.startswith("cp "):
-                    shutil.copytree(old.table.uri, copy)
-                else:
-                    words = [*shlex.split(line)[1:], "--dataset", name]
-                    fleet.command(*words, DAEMON__DATASETS_FILE=str(file))
+        def command(*words: str) -> str:
+            return fleet.command(*words, "--dataset", name, DAEMON__DATASETS_FILE=str(file))
 
-        copy = tmp_path / "moved.lance"
+        name, copy = changes, tmp_path / "moved.lance"
         replace(file, fleet.tables())
         member = fleet.member("", DAEMON__DATASETS_FILE=str(file), **STAYS)
         member.wait_ready(text="2 datasets: 2 active")
         for name, scene in fleet.scenes.items():
             ids[name] += scene.committed(3)
-        follow(before, changes)
+        _follow(before, old, copy, command=command)
         name, uri = (f"{changes}-new", old.table.uri) if "Rename" in task else (changes, str(copy))
         replace(file, f'{fleet.tables(stays)}[datasets.{changes}]\nname = "{name}"\nuri = "{uri}"\n')
         member.wait_line("datasets.changed")
         member.wait_line("refused" if "Rename" in task else "queue.paused", dataset=name)
         ids[stays] += fleet.scenes[stays].committed()
-        follow(after, name)
+        _follow(after, old, command=command)
         own = tmp_path / "new"
         own.mkdir()
         place = StorePlace(uri)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,7 @@ from committerd_client import SyncCommitClient
 from harness.child import Launch
 from harness.kafka import KafkaBroker
 from harness.scene import STAYS, Scene, until
-from tests.commands.running import Ran, run
+from tests.commands.running import Ran, run, tailing
 from tests.kafka.acls import Right, allow, forbid, listed, login
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -173,27 +169,13 @@ def test_datasets_are_found_with_the_right_to_see_their_topics(scene: Scene, str
 
 def test_outcomes_are_followed_with_the_rights_of_the_row(scene: Scene, strict_kafka: KafkaBroker) -> None:
     allow(strict_kafka, listed("`tail`", scene.name))
-    with tail(scene, strict_kafka) as process:
+    with tailing(scene, "--since", "1h", **login(strict_kafka)) as process:
         assert process.stdout is not None
         assert SETTLED in process.stdout.readline() + process.stdout.readline()
     for right in listed("`tail`", scene.name):
         forbid(strict_kafka, right)
-        with tail(scene, strict_kafka) as process:
+        with tailing(scene, "--since", "1h", **login(strict_kafka)) as process:
             _, told = process.communicate(timeout=120)
         assert process.returncode != 0
         assert f"no ACL {_said(right)}" in told or f"topic {right[2]} does not exist" in told
         allow(strict_kafka, [right])
-
-
-@contextmanager
-def tail(scene: Scene, broker: KafkaBroker) -> Iterator[subprocess.Popen[str]]:
-    """`committerd tail`, which ends at the latest with the block."""
-    chosen = {"DATASET__NAME": scene.name, "DATASET__URI": scene.table.uri, **login(broker)}
-    environment = os.environ | {f"COMMITTERD_{name}": value for name, value in chosen.items()}
-    command = [sys.executable, "-m", "committerd", "tail", "--since", "1h"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
