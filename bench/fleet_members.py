@@ -3,13 +3,14 @@
     python -m bench.fleet_members [--tables 1000] [--members 4] [--latency-ms 60] [--only created,rolled]
 
 Real members, Kafka, and an S3 server (versitygw) that adds the latency to each response run on this machine. Each table
-has ten versions. The settings are the chart's defaults of a group, but for `kafka.outcome_partitions`: a thousand
-tables with eight partitions each are ten thousand partitions for the one broker.
+has ten versions. The settings are the chart's defaults of a group.
 
 * created: from the start of all members until each table has a committer; its topics are created meanwhile.
 * served: the same, with topics that are there. Both with the processor time of all members until then.
 * idle: memory, processor and requests of all members, and what a table costs in a month at list prices, if cores and
-  memory are paid for as they are used (`CORE_DOLLARS`, `GIB_DOLLARS`).
+  memory are paid for as they are used (`CORE_DOLLARS`, `GIB_DOLLARS`). Of Kafka: memory and processor.
+* maintained: the same of one `committerd maintain` for all tables, without members, in which there is nothing to do. It
+  is measured as long as is usual between two cleanups (`_CLEANUP_SECONDS`), after each table has had its first cleanup.
 * killed: `kill -9` of a member; how long each of its tables is without a committer.
 * rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each table
   that moves meanwhile is without a committer, each time, from when its member has drained it or given it up.
@@ -24,6 +25,7 @@ import json
 import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
 import uuid
@@ -35,7 +37,7 @@ from typing import Any
 import lance
 import psutil
 
-from bench.capacity import Used
+from bench.capacity import PRICES
 from bench.pool import rows
 from bench.proxied_s3 import ProxiedS3
 from harness.daemon import Daemon
@@ -45,23 +47,31 @@ from harness.places import StorePlace
 CORE_DOLLARS = 0.0405 * 720
 GIB_DOLLARS = 0.0044 * 720
 """For a month: AWS Fargate, us-east-1, November 2026."""
-_MEASURES = ("created", "served", "idle", "killed", "rolled")
+_MEASURES = ("created", "served", "idle", "maintained", "killed", "rolled")
+_CLEANUP_SECONDS = 600.0
 _VERSIONS = 10
 _LOOK_SECONDS = 0.5
+_MONTH_SECONDS = 30 * 86_400
 _LET_GO = ("dataset.drained", "kafka.revoked")
 _SETTLING_SECONDS = 15.0
 _SECONDS_MAX = 900.0
 _GROUP = {"STORE__RECHECK_SECONDS": "60"}
 """What the chart sets for a group."""
+_FREE = ("DeleteObject", "DeleteObjects")
+_CHEAP = ("GetObject", "HeadObject", "HeadBucket")
+"""Requests at the price of a GET; all others have that of a PUT."""
 
 
 class Members:
     """The members of a group, which serve the same tables."""
 
-    def __init__(self, folder: Path, *, kafka: str, s3: ProxiedS3, tables: Mapping[str, str], more: Mapping[str, str]):
+    def __init__(
+        self, folder: Path, *, kafka: KafkaBroker, s3: ProxiedS3, tables: Mapping[str, str], more: Mapping[str, str]
+    ) -> None:
         """`tables`: URI by name. `more`: settings."""
         self._folder = folder
-        self._kafka = kafka
+        self.kafka = kafka
+        self.s3 = s3
         self.tables = tables
         self._file = folder / "committerd.toml"
         self._file.write_text("\n".join(f'[datasets.{name}]\nuri = "{uri}"' for name, uri in tables.items()))
@@ -79,9 +89,24 @@ class Members:
     def start(self) -> Daemon:
         """Start one more."""
         name = f"member-{len(self.all)}"
-        made = Daemon(name=name, uri=None, kafka=self._kafka, settings=self._settings, log=self._folder / f"{name}.log")
-        self.all.append(made.start())
+        made = self._process(name, "run")
         self.running.append(made)
+        return made
+
+    def maintain(self) -> Daemon:
+        """Start the process that maintains all tables."""
+        return self._process("maintain", "maintain")
+
+    def _process(self, name: str, command: str) -> Daemon:
+        made = Daemon(
+            name=name,
+            uri=None,
+            kafka=self.kafka.bootstrap_servers,
+            settings=self._settings,
+            log=self._folder / f"{name}.log",
+            command=(sys.executable, "-m", "committerd", command),
+        )
+        self.all.append(made.start())
         return made
 
     def look(self) -> None:
@@ -165,16 +190,18 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=int, default=60)
     parser.add_argument("--outcome-partitions", type=int, default=1)
     parser.add_argument("--idle-seconds", type=float, default=120.0)
-    parser.add_argument(
-        "--only", default=",".join(_MEASURES), help="What to measure, of created,served,idle,killed,rolled."
-    )
+    parser.add_argument("--only", default=",".join(_MEASURES), help=f"What to measure, of {','.join(_MEASURES)}.")
     given = parser.parse_args()
     only = frozenset(given.only.split(","))
-    with tempfile.TemporaryDirectory(prefix="bench-members-") as name, KafkaBroker() as kafka, ProxiedS3() as s3:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-members-") as name,
+        KafkaBroker() as kafka,
+        ProxiedS3(logs_requests=True) as s3,
+    ):
         folder = Path(name)
         tables = _tables(folder, s3, given.tables)
         more = {"KAFKA__OUTCOME_PARTITIONS": str(given.outcome_partitions)}
-        members = Members(folder, kafka=kafka.bootstrap_servers, s3=s3, tables=tables, more=more)
+        members = Members(folder, kafka=kafka, s3=s3, tables=tables, more=more)
         with s3.adding(given.latency_ms):
             try:
                 for what, found in _measured(members, given.members, only, idle_seconds=given.idle_seconds):
@@ -199,6 +226,8 @@ def _measured(members: Members, count: int, only: Set[str], *, idle_seconds: flo
                 members.settle()
     if "idle" in only:
         yield "idle", _idle(members, idle_seconds)
+    if "maintained" in only:
+        yield "maintained", _maintained(members)
     if "killed" in only:
         yield "killed", _killed(members)
     if "rolled" in only:
@@ -230,25 +259,67 @@ def _rolled(members: Members) -> Mapping[str, float]:
     return _times(members.moved(since))
 
 
-def _idle(members: Members, seconds: float) -> Mapping[str, float]:
-    asked_at = time.monotonic()
-    before = [Used.by(one) for one in members.running]
-    # What is scraped takes processor time too, and does not count.
-    at, used = time.monotonic(), sum(one.processor_seconds() for one in members.running)
+def _idle(members: Members, seconds: float) -> Mapping[str, Any]:
+    broker = psutil.Process(members.kafka.pid)
+    before = broker.cpu_times()
+    found = _used(members, members.running, seconds)
+    after = broker.cpu_times()
+    processor = (after.user + after.system - before.user - before.system) / seconds
+    kafka = {"kafka_mib": _mib(members.kafka.pid), "kafka_millicores": round(1000 * processor)}
+    return {**found, **kafka}
+
+
+def _maintained(members: Members) -> Mapping[str, Any]:
+    count = len(members.running)
+    members.stop()
+    process = members.maintain()
+    deadline = time.monotonic() + _SECONDS_MAX
+    while process.metric("committerd_maintenance_step_seconds_count", step="cleanup") < len(members.tables):
+        if time.monotonic() > deadline:
+            raise RuntimeError("some tables have had no cleanup")
+        time.sleep(_LOOK_SECONDS)
+    found = _used(members, [process], _CLEANUP_SECONDS)
+    cleanups = process.metric("committerd_maintenance_step_seconds_count", step="cleanup")
+    process.stop()
+    began = time.time()
+    for _ in range(count):
+        members.start()
+    members.wait(list(members.tables), began)
+    members.settle()
+    return {**found, "cleanups": cleanups - len(members.tables)}
+
+
+def _used(members: Members, processes: Sequence[Daemon], seconds: float) -> Mapping[str, Any]:
+    """What these processes use in this time, and what that costs for a table and month."""
+    requests = members.s3.requests()
+    at, used = time.monotonic(), sum(one.processor_seconds() for one in processes)
     time.sleep(seconds)
     passed = time.monotonic() - at
-    processor = sum(one.processor_seconds() for one in members.running) - used
-    spent = [Used.by(one).since(first) for one, first in zip(members.running, before, strict=True)]
-    asked = time.monotonic() - asked_at
-    memory = sum(psutil.Process(one.pid).memory_info().rss for one in members.running)
-    requests = 30 * 86_400 / asked * sum(one.dollars for one in spent) / len(members.tables)
-    machine = (CORE_DOLLARS * processor / passed + GIB_DOLLARS * memory / 2**30) / len(members.tables)
+    processor = (sum(one.processor_seconds() for one in processes) - used) / passed
+    sent = members.s3.requests() - requests
+    memory = sum(_mib(one.pid) for one in processes)
+    dollars = sum(_price(name) * count for name, count in sent.items()) * _MONTH_SECONDS / passed
+    machine = CORE_DOLLARS * processor + GIB_DOLLARS * memory / 1024
     return {
-        "mib": round(memory / 2**20),
-        "millicores": round(1000 * processor / passed),
-        "dollars_of_requests_a_table_and_month": round(requests, 2),
-        "dollars_of_cores_and_memory_a_table_and_month": round(machine, 2),
+        "mib": memory,
+        "millicores": round(1000 * processor),
+        "requests_a_table_and_minute": {
+            name: round(60 * count / passed / len(members.tables), 2) for name, count in sent.items()
+        },
+        "dollars_of_requests_a_table_and_month": round(dollars / len(members.tables), 2),
+        "dollars_of_cores_and_memory_a_table_and_month": round(machine / len(members.tables), 2),
     }
+
+
+def _price(request: str) -> float:
+    """The dollars of a request, by S3's name of the operation."""
+    if request in _FREE:
+        return 0.0
+    return PRICES["get" if request in _CHEAP else "put"] / 1_000_000
+
+
+def _mib(pid: int) -> int:
+    return round(int(psutil.Process(pid).memory_info().rss) / 2**20)
 
 
 def _times(seconds: Sequence[float]) -> Mapping[str, float]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +25,18 @@ from harness.s3 import S3Endpoint, Versitygw
 class ProxiedS3(ProxiedStore):
     """Server and proxy, inside a `with` block."""
 
+    def __init__(self, *, logs_requests: bool = False) -> None:
+        """`logs_requests`: whether `requests` can be asked."""
+        self._logs_requests = logs_requests
+
     def _start(self, stack: ExitStack) -> str:
-        server = stack.enter_context(Versitygw())
-        self._direct, self.data = server.endpoint, server.data
+        server = stack.enter_context(Versitygw(logs_requests=self._logs_requests))
+        self._direct, self.data, self._requests = server.endpoint, server.data, server.requests
         return self._direct.url
+
+    def requests(self) -> Counter[str]:
+        """The requests so far, by S3's name of the operation (`GetObject`)."""
+        return Counter(re.findall(r" s3_(\w+) ", self._requests.read_text()))
 
     @property
     def _through(self) -> S3Endpoint:

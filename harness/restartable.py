@@ -44,6 +44,12 @@ class Restartable(ABC):
         """Whether it was started and not stopped since."""
         return self._process is not None
 
+    @property
+    def pid(self) -> int:
+        """The process id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after ten seconds."""
         if self._process is not None:

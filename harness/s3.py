@@ -94,8 +94,17 @@ class Versitygw(_S3Server):
 
     name = "versitygw"
 
+    def __init__(self, *, logs_requests: bool = False) -> None:
+        """`logs_requests`: whether it writes each request to `requests`."""
+        super().__init__()
+        self._logs_requests = logs_requests
+        self.requests = self.folder / "requests.log"
+        """A line for each request, in the format of S3's server access logs, with names such as `s3_GetObject`."""
+
     def command(self, port: int) -> Sequence[str | Path]:
-        return [VERSITYGW.built(), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", "posix", self.data]
+        logged = ("--access-log", self.requests) if self._logs_requests else ()
+        options = ("--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet", *logged)
+        return [VERSITYGW.built(), *options, "posix", self.data]
 
     def environment(self) -> Mapping[str, str]:
         return {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}

@@ -100,6 +100,12 @@ WORST = Row(
         worst("Lag", f"{level('committerd_queue_lag_records')} > 0", red_from=1000),
         worst("Oldest record without an outcome", f"{_AGE} > 0", unit="s", red_from=600),
         worst("Share of the topic's retention used", f"{_RETENTION} > 0", unit="percentunit", red_from=0.5),
+        worst(
+            "Records that wait, by producer",
+            f"max by ({_DATASET}, producer) ({metric('committerd_waiting_records')})",
+            legend="{{dataset}}: {{producer}}",
+            description="Who floods a table: producers with at least 100 records without an outcome.",
+        ),
         worst("Stalled", f"({_STALLS})", unit="s", red_from=60),
         worst(
             "Refuse to run",

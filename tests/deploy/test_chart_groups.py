@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +149,19 @@ def test_three_hundred_tables_are_one_deployment_and_a_config_map_that_kubernete
     assert len(text) < 500_000  # Kubernetes' own limit is 1 MiB
 
 
-def test_a_group_looks_for_other_writers_once_a_minute_unless_told_otherwise(chart: Chart) -> None:
-    def seconds(**settings: Any) -> str:
+def test_a_group_saves_requests_and_partitions_unless_told_otherwise(chart: Chart) -> None:
+    def chosen(of_group: Mapping[str, Any], **settings: Any) -> tuple[str, str]:
         datasets = {"events": {"uri": "s3://lake/events.lance", "group": "small"}}
-        whole = merged(MINIMAL, {"groups": {"small": {}}, "datasets": datasets, "settings": settings})
-        return str(
-            environment(chart.render(whole).one("Deployment")["spec"]["template"])["COMMITTERD_STORE__RECHECK_SECONDS"]
-        )
+        groups = {"small": {"settings": of_group}}
+        whole = {"groups": groups, "datasets": datasets, "settings": settings, "topicsJob": {"enabled": True}}
+        rendered = chart.render(merged(MINIMAL, whole))
+        committer, topics = (environment(rendered.one(kind)["spec"]["template"]) for kind in ("Deployment", "Job"))
+        assert committer["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"] == topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"]
+        return committer["COMMITTERD_STORE__RECHECK_SECONDS"], topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"]
 
-    assert seconds() == "60"
-    assert seconds(store={"recheck_seconds": 20}) == "20"
+    assert chosen({}) == ("60", "1")
+    assert chosen({}, store={"recheck_seconds": 20}, kafka={"outcome_partitions": 4}) == ("20", "4")
+    assert chosen({"store": {"recheck_seconds": 20}, "kafka": {"outcome_partitions": 4}}) == ("20", "4")
 
 
 @pytest.mark.parametrize(

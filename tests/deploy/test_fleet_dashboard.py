@@ -38,6 +38,7 @@ def _serve(metrics: Metrics, maintenance: MaintenanceMetrics) -> list[Telemetry]
         telemetry.manifest_bytes.set(1e9 if worst else number)
         telemetry.app_marks_used_ratio.set(0.9 if worst else 0.001 * (number % 100))
         telemetry.queue_lag_records.set(5000 if worst else number)
+        telemetry.waiting_records.track(lambda waiting={"loader": 4000 if worst else number}: waiting)
         telemetry.oldest_pending_age.set(700 if worst else number)
         telemetry.staged_retention.set(1000)
         telemetry.refused_to_run.set(float(worst), cause="topic_id")

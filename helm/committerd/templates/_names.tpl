@@ -28,13 +28,17 @@ Several values files can add to a map, and null takes an entry away.
 
 {{/*
 The settings of a group as JSON, from (dict "root" $ "name" $group). Its processes share the datasets out in one consumer
-group, which no other release has, unless settings.kafka.group names another; they look for other writers' versions once a
-minute, because each look is two requests to the store for each table.
+group, which no other release has, unless settings.kafka.group names another. They look for other writers' versions once a
+minute, because each look is two requests to the store for each table, and create outcomes topics of a single partition,
+because Kafka bears so many partitions only, and few clients read the outcomes of a small table.
 */}}
 {{- define "committerd.groupSettings" -}}
 {{- $group := get (default dict .root.Values.groups) .name | default dict -}}
 {{- $called := printf "committerd.%s.%s-group-%s" .root.Release.Namespace (include "committerd.fullname" .root) .name -}}
 {{- $usual := dict "kafka" (dict "group" $called) -}}
+{{- if not (hasKey (default dict .root.Values.settings.kafka) "outcome_partitions") -}}
+{{- $_ := set $usual.kafka "outcome_partitions" 1 -}}
+{{- end -}}
 {{- if not (hasKey (default dict .root.Values.settings.store) "recheck_seconds") -}}
 {{- $_ := set $usual "store" (dict "recheck_seconds" 60) -}}
 {{- end -}}
