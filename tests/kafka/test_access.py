@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from committerd.kafka.access import denied
+from committerd_login.access import denied
 
 
 def test_a_producer_that_gets_no_id_lacks_the_right_to_write_to_its_topic() -> None:
