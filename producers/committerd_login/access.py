@@ -54,20 +54,20 @@ class NotAllowed(errors.KafkaError):  # type: ignore[misc]  # kafka-python has n
 
 
 @contextmanager
-def naming_acl(operation: str, *, topic: str = "", group: str = "") -> Iterator[None]:
+def naming_acl(operation: str, *, topic: str = "") -> Iterator[None]:
     """Raise `NotAllowed` in place of an error about authorization. The arguments are those of `denied`."""
     try:
         yield
     except errors.UnknownTopicOrPartitionError:  # the caller knows what that means
         raise
     except errors.KafkaError as error:
-        said = denied(error, operation, topic=topic, group=group)
+        said = denied(error, operation, topic=topic)
         if said is None:
             raise
         raise NotAllowed(said) from error
 
 
 def _named(error: Exception) -> str:
-    """The topics or the group that the error names."""
+    """The group that the error names, or the first of the topics."""
     names = error.args[0] if error.args else ""
-    return ", ".join(sorted(names)) if isinstance(names, set) else str(names)
+    return min(names) if isinstance(names, set) else str(names)

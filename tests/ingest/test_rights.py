@@ -11,6 +11,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
+from kafka.admin import ACLOperation, ResourceType
 
 from committerd.commands.ingest import parts
 from committerd_client import CommitClient
@@ -175,6 +176,12 @@ def test_a_command_names_a_right_that_is_missing_and_writes_nothing(
         }.items():
             rights = listed(row, flow.scene.name, topic=flow.topic.name)
             fails_without_each(flow, strict_kafka, monkeypatch, rights, *words)
+        # Who may describe a topic sees it, and is refused when it is read.
+        for name, word in ((flow.topic.name, "--dry-run"), (f"{flow.scene.name}.bad", "replay")):
+            allow_only(strict_kafka, [(ACLOperation.DESCRIBE, ResourceType.TOPIC, name)])
+            done = _run(flow, strict_kafka, "ingest", word)
+            assert done.code != 0
+            assert f"no ACL Read on Topic {name}" in done.err
         assert sorted(row["id"] for row in flow.rows()) == [0, 1]
 
 
