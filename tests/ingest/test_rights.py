@@ -113,6 +113,7 @@ def test_a_topic_that_may_not_be_read_is_named_and_the_others_are_read(
             flow.wait_rows(1)
             wait_named(second, ingest)
             assert ingest.ready()[0]
+            assert any(names_missing(second, one["error"]) for one in ingest.lines("ingest.not_allowed"))
             allow(strict_kafka, [second])
             flow.wait_rows(2)
             wait(lambda: ingest.ready() == (True, "2 partitions"), what=lambda: f"{ingest.ready()}")
