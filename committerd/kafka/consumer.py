@@ -40,7 +40,6 @@ from kafka.future import Future
 from kafka.structs import MemberState
 
 from committerd.errors import CommitterError, QueueUnavailable
-from committerd.kafka.access import denied, lacking
 from committerd.kafka.acknowledgements import Acknowledgements
 from committerd.kafka.assignment import Assignment, Delivery
 from committerd.kafka.assignor import StagedAssignor
@@ -63,6 +62,7 @@ from committerd.kafka.repairs import (
 )
 from committerd.queue.port import Assigned
 from committerd.settings.kafka import KafkaSettings
+from committerd_login.access import denied, lacking
 
 _log = logging.getLogger(__name__)
 

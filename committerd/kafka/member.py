@@ -59,7 +59,7 @@ class KafkaMember:
         self._consumer = GroupMember(settings, group, name)
         # The client refuses what the topic would refuse: a producer does not survive the broker's refusal.
         letter_bytes_max = settings.max_record_bytes + OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
-        lanes, reads = Lanes(), range_options(settings, group, name)
+        lanes, reads = Lanes(), range_options(settings, name)
         self._shared = SharedClients(
             settings=settings,
             admin=admin,

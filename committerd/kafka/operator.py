@@ -16,7 +16,6 @@ from anyio import to_thread
 from kafka import KafkaProducer, TopicPartition, errors
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import client_id, producer_options, reader_options, topics_of
@@ -27,6 +26,7 @@ from committerd.kafka.transactions import OpenTransaction, end_transaction, open
 from committerd.queue.port import Acknowledged, Publication, Record, TopicIdentity
 from committerd.settings.kafka import KafkaSettings
 from committerd.waiting import waiting_for
+from committerd_login.access import denied
 
 _CLOSE_SECONDS = 1.0
 
@@ -210,8 +210,7 @@ class TopicOperator:
         `held_back`: also the records of Kafka transactions that are open or aborted. A caller that does not read to the
         end must close it (`contextlib.aclosing`).
         """
-        # Without the group: what reads a topic needs no right to it.
-        options = reader_options(self._settings, self.topics.group, self._name) | {"group_id": None}
+        options = reader_options(self._settings, self._name)
         if held_back:
             options["isolation_level"] = "read_uncommitted"
         requested = {TopicPartition(topic, partition): bounds for partition, bounds in ranges.items()}
@@ -232,8 +231,7 @@ class TopicOperator:
         A caller must close it (`contextlib.aclosing`). Raises `QueueUnavailable` if Kafka has sent nothing for the time
         of one request.
         """
-        options = reader_options(self._settings, self.topics.group, self._name) | {
-            "group_id": None,
+        options = reader_options(self._settings, self._name) | {
             "bootstrap_timeout_ms": self._settings.request_timeout_ms,
         }
         places = {TopicPartition(topic, partition): offset for partition, offset in starts.items()}

@@ -116,15 +116,15 @@ def member_options(settings: KafkaSettings, group: str, name: str) -> dict[str, 
     )
 
 
-def reader_options(settings: KafkaSettings, group: str, name: str) -> dict[str, Any]:
-    """Options of a consumer that reads ranges and the group's offset without joining the group."""
+def reader_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
+    """Options of a consumer that reads ranges. It has no group, so that its user needs no right to the group."""
     return _filtered(
         KafkaConsumer,
         _connection(settings)
         | _reading(settings)
         | {
             "client_id": client_id("reader", name),
-            "group_id": group,
+            "group_id": None,
             # Reads end at the end of the log, so it is useless to wait for more records.
             "fetch_max_wait_ms": min(settings.fetch_max_wait_ms, 50),
         },

@@ -35,13 +35,13 @@ from anyio import CapacityLimiter, to_thread
 from kafka import KafkaProducer, errors
 
 from committerd.errors import CommitterError, QueueUnavailable
-from committerd.kafka.access import denied
 from committerd.kafka.clients import OpenClient, in_words, open_client
 from committerd.kafka.options import producer_options
 from committerd.kafka.repairs import abandon, partitions_known, request_topic, without_haste
 from committerd.parts import Parts
 from committerd.queue.port import Publication
 from committerd.settings.kafka import KafkaSettings
+from committerd_login.access import denied
 
 _log = logging.getLogger(__name__)
 

@@ -15,30 +15,28 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition, errors
 
 from committerd.errors import QueueUnavailable
-from committerd.kafka.access import denied
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import OpenClient, close_consumer, in_words, open_client, silent_seconds
 from committerd.kafka.options import Topics, reader_options
 from committerd.kafka.records import to_record
 from committerd.queue.port import READ_BYTES_MAX, Record, record_size
 from committerd.settings.kafka import KafkaSettings
+from committerd_login.access import denied
 
 _POLL_MS = 200
 _BOOTSTRAP_MS = 5_000
 
 
-def range_options(settings: KafkaSettings, group: str, name: str) -> dict[str, Any]:
+def range_options(settings: KafkaSettings, name: str) -> dict[str, Any]:
     """Options of the consumers that `read_batches` opens. `name`: of the client, in the broker's logs."""
-    return reader_options(settings, group, name) | {
-        "bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)
-    }
+    return reader_options(settings, name) | {"bootstrap_timeout_ms": min(settings.request_timeout_ms, _BOOTSTRAP_MS)}
 
 
 class RangeReader:
     """Reads ranges of the topics. Methods block, run one at a time, and raise `QueueUnavailable` on errors."""
 
     def __init__(self, settings: KafkaSettings, topics: Topics, name: str, *, admin: TopicAdmin) -> None:
-        self._options = range_options(settings, topics.group, name)
+        self._options = range_options(settings, name)
         self._staged = TopicPartition(topics.staged, 0)
         self._outcomes = topics.outcomes
         self._events = TopicPartition(topics.events, 0)
@@ -151,7 +149,7 @@ def _opened_consumer(options: Mapping[str, Any], topic: str) -> Iterator[OpenCli
     try:
         yield opened
     except errors.KafkaError as error:
-        why = denied(error, "Read", topic=topic, group=options.get("group_id") or "") or in_words(error)
+        why = denied(error, "Read", topic=topic) or in_words(error)
         raise QueueUnavailable(f"reading {topic}: {why}") from error
     finally:
         close_consumer(opened)

@@ -12,7 +12,8 @@ when a newer version needs no repair. Patched are:
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 * Metadata. If one topic may not be described, a consumer in a group takes notice of no metadata at all. Our assignor
-  needs none, so we drop what the coordinator does with it; a consumer with an assignor of the library keeps it.
+  needs none, so we drop what the coordinator does with it; with an assignor of the library, the coordinator does it as
+  if there were no such topics.
 * Metadata that stops. An unexpected error ends the loop that requests metadata, and kafka-python never begins it anew;
   the client seems well. We look whether it has ended, so that the client is replaced.
 * Unreadable records. The error does not say which partition it is about, and the next `poll` never returns, because it
@@ -58,7 +59,7 @@ def repair_kafka_python() -> None:
         (KafkaTCPTransport, "_sock_recv", _with_last_bytes),
         (KafkaSSLTransport, "_sock_recv", _with_last_bytes),
         (ConsumerCoordinator, "need_rejoin", _until_joined),
-        (ConsumerCoordinator, "_handle_metadata_update", _without_effect),
+        (ConsumerCoordinator, "_handle_metadata_update", _of_shown_topics),
         (Fetcher, "_parse_fetched_data", _naming_the_completed),
         (Fetcher, "_append", _naming_the_part),
         (KafkaConnectionManager, "reset_backoff", if_connected),
@@ -298,12 +299,24 @@ def _then(method: Method, wake: Callable[[], None]) -> Method:
     return then
 
 
-def _without_effect(handle: Method) -> Method:
+def _of_shown_topics(handle: Method) -> Method:
     def handled(coordinator: Any, cluster: Any) -> None:
         if all(type(one).__module__.startswith("kafka.") for one in coordinator._assignors.values()):
-            handle(coordinator, cluster)  # the library's own assignors share out the partitions of the metadata
+            handle(coordinator, _Shown(cluster))  # the library's own assignors share out the partitions of the metadata
 
     return handled
+
+
+class _Shown:
+    """The metadata, as if there were no topics that the user may not see."""
+
+    unauthorized_topics = frozenset[str]()
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
 
 
 def _naming_the_completed(parse: Method) -> Method:

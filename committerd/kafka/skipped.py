@@ -18,13 +18,13 @@ from anyio import CapacityLimiter, to_thread
 from kafka import KafkaConsumer, TopicPartition, errors
 
 from committerd.errors import CommitterError, QueueUnavailable
-from committerd.kafka.access import denied
 from committerd.kafka.clients import OpenClient, close_consumer, in_words, open_client
 from committerd.kafka.consumer import UNREADABLE
 from committerd.kafka.records import to_record
 from committerd.kafka.repairs import connections, without_haste
 from committerd.parts import Parts
 from committerd.queue.port import Record
+from committerd_login.access import denied
 
 _BYTES_MAX = 256 * 1024
 """Bytes of a response: about what a version takes of a flood. A batch that is larger comes whole."""

@@ -17,11 +17,11 @@ from kafka import codec, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from committerd.errors import CommitterError, QueueUnavailable, SettingsError
-from committerd.kafka.access import denied, lacking
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.options import BATCH_BYTES, RECORD_OVERHEAD_BYTES, Topics, topics_of
 from committerd.queue.dead_letter import OVERHEAD_BYTES
 from committerd.settings.kafka import DAY_MS, KafkaSettings
+from committerd_login.access import denied, lacking
 
 _log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from kafka import KafkaProducer, TopicPartition, errors
 from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType
 
 from committerd.errors import QueueUnavailable, SettingsError
-from committerd.kafka.access import denied, lacking
 from committerd.kafka.admin import TopicAdmin
 from committerd.kafka.clients import in_words, open_client
 from committerd.kafka.options import producer_options
 from committerd.settings.kafka import KafkaSettings
+from committerd_login.access import denied, lacking
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5

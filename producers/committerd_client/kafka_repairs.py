@@ -76,6 +76,11 @@ def partitions_of(consumer: Any, topic: str, *, deadline: float) -> set[int]:
         time.sleep(_AGAIN_SECONDS)
 
 
+def hidden_topics(consumer: Any) -> set[str]:
+    """The topics for which a `KafkaConsumer` has asked, and which its user may not see."""
+    return set(consumer._cluster.unauthorized_topics)
+
+
 def heard_at(consumer: Any) -> float:
     """The time at which a broker last sent anything to a `KafkaConsumer` (monotonic clock, seconds); 0 if none did.
 

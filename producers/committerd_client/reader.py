@@ -25,6 +25,7 @@ from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable
 from committerd_client.kafka_repairs import connect, heard_at, partitions_of
 from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcome
+from committerd_login.access import naming_acl
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +179,8 @@ class Reader:
 
     def _poll(self, consumer: Any) -> None:
         try:
-            polled = consumer.poll(timeout_ms=_POLL_MS)
+            with naming_acl("Read"):
+                polled = consumer.poll(timeout_ms=_POLL_MS)
         except Exception as error:  # noqa: BLE001  # an error must not end the thread unnoticed
             self._note_trouble(error)
             self._unusable = not getattr(error, "retriable", False)

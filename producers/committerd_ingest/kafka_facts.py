@@ -17,6 +17,7 @@ from committerd_ingest.calls import Calls
 from committerd_ingest.dead_letters import Letter, Origin, headers_of
 from committerd_ingest.decoding import BadRecord
 from committerd_ingest.records import Partition
+from committerd_login.access import naming_acl
 
 _SILENT_SECONDS = 10.0
 """How long Kafka may take none of the bad records that are published. They hold memory meanwhile."""
@@ -27,7 +28,9 @@ Result = TypeVar("Result")
 class Topics:
     """Asks which topics there are, for their identity, and for the bounds of their partitions."""
 
-    def __init__(self, open_admin: Callable[[], Any]) -> None:
+    def __init__(self, open_admin: Callable[[], Any], *, operation: str = "Read") -> None:
+        """`operation`: the ACL that the user needs on a topic. Read includes Describe, which is enough to ask."""
+        self._operation = operation
         self._admin = _Admin(open_admin)
         self._leaders = _Admin(open_admin)
         """With a connection of its own: a leader that does not respond holds up no look at a topic."""
@@ -38,7 +41,8 @@ class Topics:
 
         Raises KafkaError.
         """
-        return await asyncio.to_thread(self._identity, topic)
+        with naming_acl(self._operation, topic=topic):
+            return await asyncio.to_thread(self._identity, topic)
 
     async def names(self) -> Sequence[str]:
         """The names of all topics, in order, without those of Kafka itself. Raises KafkaError."""
@@ -50,7 +54,8 @@ class Topics:
 
         Without a leader nobody knows them: `LeaderNotAvailableError`, at once.
         """
-        return await asyncio.to_thread(self._leaders.ask, partial(_bounds, partition=partition))
+        with naming_acl(self._operation, topic=partition.topic):
+            return await asyncio.to_thread(self._leaders.ask, partial(_bounds, partition=partition))
 
     def _identity(self, topic: str) -> tuple[str, str]:
         if not self._cluster:
@@ -149,9 +154,10 @@ class BadRecords:
         if self._error is not None and self._failed_at > asked_at:
             raise self._error
         try:
-            if self._producer is None:
-                self._producer = self._open()
-            self._send(self._producer, origin, bad)
+            with naming_acl("Write", topic=self._topic):
+                if self._producer is None:
+                    self._producer = self._open()
+                self._send(self._producer, origin, bad)
         except Exception as error:
             if self._producer is None or isinstance(error, errors.RetriableError):
                 self._failed_at, self._error = time.monotonic(), error

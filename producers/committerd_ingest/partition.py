@@ -141,6 +141,8 @@ class PartitionWork:
         """Whether it waits for schemas of the registry."""
         self._unreadable = ""
         """What is wrong with the records behind those that have arrived."""
+        self._not_allowed = False
+        """Whether it is that the user may not read them."""
         self._app_id = self._topic_id = ""
         self._noted_at = 0.0
         self._said: tuple[pa.Schema, AppMark | None] | None = None
@@ -203,10 +205,13 @@ class PartitionWork:
             self._seek, self._unreadable = 0, ""
             self._source.pause([self.partition])
 
-    def unreadable(self, why: str) -> None:
-        """Nothing more arrives: Kafka does not have the next offset, or, with `why`, its records can't be read."""
+    def unreadable(self, why: str, *, not_allowed: bool = False) -> None:
+        """Nothing more arrives: Kafka does not have the next offset, or, with `why`, its records can't be read.
+
+        `not_allowed`: because the user may not read them.
+        """
         if why:
-            self._unreadable = why
+            self._unreadable, self._not_allowed = why, not_allowed
         else:
             self._broken = "offset_out_of_range"
         self.press()
@@ -643,11 +648,13 @@ class PartitionWork:
             ) from error
 
     def _stop_before_unreadable(self) -> NoReturn:
-        raise Stopped(
-            "unreadable",
-            f"the records from offset {self._behind} on can't be read: {self._unreadable}. If it is their compression, "
-            f"install its library (pip install 'kafka-python[snappy,lz4,zstd]'). {self._way_out()}",
-        )
+        text = f"the records from offset {self._behind} on can't be read: {self._unreadable}"
+        if not self._not_allowed:
+            text += (
+                ". If it is their compression, install its library (pip install 'kafka-python[snappy,lz4,zstd]'). "
+                f"{self._way_out()}"
+            )
+        raise Stopped("unreadable", text)
 
     def _stop_at(self, bad: BadRecord) -> NoReturn:
         offset = bad.record.offset

@@ -79,13 +79,17 @@ class Ingest:
     def ready(self) -> tuple[bool, str]:
         """Whether the process does its work, and a sentence on it."""
         if not self._source.topics:
-            return False, f"no topic was found that matches {self._pipeline.topic_pattern!r}"
+            pattern = self._pipeline.topic_pattern
+            return False, f"no topic was found that matches {pattern!r} and on which the user has the ACL Read"
+        trouble = self._source.trouble
         if not self._source.joined:
-            return False, "joins the consumer group"
+            return False, trouble or "joins the consumer group"
         works = [work for work, _ in self._works.values()]
         stopped = [f"{work.partition}: {work.trouble}" for work in works if work.trouble]
         text = f"{len(works)} partitions"
-        return True, text if not stopped else f"{text}, of which {len(stopped)} are stopped. {stopped[0]}"
+        if stopped:
+            text = f"{text}, of which {len(stopped)} are stopped. {stopped[0]}"
+        return bool(works) or not trouble, f"{text}; {trouble}" if trouble else text
 
     async def _follow_pattern(self) -> None:
         """Read the topics that match the pattern, those that are made later too.
@@ -126,9 +130,9 @@ class Ingest:
                 if partition in self._works:
                     self._works[partition][0].arrived(seek, records, more)
                     self._bound()
-            case Unreadable(partition, why):
+            case Unreadable(partition, why, not_allowed):
                 if partition in self._works:
-                    self._works[partition][0].unreadable(why)
+                    self._works[partition][0].unreadable(why, not_allowed=not_allowed)
 
     def _start(self, partition: Partition) -> None:
         work = PartitionWork(

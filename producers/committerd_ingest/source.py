@@ -22,9 +22,11 @@ from kafka import TopicPartition, errors
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import OffsetAndMetadata
 
+from committerd_client.kafka_repairs import hidden_topics
 from committerd_ingest.batches import fetched, poll, read_in_columns
 from committerd_ingest.futures import fail, succeed
 from committerd_ingest.records import Partition, Records
+from committerd_login.access import denied, lacking
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class Unreadable:
     partition: Partition
     why: str
     """What is wrong with the records that come next; empty = Kafka does not have the next offset."""
+    not_allowed: bool = False
+    """Whether the user may not read them. `why` names the ACL."""
 
 
 Event: TypeAlias = Assigned | Revoked | Sought | Arrived | Unreadable
@@ -111,6 +115,8 @@ class Source:
         """When the thread last polled (monotonic seconds)."""
         self.joined = False
         """Whether the group has given this process its share, which may be none."""
+        self.trouble = ""
+        """Names the ACL that the user lacks on the group or on a topic; empty if none is known to be missing."""
         self._fetches = True
 
     async def start(self) -> None:
@@ -210,6 +216,8 @@ class Source:
             while consumer is not None:
                 try:
                     self._serve(consumer)
+                except errors.GroupAuthorizationFailedError:
+                    self._note_trouble(lacking("Read", "Group", consumer.config["group_id"]))
                 except Exception:  # noqa: BLE001  # whatever it is, another consumer is opened
                     _log.exception("ingest.consumer_failed")
                 finally:
@@ -263,21 +271,38 @@ class Source:
                 place = getattr(error, "committerd_partition", None)  # set by committerd.kafka.repairs
                 if place is None:
                     raise
-                self._unreadable(consumer, [place], f"{type(error).__name__}: {error}")
+                acl = denied(error, "Read", topic=place.topic)
+                self._unreadable(
+                    consumer, [place], acl or f"{type(error).__name__}: {error}", not_allowed=acl is not None
+                )
                 continue
+            self._look_at_rights(consumer)
             for place, found in polled.items():
                 if place in self._owned and found:
                     records = fetched(found)
                     more = (consumer.highwater(place) or 0) - records.offsets[-1] - 1
                     self._later(self._tell, Arrived(Partition(*place), self._seeks[place], records, more))
 
-    def _unreadable(self, consumer: Any, places: Iterable[TopicPartition], why: str) -> None:
+    def _look_at_rights(self, consumer: Any) -> None:
+        """Note a topic that the user may not see: it has no partition here that could be stopped."""
+        hidden = sorted(hidden_topics(consumer).intersection(self.topics))
+        if hidden or self.joined:
+            self._note_trouble(lacking("Read", "Topic", hidden[0]) if hidden else "")
+
+    def _note_trouble(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            _log.error("ingest.not_allowed", extra={"error": trouble})
+        self.trouble = trouble
+
+    def _unreadable(
+        self, consumer: Any, places: Iterable[TopicPartition], why: str, *, not_allowed: bool = False
+    ) -> None:
         """Read no more of these partitions, and say so; the others go on."""
         for place in self._owned.intersection(places):
             consumer.pause(place)
             consumer.seek(place, 0)
             self._seeks[place] += 1
-            self._later(self._tell, Unreadable(Partition(*place), why))
+            self._later(self._tell, Unreadable(Partition(*place), why, not_allowed))
 
     def assigned(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
         """From the listener: `places` are this process's now."""

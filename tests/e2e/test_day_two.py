@@ -15,14 +15,12 @@ from pathlib import Path
 import lance
 import pytest
 
-from committerd.dev import kafka_node
-from committerd.dev.jars import jars
 from committerd.dev.parts import free_ports
 from committerd_client import CommitClient
 from committerd_common.messages import Status
 from harness.child import ChildProcess, Launch
 from harness.fleet import Fleet, active, replace
-from harness.java import INSTALL, KAFKA_TOOLS, java
+from harness.java import kafka_tools
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import StorePlace
 from harness.scene import STAYS, Scene, until
@@ -90,7 +88,7 @@ class MirrorMaker:
         self._folder = folder
 
     def __enter__(self) -> MirrorMaker:
-        words = [*_tools(), "org.apache.kafka.connect.mirror.MirrorMaker", str(self._file)]
+        words = [*kafka_tools(), "org.apache.kafka.connect.mirror.MirrorMaker", str(self._file)]
         self._process = ChildProcess(words, log=self._log, folder=self._folder)
         return self
 
@@ -98,15 +96,10 @@ class MirrorMaker:
         self._process.kill()
 
 
-def _tools() -> list[str]:
-    """The command that runs a program of Kafka's distribution, without its class."""
-    return kafka_node.command(java("Kafka's tools", install=INSTALL), jars(KAFKA_TOOLS))
-
-
 def _features(broker: KafkaBroker, *words: str) -> str:
     """What `kafka-features.sh` prints."""
     program = "org.apache.kafka.tools.FeatureCommand"
-    command = [*_tools(), program, "--bootstrap-server", broker.bootstrap_servers, *words]
+    command = [*kafka_tools(), program, "--bootstrap-server", broker.bootstrap_servers, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -19,7 +19,7 @@ from harness.child import Launch
 from harness.scene import STAYS, Scene, until
 from harness.secured_kafka import SecuredKafka, Way
 from tests.commands.running import run
-from tests.kafka.acls import allow, forbid, listed
+from tests.kafka.acls import allow, forbid, listed, names_missing
 from tests.kafka.staging import delete_topic, settings_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance]
@@ -164,9 +164,7 @@ def test_a_command_without_one_of_its_rights_names_it(
                 assert done.code == 0  # none is open
                 continue
             assert done.code != 0, right
-            kind = "Group" if resource is ResourceType.GROUP else "Topic"
-            named = {operation.name.title().replace("_C", "C"), "Describe"}
-            assert any(f"no ACL {one} on {kind} {name}" in done.out + done.err for one in named), (right, done)
+            assert names_missing(right, done.out + done.err), (right, done)
             for one in rights:
                 forbid(secured_kafka.broker, one, user="committer")
         allow(secured_kafka.broker, rights, user="committer")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,45 +24,11 @@ from harness.child import Launch
 from harness.kafka import KafkaBroker, RunningKafka
 from harness.places import s3_place
 from harness.s3 import S3Endpoint
-from tests.ingest.running import Flow, bad_records, flow_of, stopping, wait
+from tests.ingest.running import FilesFlow, bad_records, flow_of, stopping, wait
 
 pytestmark = [pytest.mark.kafka, pytest.mark.pylance, pytest.mark.slow]
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
-
-
-class FilesFlow(Flow):
-    """A flow whose rows come from a folder."""
-
-    def settings(self) -> Mapping[str, str]:
-        return {
-            "INGEST__SOURCE": "files",
-            "INGEST__FOLDER": str(self.folder),
-            "INGEST__LIST_SECONDS": "0.2",
-            "INGEST__FLUSH_SECONDS": "0.1",
-            "INGEST__RETRY_SECONDS": "0.5",
-        }
-
-    @property
-    def folder(self) -> Path:
-        return self.scene.folder / "incoming"
-
-    def put(self, name: str, *ids: int, changed_at: float | None = None) -> None:
-        """Put a whole file there, of the format that its name says. `changed_at`: its time, in Unix seconds."""
-        self.folder.mkdir(exist_ok=True)
-        hidden, rows = self.folder / f"_{name}", pa.table({"id": ids, "text": [f"row {one}" for one in ids]})
-        if name.endswith(".parquet"):
-            pyarrow.parquet.write_table(rows, hidden)
-        elif name.endswith(".csv"):
-            pyarrow.csv.write_csv(rows, hidden)
-        else:
-            hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows.to_pylist()))
-        if changed_at is not None:  # before anybody sees it
-            os.utime(hidden, (changed_at, changed_at))
-        hidden.rename(self.folder / name)
-
-    def ids(self) -> list[int]:
-        return sorted(row["id"] for row in self.rows())
 
 
 @pytest.fixture

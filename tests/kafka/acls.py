@@ -29,25 +29,51 @@ _PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 _CLUSTER = "kafka-cluster"
 
 
-def listed(login_of: str, dataset: str) -> list[Right]:
-    """The rights that docs/operating.md lists for a command: its row is the one that names it so."""
-    page = _PAGE.read_text("utf-8")
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", page, re.MULTILINE)
-    ]
-    (row,) = [row[1:] for row in rows if len(row) == 6 and login_of in row[0]]
-    resources = [(ResourceType.TOPIC, f"{dataset}.{role}") for role in ("staged", "outcomes", "dead")]
-    resources.append((ResourceType.GROUP, f"committerd.{dataset}"))
+def listed(login_of: str, dataset: str, *, group: str = "", topic: str = "") -> list[Right]:
+    """The rights that docs/operating.md lists for a command: its row is the only one that names it so.
+
+    `group`: the committers' group, if it is not the dataset's own. `topic`: the topic that a pipeline with the
+    dataset's name reads.
+    """
+    resources = {
+        "staged": (ResourceType.TOPIC, f"{dataset}.staged"),
+        "outcomes": (ResourceType.TOPIC, f"{dataset}.outcomes"),
+        "dead": (ResourceType.TOPIC, f"{dataset}.dead"),
+        "group": (ResourceType.GROUP, group or f"committerd.{dataset}"),
+        "topics that it reads": (ResourceType.TOPIC, topic),
+        "topic for bad records": (ResourceType.TOPIC, f"{dataset}.bad"),
+        "its own group": (ResourceType.GROUP, f"committerd.ingest.{dataset}"),
+    }
+    (row,) = [row for row in _rows() if login_of in row["login of"]]
     rights = [
         (_operation(word), *resource)
-        for cell, resource in zip(row, resources, strict=False)
-        for word in re.findall(r"\w+", cell)
+        for column, resource in resources.items()
+        for word in re.findall(r"\w+", row.get(column, ""))
     ]
-    for words, resource in re.findall(r"([\w ]+) on (?:the )?(TransactionalId `\*`|Cluster)", row[-1]):
+    for words, resource in re.findall(r"([\w ]+) on (?:the )?(TransactionalId `\*`|Cluster)", row.get("other", "")):
         kind = (ResourceType.CLUSTER, _CLUSTER) if resource == "Cluster" else (ResourceType.TRANSACTIONAL_ID, "*")
         rights += [(_operation(word), *kind) for word in words.split() if word != "and"]
     assert rights, login_of
     return rights
+
+
+def _rows() -> Iterator[dict[str, str]]:
+    """The rows of the page's tables of rights, by their columns."""
+    for table in re.findall(r"^\| login of \|.*\n(?:\|.*\n)+", _PAGE.read_text("utf-8"), re.MULTILINE):
+        head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        for row in body:
+            yield dict(zip(head, row, strict=True))
+
+
+def names_missing(right: Right, told: str) -> bool:
+    """Whether a message says that the user lacks the right, or Describe, which Read and Write include."""
+    operation, resource, name = right
+    kind = {ResourceType.TOPIC: "Topic", ResourceType.GROUP: "Group"}[resource]
+    wanted = f"({operation.name.title().replace('_', '')}|Describe)"
+    return bool(
+        re.search(f"no ACL {wanted} on {kind} {re.escape(name)}", told)
+        or re.search(f"topic '?{re.escape(name)}'?[: ].*?has no ACL {wanted} on it", told)
+    )
 
 
 def _operation(word: str) -> ACLOperation:

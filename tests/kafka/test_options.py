@@ -34,7 +34,7 @@ def settings(**given: Any) -> KafkaSettings:
 def all_options(of: KafkaSettings) -> dict[type, dict[str, Any]]:
     topics = topics_of(of, "t")
     return {
-        KafkaConsumer: member_options(of, topics.group, "t") | reader_options(of, topics.group, "t"),
+        KafkaConsumer: member_options(of, topics.group, "t") | reader_options(of, "t"),
         KafkaProducer: producer_options(of, "outcomes", "t", record_bytes_max=1024),
         KafkaAdminClient: admin_options(of, "t"),
     }

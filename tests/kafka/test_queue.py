@@ -160,7 +160,7 @@ async def test_a_dead_letter_that_its_topic_does_not_take_is_cut_until_it_does(
         key = Publication(key=b"k" * 30_000, value=b"v" * 30_000, headers=[("h", b"1" * 30_000), *reasons])
         await queue.dead_letter([fits, value, headers, key])
         ranges = {TopicPartition(queue.topics.dead, 0): (0, 4)}
-        options = reader_options(settings, queue.topics.group, dataset)
+        options = reader_options(settings, dataset)
         found = await to_thread.run_sync(lambda: [r for batch in read_batches(options, ranges) for r in batch])
     assert {(r.key, len(r.value), len(r.headers)) for r in found} == {
         (b"k1", 1000, 2),

@@ -36,6 +36,8 @@ GROUPS = {
         "tests/deploy/test_runbooks.py",
         "tests/e2e/test_maintain_rights.py",
         "tests/e2e/test_rights_of_commands.py",
+        "tests/e2e/test_rights_of_groups.py",
+        "tests/ingest/test_rights.py",
         "tests/kafka/test_members.py",
         "tests/kafka/test_rights.py",
     ),

@@ -7,7 +7,7 @@ import json
 from functools import partial
 
 import click
-from kafka.errors import UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from committerd.commands.ingest.parts import client_of, open_admin, pipeline_name, reading_table, table_of
 from committerd.commands.lance_options import client_access
@@ -16,7 +16,7 @@ from committerd.commands.printing import Reading
 from committerd.commands.system import monotonic, open_place, sources, stores_of
 from committerd.committer import operate
 from committerd.committer.loading import Loading, load
-from committerd.errors import SettingsError
+from committerd.errors import QueueUnavailable, SettingsError
 from committerd.settings.load import Settings
 from committerd.table.versions import Table as Versions
 from committerd_client.headers import App
@@ -39,7 +39,7 @@ def move(
 
 async def _move(configured: Settings, partition: Partition, wanted: str, *, as_json: bool, reason: str | None) -> int:
     access = client_access(configured)
-    topics = Topics(partial(open_admin, configured))
+    topics = Topics(partial(open_admin, configured), operation="Describe")
     try:
         cluster_id, topic_id = await topics.identity(partition.topic)
         if not topic_id:
@@ -47,6 +47,8 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
         start, end = await topics.bounds(partition)
     except UnknownTopicOrPartitionError as error:
         raise SettingsError(str(error)) from error
+    except KafkaError as error:
+        raise QueueUnavailable(f"Kafka: {error}") from error
     finally:
         topics.close()
     offset = _offset(wanted, start, end)
@@ -66,11 +68,11 @@ async def _move(configured: Settings, partition: Partition, wanted: str, *, as_j
         click.echo(f"{partition} has records from offset {start} to {end}. The table has {was}.")
     if reason is not None:
         forward = mark is not None and known is not None and mark.run == topic_id and offset > known
-        if known is not None and not forward:
-            await release(configured, app_id, reason)
         after = known if forward else None if offset == 0 else 0
         note = Note(topic_id=topic_id, offset=offset, at_ms=now_ms())
         async with client:
+            if known is not None and not forward:
+                await release(configured, app_id, reason)
             passed = await table.write_note(app_id, note, App(app_id, offset, topic_id, after), reason=reason)
         if passed:
             raise SettingsError(

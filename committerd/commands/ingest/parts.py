@@ -192,7 +192,7 @@ def own_topics(settings: Settings) -> tuple[str, ...]:
 def open_consumer(settings: Settings, *, group: bool) -> Any:
     """A consumer, with `group` one that joins the pipeline's group. Raises `QueueUnavailable`, `SettingsError`."""
     queue = settings.dataset.queue
-    options: Mapping[str, Any] = reader_options(settings.kafka, topics_of(settings.kafka, queue).group, queue) | {
+    options: Mapping[str, Any] = reader_options(settings.kafka, queue) | {
         "client_id": f"committerd-ingest-{pipeline_name(settings)}",
         "group_id": f"{settings.kafka.group_prefix}ingest.{group_name(settings)}" if group else None,
         "session_timeout_ms": settings.kafka.session_timeout_ms,

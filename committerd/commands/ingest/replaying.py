@@ -50,6 +50,7 @@ from committerd_ingest.registry import Registry, RegistryUnavailable
 from committerd_ingest.replays import Known, Offsets, Replays, TooScattered, known, replay_app_id
 from committerd_ingest.settings import Pipeline, ReaderPipeline
 from committerd_ingest.table import Table
+from committerd_login.access import naming_acl
 
 _LETTERS_MAX = 1_000_000
 """Records of the topic whose origins are kept in memory, about 100 bytes each."""
@@ -172,7 +173,8 @@ class _Letters:
             (self._consumer.resume if place in waits else self._consumer.pause)(place)
         heard = monotonic()
         while waits:
-            polled = self._consumer.poll(timeout_ms=200)
+            with naming_acl("Read"):
+                polled = self._consumer.poll(timeout_ms=200)
             if polled:
                 heard = monotonic()
             elif monotonic() - heard > _SILENT_SECONDS:

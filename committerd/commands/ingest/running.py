@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pyarrow as pa
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from committerd.commands.ingest.first_rows import show_first_rows
@@ -37,7 +38,7 @@ from committerd.commands.system import monotonic
 from committerd.daemon import logs
 from committerd.daemon.http import Health, serve
 from committerd.daemon.tracing import traced_clients
-from committerd.errors import SettingsError
+from committerd.errors import QueueUnavailable, SettingsError
 from committerd.kafka.repairs import abandon
 from committerd.memory import return_large_blocks, share_arenas
 from committerd.settings.load import Settings
@@ -56,6 +57,7 @@ from committerd_ingest.source import Source
 from committerd_ingest.splits import ReaderIngest
 from committerd_ingest.table import Table
 from committerd_ingest.wire_format import Schemas, UnusableSchema
+from committerd_login.access import naming_acl
 
 _log = logging.getLogger(__name__)
 
@@ -296,18 +298,25 @@ def _print(partition: Partition, rows: pa.Table, bad: Sequence[BadRecord]) -> No
 
 
 def _first_records(configured: Settings, pipeline: Pipeline) -> dict[Partition, list[Record]]:
-    """Up to 100 records, the first of each partition. Raises `SettingsError` if there is no such topic."""
+    """Up to 100 records, the first of each partition.
+
+    Raises `SettingsError` if there is no such topic, `QueueUnavailable`.
+    """
     consumer = open_consumer(configured, group=False)
     try:
         topics = [one for one in sorted(consumer.topics()) if reads(one, pipeline.topics, pipeline.topic_pattern)]
         places = [TopicPartition(one, n) for one in topics for n in sorted(consumer.partitions_for_topic(one) or ())]
         if not places:
             wanted = ", ".join(pipeline.topics) or configured.ingest.topic_pattern
-            raise SettingsError(f"ingest: Kafka has no topic {wanted}")
+            raise SettingsError(
+                f"ingest: topic {wanted} does not exist, or the user has no ACL Read on it: Kafka does not tell which"
+            )
         consumer.assign(places)
         consumer.seek_to_beginning(*places)
         ends = consumer.end_offsets(places)
         return _read(consumer, {place: end for place, end in ends.items() if consumer.position(place) < end})
+    except KafkaError as error:
+        raise QueueUnavailable(f"Kafka: {error}") from error
     finally:
         consumer.close(autocommit=False)
 
@@ -317,7 +326,9 @@ def _read(consumer: Any, ends: dict[TopicPartition, int]) -> dict[Partition, lis
     share = max(_SHOWN_MAX // max(len(ends), 1), 1)
     until = monotonic() + _DRY_RUN_SECONDS
     while ends and monotonic() < until and sum(map(len, found.values())) < _SHOWN_MAX:
-        for place, polled in consumer.poll(timeout_ms=100).items():
+        with naming_acl("Read"):
+            arrived = consumer.poll(timeout_ms=100)
+        for place, polled in arrived.items():
             kept = found.setdefault(Partition(*place), [])
             kept += [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in polled]
             del kept[share:]

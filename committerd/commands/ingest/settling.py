@@ -49,8 +49,6 @@ async def _settle(configured: Settings, split: str, rows: str, *, as_json: bool,
     if not as_json:
         click.echo(f"{found.text[0].upper()}{found.text[1:]}.")
     if reason is not None:
-        if said.mark is not None and said.mark.version >= 0:
-            await release(configured, app_id, reason)
         plan = 1 if note is None else note.plan + 2
         new = Progress(
             plan=plan,
@@ -61,6 +59,8 @@ async def _settle(configured: Settings, split: str, rows: str, *, as_json: bool,
             by="committerd ingest settle",
         )
         async with client:
+            if said.mark is not None and said.mark.version >= 0:
+                await release(configured, app_id, reason)
             await table.write_note(app_id, new, App(app_id, plan, "", 0), reason=reason)
     if as_json:
         shown = {"split": split, "app_id": app_id, "rows": rows, "token": token, "written": reason is not None}
