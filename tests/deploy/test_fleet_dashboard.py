@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
@@ -38,7 +38,7 @@ def _serve(metrics: Metrics, maintenance: MaintenanceMetrics) -> list[Telemetry]
         telemetry.manifest_bytes.set(1e9 if worst else number)
         telemetry.app_marks_used_ratio.set(0.9 if worst else 0.001 * (number % 100))
         telemetry.queue_lag_records.set(5000 if worst else number)
-        telemetry.waiting_records.track(lambda waiting={"loader": 4000 if worst else number}: waiting)
+        telemetry.waiting_records.track(_waiting(4000 if worst else number))
         telemetry.oldest_pending_age.set(700 if worst else number)
         telemetry.staged_retention.set(1000)
         telemetry.refused_to_run.set(float(worst), cause="topic_id")
@@ -51,6 +51,10 @@ def _serve(metrics: Metrics, maintenance: MaintenanceMetrics) -> list[Telemetry]
         upkeep.left_alone.set(2.0 * worst, what="indices")
         upkeep.stored.set(1e12 if worst else number)
     return served
+
+
+def _waiting(records: int) -> Callable[[], Mapping[str, float]]:
+    return lambda: {"loader": records}
 
 
 COUNTED = (
