@@ -9,8 +9,8 @@ has ten versions. The settings are the chart's defaults of a group.
 * served: the same, with topics that are there. Both with the processor time of all members until then.
 * idle: memory, processor and requests of all members, and what a table costs in a month at list prices, if cores and
   memory are paid for as they are used (`CORE_DOLLARS`, `GIB_DOLLARS`). Of Kafka: memory and processor.
-* maintained: the same of one `committerd maintain` for all tables, without members, in which there is nothing to do. It
-  is measured as long as is usual between two cleanups (`_CLEANUP_SECONDS`), after each table has had its first cleanup.
+* maintained: the same of one `committerd maintain` for all tables, without members, while there is nothing to do. It is
+  measured after each table has had its first cleanup, for `--maintained-seconds`: an hour has one more for each table.
 * killed: `kill -9` of a member; how long each of its tables is without a committer.
 * rolled: each member is replaced in turn, as a Deployment does it: SIGTERM, and the new one starts. How long each table
   that moves meanwhile is without a committer, each time, from when its member has drained it or given it up.
@@ -48,14 +48,17 @@ CORE_DOLLARS = 0.0405 * 720
 GIB_DOLLARS = 0.0044 * 720
 """For a month: AWS Fargate, us-east-1, November 2026."""
 _MEASURES = ("created", "served", "idle", "maintained", "killed", "rolled")
-_CLEANUP_SECONDS = 600.0
 _VERSIONS = 10
 _LOOK_SECONDS = 0.5
 _MONTH_SECONDS = 30 * 86_400
 _LET_GO = ("dataset.drained", "kafka.revoked")
 _SETTLING_SECONDS = 15.0
 _SECONDS_MAX = 900.0
-_GROUP = {"STORE__RECHECK_SECONDS": "60"}
+_GROUP = {
+    "STORE__RECHECK_SECONDS": "60",
+    "MAINTAIN__INTERVAL_SECONDS": "300",
+    "MAINTAIN__CLEANUP_SECONDS": "3600",
+}
 """What the chart sets for a group."""
 _FREE = ("DeleteObject", "DeleteObjects")
 _CHEAP = ("GetObject", "HeadObject", "HeadBucket")
@@ -190,6 +193,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=int, default=60)
     parser.add_argument("--outcome-partitions", type=int, default=1)
     parser.add_argument("--idle-seconds", type=float, default=120.0)
+    parser.add_argument("--maintained-seconds", type=float, default=3600.0)
     parser.add_argument("--only", default=",".join(_MEASURES), help=f"What to measure, of {','.join(_MEASURES)}.")
     given = parser.parse_args()
     only = frozenset(given.only.split(","))
@@ -204,14 +208,20 @@ def main() -> None:
         members = Members(folder, kafka=kafka, s3=s3, tables=tables, more=more)
         with s3.adding(given.latency_ms):
             try:
-                for what, found in _measured(members, given.members, only, idle_seconds=given.idle_seconds):
+                for what, found in _measured(
+                    members,
+                    given.members,
+                    only,
+                    idle_seconds=given.idle_seconds,
+                    maintained_seconds=given.maintained_seconds,
+                ):
                     print(json.dumps({what: found, "load": round(os.getloadavg()[0], 1)}), flush=True)
             finally:
                 for one in members.all:
                     one.kill()
 
 
-def _measured(members: Members, count: int, only: Set[str], *, idle_seconds: float) -> Any:
+def _measured(members: Members, count: int, only: Set[str], *, idle_seconds: float, maintained_seconds: float) -> Any:
     names = list(members.tables)
     for what in ("created", "served"):
         if what == "created" or what in only:
@@ -227,7 +237,7 @@ def _measured(members: Members, count: int, only: Set[str], *, idle_seconds: flo
     if "idle" in only:
         yield "idle", _idle(members, idle_seconds)
     if "maintained" in only:
-        yield "maintained", _maintained(members)
+        yield "maintained", _maintained(members, maintained_seconds)
     if "killed" in only:
         yield "killed", _killed(members)
     if "rolled" in only:
@@ -269,7 +279,7 @@ def _idle(members: Members, seconds: float) -> Mapping[str, Any]:
     return {**found, **kafka}
 
 
-def _maintained(members: Members) -> Mapping[str, Any]:
+def _maintained(members: Members, seconds: float) -> Mapping[str, Any]:
     count = len(members.running)
     members.stop()
     process = members.maintain()
@@ -278,7 +288,7 @@ def _maintained(members: Members) -> Mapping[str, Any]:
         if time.monotonic() > deadline:
             raise RuntimeError("some tables have had no cleanup")
         time.sleep(_LOOK_SECONDS)
-    found = _used(members, [process], _CLEANUP_SECONDS)
+    found = _used(members, [process], seconds)
     cleanups = process.metric("committerd_maintenance_step_seconds_count", step="cleanup")
     process.stop()
     began = time.time()

@@ -149,19 +149,38 @@ def test_three_hundred_tables_are_one_deployment_and_a_config_map_that_kubernete
     assert len(text) < 500_000  # Kubernetes' own limit is 1 MiB
 
 
-def test_a_group_saves_requests_and_partitions_unless_told_otherwise(chart: Chart) -> None:
-    def chosen(of_group: Mapping[str, Any], **settings: Any) -> tuple[str, str]:
-        datasets = {"events": {"uri": "s3://lake/events.lance", "group": "small"}}
-        groups = {"small": {"settings": of_group}}
-        whole = {"groups": groups, "datasets": datasets, "settings": settings, "topicsJob": {"enabled": True}}
-        rendered = chart.render(merged(MINIMAL, whole))
-        committer, topics = (environment(rendered.one(kind)["spec"]["template"]) for kind in ("Deployment", "Job"))
-        assert committer["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"] == topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"]
-        return committer["COMMITTERD_STORE__RECHECK_SECONDS"], topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"]
+def test_what_an_idle_table_of_a_group_costs_is_bounded_unless_told_otherwise(chart: Chart) -> None:
+    names = ("MAINTAIN__INTERVAL_SECONDS", "MAINTAIN__CLEANUP_SECONDS", "STORE__RECHECK_SECONDS")
 
-    assert chosen({}) == ("60", "1")
-    assert chosen({}, store={"recheck_seconds": 20}, kafka={"outcome_partitions": 4}) == ("20", "4")
-    assert chosen({"store": {"recheck_seconds": 20}, "kafka": {"outcome_partitions": 4}}) == ("20", "4")
+    def chosen(of_group: Mapping[str, Any], **settings: Any) -> list[str | None]:
+        datasets = {"events": {"uri": "s3://lake/events.lance", "group": "small"}}
+        whole = {
+            "groups": {"small": {"settings": of_group}},
+            "datasets": datasets,
+            "settings": settings,
+            "topicsJob": {"enabled": True},
+            "maintenance": {"enabled": True},
+        }
+        rendered = chart.render(merged(MINIMAL, whole))
+        (topics,) = (environment(one["spec"]["template"]) for one in rendered.of("Job"))
+        maintenance = environment(
+            rendered.one("Deployment", "rel-committerd-group-small-maintenance")["spec"]["template"]
+        )
+        committer = environment(rendered.one("Deployment", GROUP)["spec"]["template"])
+        assert committer["COMMITTERD_STORE__RECHECK_SECONDS"] == maintenance["COMMITTERD_STORE__RECHECK_SECONDS"]
+        return [
+            topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"],
+            *(maintenance.get(f"COMMITTERD_{name}") for name in names),
+        ]
+
+    other = {
+        "kafka": {"outcome_partitions": 4},
+        "maintain": {"interval_seconds": 60},
+        "store": {"recheck_seconds": 20},
+    }
+    assert chosen({}) == ["1", "300", "3600", "60"]
+    assert chosen({}, **other) == ["4", "60", "3600", "20"]
+    assert chosen(other) == ["4", "60", "3600", "20"]
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,20 @@ Several values files can add to a map, and null takes an entry away.
 
 {{/*
 The settings of a group as JSON, from (dict "root" $ "name" $group). Its processes share the datasets out in one consumer
-group, which no other release has, unless settings.kafka.group names another. They look for other writers' versions once a
-minute, because each look is two requests to the store for each table, and create outcomes topics of a single partition,
-because Kafka bears so many partitions only, and few clients read the outcomes of a small table.
+group, which no other release has, unless settings.kafka.group names another. What each table costs while nothing happens
+to it is bounded, where `settings` does not say otherwise: each look for other writers' versions is two requests to the
+store, each look and cleanup of maintenance several, and Kafka bears so many partitions only.
 */}}
 {{- define "committerd.groupSettings" -}}
 {{- $group := get (default dict .root.Values.groups) .name | default dict -}}
 {{- $called := printf "committerd.%s.%s-group-%s" .root.Release.Namespace (include "committerd.fullname" .root) .name -}}
-{{- $usual := dict "kafka" (dict "group" $called) -}}
-{{- if not (hasKey (default dict .root.Values.settings.kafka) "outcome_partitions") -}}
-{{- $_ := set $usual.kafka "outcome_partitions" 1 -}}
+{{- $usual := dict "kafka" (dict "outcome_partitions" 1) "store" (dict "recheck_seconds" 60) "maintain" (dict "interval_seconds" 300 "cleanup_seconds" 3600) -}}
+{{- range $part, $settings := $usual -}}
+{{- range $key := keys $settings -}}
+{{- if hasKey (get $.root.Values.settings $part | default dict) $key }}{{ $_ := unset $settings $key }}{{ end -}}
 {{- end -}}
-{{- if not (hasKey (default dict .root.Values.settings.store) "recheck_seconds") -}}
-{{- $_ := set $usual "store" (dict "recheck_seconds" 60) -}}
 {{- end -}}
+{{- $_ := set $usual.kafka "group" $called -}}
 {{- list $usual (default dict $group.settings) | include "committerd.layered" -}}
 {{- end }}
 
