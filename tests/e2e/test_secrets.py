@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import subprocess
 import sys
 import urllib.request
@@ -13,9 +14,11 @@ from urllib.parse import quote_plus
 
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -56,6 +59,55 @@ NO_STORE = {
     "S3__REGION": "eu-central-1",
     "S3__ATTEMPTS": "1",
 }
+_AZURE = {
+    "DATASET__URI": "az://lake/t.lance",
+    "AZURE__ACCOUNT_NAME": "lake",
+    "AZURE__ENDPOINT_URL": "http://127.0.0.1:1",
+    "AZURE__ATTEMPTS": "1",
+}
+_GOOGLE = {
+    "DATASET__URI": "gs://lake/t.lance",
+    "GCS__ENDPOINT_URL": "http://127.0.0.1:1",
+    "GCS__ATTEMPTS": "1",
+}
+
+
+def _service_account(private_key: str) -> dict[str, str]:
+    """Settings with the file of a service account that has this key, and whose server for tokens does not respond."""
+    account = {
+        "type": "service_account",
+        "client_email": "committer@lake.test",
+        "private_key_id": MARK,
+        "private_key": private_key,
+        "token_uri": "http://127.0.0.1:1",
+    }
+    return {**_GOOGLE, "GCS__SERVICE_ACCOUNT_KEY": json.dumps(account)}
+
+
+STORES = {
+    "S3": NO_STORE,
+    "a key of Azure": _AZURE | {"AZURE__ACCOUNT_KEY": MARK * 2},
+    "a SAS token of Azure": _AZURE | {"AZURE__SAS_TOKEN": f"sv=2024-08-04&sp=rw&sig={MARK}"},
+    "a login to Azure": _AZURE
+    | {
+        "AZURE__CLIENT_ID": "committer",
+        "AZURE__TENANT_ID": "lake",
+        "AZURE__CLIENT_SECRET": MARK,
+        "AZURE__AUTHORITY_HOST": "http://127.0.0.1:1",
+    },
+    "a key of Google of no form": _service_account(f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----\n"),
+}
+"""Settings with which a store does not respond or lets nobody in, and whose secrets are marked."""
+COMMANDS = (
+    "status",
+    "pause --reason tested",
+    "maintain --once",
+    "audit",
+    "recreate",
+    "app list",
+    "position show",
+    "probe",
+)
 
 
 @pytest.fixture
@@ -70,7 +122,7 @@ def scene(secured_kafka: SecuredKafka, dataset: str, tmp_path: Path, launch: Lau
 def shown(daemon: Daemon) -> str:
     """All that a running daemon shows: its log, pages, and command line."""
     pages = []
-    for path in ("/metrics", "/livez", "/readyz"):
+    for path in ("/metrics", "/livez", "/readyz", "/", "/api/status", "/api/transactions"):
         with urllib.request.urlopen(daemon.url() + path) as response:
             pages.append(response.read().decode())
     assert daemon._process is not None
@@ -149,6 +201,44 @@ def test_a_command_that_fails_prints_no_secret(
     assert done.code != 0
     assert MARK not in done.out + done.err
     assert MARK not in run(scene, "run", "--help", **settings).out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("store", STORES)
+def test_a_command_whose_store_fails_prints_no_secret(store: str, command: str, scene: Scene) -> None:
+    done = run(scene, *command.split(), **{**SHORT, **STORES[store]})
+    assert done.code != 0
+    assert STORES[store]["DATASET__URI"].removesuffix("/t.lance") in done.out + done.err
+    assert MARK not in done.out + done.err
+
+
+def test_a_login_to_google_that_fails_prints_no_line_of_its_key(scene: Scene) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    done = run(scene, "status", **{**SHORT, **_service_account(text)})
+    assert done.code != 0
+    assert "gs://lake/t.lance" in done.out + done.err
+    assert not [line for line in text.splitlines() if line in done.out + done.err]
+
+
+@pytest.mark.parametrize("command", ["maintain --once", "ingest --dry-run", "heartbeat --timeout 8"])
+@pytest.mark.parametrize(
+    ("case", "why"), [("wrong password", "credentials"), ("wrong secret of OAuth", "invalid_client")]
+)
+def test_a_command_without_a_login_to_kafka_prints_no_secret(
+    case: str, why: str, command: str, scene: Scene, secured_kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    registry = {
+        "INGEST__TOPICS": "orders",
+        "INGEST__FORMAT": "avro",
+        "INGEST__REGISTRY_URL": "http://127.0.0.1:1",
+        "INGEST__REGISTRY_USERNAME": "reader",
+        "INGEST__REGISTRY_PASSWORD": MARK,
+    }
+    done = run(scene, *command.split(), **{**SHORT, **registry, **failing(secured_kafka, tmp_path)[case]})
+    assert done.code != 0
+    assert why in done.out + done.err
+    assert MARK not in done.out + done.err
 
 
 @pytest.mark.parametrize(
