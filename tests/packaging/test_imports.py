@@ -27,6 +27,7 @@ ALLOWED = {
         "committerd_batch",
         "committerd_client",
         "committerd_common",
+        "committerd_login",
         "aiohttp",
         "fastavro",
         "google",
