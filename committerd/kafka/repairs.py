@@ -12,8 +12,8 @@ when a newer version needs no repair. Patched are:
 * Joins. A member that joins again because the topic's metadata changed does not finish if `poll` returns in between: it
   believes forever that it is the owner, and sends no heartbeats. The Java client had the same fault (KAFKA-9815).
 * Metadata. If one topic may not be described, a consumer in a group takes notice of no metadata at all. Our assignor
-  needs none, so we drop what the coordinator does with it; with an assignor of the library, the coordinator does it as
-  if there were no such topics.
+  needs none, so we drop what the coordinator does with it. With an assignor of the library, the coordinator gets the
+  metadata as if there were no such topics.
 * Metadata that stops. An unexpected error ends the loop that requests metadata, and kafka-python never begins it anew;
   the client seems well. We look whether it has ended, so that the client is replaced.
 * Unreadable records. The error does not say which partition it is about, and the next `poll` never returns, because it

@@ -25,7 +25,7 @@ from committerd_client.connection import Connection
 from committerd_client.errors import KafkaUnavailable
 from committerd_client.kafka_repairs import connect, heard_at, partitions_of
 from committerd_common.messages import DECODE_ERRORS, STATUS_UNSPECIFIED, Outcome
-from committerd_login.access import naming_acl
+from committerd_login.access import hidden, naming_acl
 
 _log = logging.getLogger(__name__)
 
@@ -140,9 +140,8 @@ class Reader:
                 return partitions
             if time.monotonic() >= deadline or self._stop.is_set():
                 raise KafkaUnavailable(
-                    f"topic {topic!r} does not exist, or the user has no ACL {operation} on it: Kafka does not tell "
-                    "which. The committer creates the topics of its dataset when it first starts: start it, or check "
-                    "dataset and topic_prefix, which must be those of its settings",
+                    f"{hidden(operation, repr(topic))}. The committer creates the topics of its dataset when it first "
+                    "starts: start it, or check dataset and topic_prefix, which must be those of its settings",
                     code="topic_missing",
                 )
             self._stop.wait(_AGAIN_SECONDS)

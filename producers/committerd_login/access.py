@@ -25,6 +25,11 @@ def lacking(operation: str, resource: str, name: str = "") -> str:
     )
 
 
+def hidden(operation: str, topic: str) -> str:
+    """A sentence about a topic that Kafka does not show. `operation`: what was to be done with it."""
+    return f"topic {topic} does not exist, or the user has no ACL {operation} on it: Kafka does not tell which"
+
+
 def denied(error: Exception, operation: str, *, topic: str = "", group: str = "") -> str | None:
     """A sentence about the missing ACL, if the error is or may be about authorization; else None.
 
@@ -39,7 +44,7 @@ def denied(error: Exception, operation: str, *, topic: str = "", group: str = ""
         case errors.ClusterAuthorizationFailedError():
             return lacking("IdempotentWrite", "Cluster")
         case errors.UnknownTopicOrPartitionError() if topic:
-            return f"topic {topic} does not exist, or the user has no ACL {operation} on it: Kafka does not tell which"
+            return hidden(operation, topic)
         case errors.KafkaError() if gets_no_producer_id(error):
             return lacking(operation, "Topic", topic)
         case _:

@@ -162,11 +162,11 @@ def test_what_an_idle_table_of_a_group_costs_is_bounded_unless_told_otherwise(ch
             "maintenance": {"enabled": True},
         }
         rendered = chart.render(merged(MINIMAL, whole))
-        (topics,) = (environment(one["spec"]["template"]) for one in rendered.of("Job"))
-        maintenance = environment(
-            rendered.one("Deployment", "rel-committerd-group-small-maintenance")["spec"]["template"]
+        topics = environment(rendered.one("Job")["spec"]["template"])
+        committer, maintenance = (
+            environment(rendered.one("Deployment", name)["spec"]["template"])
+            for name in (GROUP, f"{GROUP}-maintenance")
         )
-        committer = environment(rendered.one("Deployment", GROUP)["spec"]["template"])
         assert committer["COMMITTERD_STORE__RECHECK_SECONDS"] == maintenance["COMMITTERD_STORE__RECHECK_SECONDS"]
         return [
             topics["COMMITTERD_KAFKA__OUTCOME_PARTITIONS"],

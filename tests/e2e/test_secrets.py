@@ -65,15 +65,10 @@ _AZURE = {
     "AZURE__ENDPOINT_URL": "http://127.0.0.1:1",
     "AZURE__ATTEMPTS": "1",
 }
-_GOOGLE = {
-    "DATASET__URI": "gs://lake/t.lance",
-    "GCS__ENDPOINT_URL": "http://127.0.0.1:1",
-    "GCS__ATTEMPTS": "1",
-}
 
 
 def _service_account(private_key: str) -> dict[str, str]:
-    """Settings with the file of a service account that has this key, and whose server for tokens does not respond."""
+    """Settings with a service account that has this key. Its server for tokens does not respond."""
     account = {
         "type": "service_account",
         "client_email": "committer@lake.test",
@@ -81,7 +76,12 @@ def _service_account(private_key: str) -> dict[str, str]:
         "private_key": private_key,
         "token_uri": "http://127.0.0.1:1",
     }
-    return {**_GOOGLE, "GCS__SERVICE_ACCOUNT_KEY": json.dumps(account)}
+    return {
+        "DATASET__URI": "gs://lake/t.lance",
+        "GCS__ENDPOINT_URL": "http://127.0.0.1:1",
+        "GCS__ATTEMPTS": "1",
+        "GCS__SERVICE_ACCOUNT_KEY": json.dumps(account),
+    }
 
 
 STORES = {
@@ -97,7 +97,7 @@ STORES = {
     },
     "a key of Google of no form": _service_account(f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----\n"),
 }
-"""Settings with which a store does not respond or lets nobody in, and whose secrets are marked."""
+"""Settings with marked secrets, whose store does not respond, or whose login is of no form."""
 COMMANDS = (
     "status",
     "pause --reason tested",

@@ -57,7 +57,7 @@ from committerd_ingest.source import Source
 from committerd_ingest.splits import ReaderIngest
 from committerd_ingest.table import Table
 from committerd_ingest.wire_format import Schemas, UnusableSchema
-from committerd_login.access import naming_acl
+from committerd_login.access import hidden, naming_acl
 
 _log = logging.getLogger(__name__)
 
@@ -308,9 +308,7 @@ def _first_records(configured: Settings, pipeline: Pipeline) -> dict[Partition, 
         places = [TopicPartition(one, n) for one in topics for n in sorted(consumer.partitions_for_topic(one) or ())]
         if not places:
             wanted = ", ".join(pipeline.topics) or configured.ingest.topic_pattern
-            raise SettingsError(
-                f"ingest: topic {wanted} does not exist, or the user has no ACL Read on it: Kafka does not tell which"
-            )
+            raise SettingsError(f"ingest: {hidden('Read', wanted)}")
         consumer.assign(places)
         consumer.seek_to_beginning(*places)
         ends = consumer.end_offsets(places)

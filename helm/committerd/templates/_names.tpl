@@ -28,9 +28,9 @@ Several values files can add to a map, and null takes an entry away.
 
 {{/*
 The settings of a group as JSON, from (dict "root" $ "name" $group). Its processes share the datasets out in one consumer
-group, which no other release has, unless settings.kafka.group names another. What each table costs while nothing happens
-to it is bounded, where `settings` does not say otherwise: each look for other writers' versions is two requests to the
-store, each look and cleanup of maintenance several, and Kafka bears so many partitions only.
+group, which no other release has, unless settings.kafka.group names another. Where `settings` does not say otherwise, an
+idle table costs less than by committerd's own defaults: it is looked at less often, because each look is two requests to
+the store or more, and its outcomes topic has a single partition.
 */}}
 {{- define "committerd.groupSettings" -}}
 {{- $group := get (default dict .root.Values.groups) .name | default dict -}}
